@@ -212,6 +212,10 @@ class PromiseBroken(HandlerFailed):
     """The handler answered other names, shapes or datatypes than the model's settings declare."""
 
 
+class DeviceLost(HandlerFailed):
+    """The handler's device works no more in its process, which has to be replaced."""
+
+
 class ModelFailed(HandlerFailed):
     """No request can be answered, because something that the model's settings require failed."""
 

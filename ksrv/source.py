@@ -148,6 +148,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         pt2: The `pt2:` section as it was written; `ksrv.compile_plan` reads it.
         envelope: The request envelope of TorchServe's routes, or None.
         env: Environment variables of the handler's process.
+        cuda_graphs: Whether launches of a torch model on CUDA are recorded and replayed.
         matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
         runner: `package.module:NAME` of the class that drives the handler.
         torchserve: Manifest and model-config.yaml of a TorchServe archive, or None.
@@ -184,6 +185,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     pt2: dict[str, Any] | str | None = None
     envelope: str | None = None
     env: dict[str, str] = {}
+    cuda_graphs: bool = False
     matmul_precision: Precision | None = None
     runner: str = "ksrv.handlers.runner:Runner"
     torchserve: dict[str, Any] | None = None

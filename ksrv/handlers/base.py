@@ -14,7 +14,7 @@ from typing import Any
 from ksrv._native.batch.stages import infer_and_postprocess
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
-from ksrv.handlers.compile import compile_model
+from ksrv.handlers.compile import compile_model, graphed_model
 from ksrv.handlers.context import Context
 from ksrv.handlers.streaming.streams import postprocessed
 from ksrv.loaders.device import torch_device
@@ -61,7 +61,7 @@ class BaseHandler:
         self.labels = context.labels
         loaded = context.load_model()
         if loaded is not None:
-            self.model = compile_model(loaded, context)
+            self.model = graphed_model(compile_model(loaded, context), loaded, context)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
         """Declare inputs and outputs that model.yaml leaves open; called after `initialize`.

@@ -24,7 +24,7 @@ class Batch(Mapping[str, Array]):
     Args:
         inputs: The batch that the engine assembled.
         nchw_inputs: The image inputs that the handler sees with channels first.
-        device: Returns the torch device that `tensor` moves to.
+        put: Returns an array as a torch tensor on the handler's device.
         send: Sends an intermediate answer of this batch.
 
     Attributes:
@@ -43,7 +43,7 @@ class Batch(Mapping[str, Array]):
         self,
         inputs: BatchInputs,
         nchw_inputs: Container[str],
-        device: Callable[[], Any],
+        put: Callable[[Array], Any],
         send: Callable[[BatchInputs, Any], bool] | None = None,
     ) -> None:
         self.rows = inputs.rows
@@ -56,7 +56,7 @@ class Batch(Mapping[str, Array]):
         self._inputs = inputs
         self._tensors = inputs.tensors
         self._nchw_inputs = nchw_inputs
-        self._device = device
+        self._put = put
         self._send = send
         self._arrays: dict[str, Array] = {}
         self.names = tuple(inputs.tensors)
@@ -122,14 +122,8 @@ class Batch(Mapping[str, Array]):
         entry = self._entry(name)
         if entry.datatype == "BYTES":
             raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
-        array = self[name]
-        if not array.flags.writeable:
-            buffer_pool.count_copy(array.nbytes)
-            array = array.copy(order="K")
-        tensor = torch.from_numpy(array)
-        if entry.datatype == "BF16":
-            tensor = tensor.view(torch.bfloat16)
-        return tensor.to(self._device())
+        tensor: torch.Tensor = self._put(self[name])
+        return tensor.view(torch.bfloat16) if entry.datatype == "BF16" else tensor
 
     def request_of(self, row: int) -> int:
         """Return the index in `requests` of the request that owns a row.

@@ -8,13 +8,17 @@ reasons the wrapper says so once, goes back to the eager model for good, and rep
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.compile_plan import CompileError, CompilePlan, read_plan
 from ksrv.handlers.context import Context
+from ksrv.handlers.devices.graphs import clone
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.torch_compiler import torch_compiler
+
+if TYPE_CHECKING:
+    from ksrv.handlers.handler_context import HandlerContext
 
 log = logging.getLogger("ksrv.handlers")
 
@@ -66,6 +70,23 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
     return loaded.model
 
 
+def graphed_model(model: Any, loaded: LoadedModel, context: Context) -> Any:
+    """Return the model that handlers call: recorded in graphs where `cuda_graphs:` asks for it.
+
+    Args:
+        model: What `compile_model` returned.
+        loaded: The model that the loader returned.
+        context: The handler's context.
+    """
+    if not (context.config.cuda_graphs and loaded.is_torch):
+        return model
+    if records_graphs(read_plan(context.config.pt2).arguments):
+        log.warning("the model %s: pt2 has graphs of its own", context.model_name)
+        return model
+    device = cast("HandlerContext", context).opened_device
+    return device.graphed(model, context.model_name)
+
+
 def _obstacle(model: Any, plan: CompilePlan) -> str | None:
     """Why `torch.compile` would do nothing, or None."""
     import torch
@@ -93,7 +114,7 @@ class CompiledModel:
         self.failure: str | None = None
         self._required = plan.required
         self._name = context.model_name
-        self._graphs = context.device.startswith("cuda") and _uses_graphs(plan.arguments)
+        self._graphs = context.device.startswith("cuda") and records_graphs(plan.arguments)
         self._run: Any = module
         try:
             self._run = _compile(module, plan.arguments)
@@ -118,7 +139,7 @@ class CompiledModel:
             result = self.eager(*args, **kwargs)
             self._give_up(error)
             return result
-        return _clone(result) if self._graphs else result
+        return clone(result) if self._graphs else result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.eager, name)
@@ -148,25 +169,10 @@ def _is_compilers(error: Exception) -> bool:
     return isinstance(error, kinds)
 
 
-def _uses_graphs(arguments: Mapping[str, Any]) -> bool:
+def records_graphs(arguments: Mapping[str, Any]) -> bool:
     options = arguments.get("options") or {}
     return (
         arguments.get("mode") in ("reduce-overhead", "max-autotune")
         or bool(options.get("triton.cudagraphs"))
         or arguments.get("backend") in ("cudagraphs", "aot_cudagraphs")
     )
-
-
-def _clone(result: Any) -> Any:
-    """Copy tensors out of the memory that the next replay of a CUDA graph overwrites."""
-    import torch
-
-    if isinstance(result, torch.Tensor):
-        return result.clone()
-    if isinstance(result, Mapping):
-        return {key: _clone(value) for key, value in result.items()}
-    if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*map(_clone, result))
-    if isinstance(result, (list, tuple)):
-        return type(result)(map(_clone, result))
-    return result

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ksrv._native.batch.stages import RunningBatch
 from ksrv.handlers.context import Context
-from ksrv.handlers.device import choose_device, choose_onnx_device
+from ksrv.handlers.devices.choice import choose_device, choose_onnx_device
+from ksrv.handlers.devices.device import Device
+from ksrv.handlers.devices.opening import open_device
 from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
 from ksrv.handlers.models import Models, Submit, refuse_calls
@@ -76,6 +78,11 @@ class HandlerContext(RunningBatch, Context):
             return "cpu" if self.config.device == "auto" else self.config.device
         choose = choose_onnx_device if self._runtime == "onnx" else choose_device
         return choose(self.config.device, self.source.first_device + self.instance)
+
+    @cached_property
+    def opened_device(self) -> Device:
+        """The way to the device; opened when it is first asked for, `device` having been chosen."""
+        return open_device(self.device)
 
     @property
     def _runtime(self) -> str:

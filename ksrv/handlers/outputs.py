@@ -11,7 +11,7 @@ to an integer, nor a number taken for a BOOL. Without declared outputs, everythi
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,14 @@ class OutputConverter:
 
     Args:
         spec: The model's declared inputs and outputs.
+        fetch: Returns a result with the tensors that lie on a device brought into memory.
 
     Attributes:
         fixed: Reads a result that is just what is declared, where all outputs have fixed dimensions.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, fetch: Callable[[Any], Any] | None = None) -> None:
+        self._fetch = fetch
         self._declared = {entry.name: entry for entry in spec.outputs}
         fixed = _fixed(spec)
         self.fixed = DeclaredOutputs(fixed) if fixed else None
@@ -81,6 +83,8 @@ class OutputConverter:
             found = self.fixed.read(result, rows)
             if found is not None:
                 return found
+        if self._fetch is not None:
+            result = self._fetch(result)
         declared = NOT_DECLARED if explained else self._declared
         tensors = []
         for name, value in _by_name(result, declared).items():

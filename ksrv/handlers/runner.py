@@ -5,8 +5,8 @@ Both executors use it: the inline one on a thread of the server, the process one
 
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -15,14 +15,26 @@ from types import CoroutineType
 from typing import Any, cast
 
 from ksrv._native.batch.stages import StageRunner
+from ksrv._native.memory.buffer_pool import Block
 from ksrv.compile_plan import CompileError
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote, without_paths
+from ksrv.errors import (
+    DeviceLost,
+    HandlerFailed,
+    InferenceError,
+    KsrvError,
+    ModelFailed,
+    quote,
+    without_paths,
+)
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors
-from ksrv.handlers.device import DeviceError
+from ksrv.handlers.devices.choice import DeviceError
+from ksrv.handlers.devices.device import Device, Lease, torch_tensor
+from ksrv.handlers.devices.graphs import GraphedModel
+from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback, profiled
 from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
 from ksrv.handlers.handler_context import HandlerContext
@@ -38,7 +50,7 @@ from ksrv.handlers.streaming.concurrent import (
 )
 from ksrv.handlers.streaming.streams import BatchStream, HandlerLoop, is_stream, run_generator
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Tensor
+from ksrv.request import Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -90,6 +102,9 @@ class Runner(StageRunner):
 
     Attributes:
         submit: Submits what the handler calls; set before `load`.
+        on_device_lost: Called with the name of a device that works no more in this process.
+        device: The way to the handler's device.
+        lease_answer: Leases the memory that outputs on a device are copied to; None for the device's own.
     """
 
     def __init__(
@@ -105,9 +120,13 @@ class Runner(StageRunner):
         self._threads = threads
         self._metrics = Metrics(source.name, source.version, emit)
         self.outputs = OutputConverter(ModelSpec(source.name))
+        self.device = Device("cpu")
+        self.lease_answer: Lease | None = None
+        self._handlers_device: Any = None
         self._nchw_inputs: frozenset[str] = frozenset()
         self._loop = HandlerLoop()
         self.submit: Submit = refuse_calls
+        self.on_device_lost: Callable[[str], None] = note_lost
         self._concurrent: ConcurrentBatches | None = None
 
     def load(self) -> ModelSpec:
@@ -158,7 +177,10 @@ class Runner(StageRunner):
             ) from error
         self.handler = handler
         self.context = context
-        self.outputs = OutputConverter(context.spec)
+        self._use_device(context)
+        self.outputs = OutputConverter(
+            context.spec, self.device.fetch if self.device.has_stream else None
+        )
         self.declared = self.outputs.fixed
         self._nchw_inputs = frozenset(
             entry.name
@@ -172,6 +194,22 @@ class Runner(StageRunner):
             and not self._nchw_inputs
         )
         return context.spec
+
+    def _use_device(self, context: HandlerContext) -> None:
+        loaded = context.loaded
+        if "torch" not in sys.modules or (loaded is not None and not loaded.is_torch):
+            return  # ONNX Runtime has copies and streams of its own
+        if context.spec.device != context.device:
+            return
+        self.device = context.opened_device
+        if self.lease_answer is not None:
+            self.device.lease_answer = self.lease_answer
+        if self.device.has_stream:
+            self.run = on_device(self, self.run)  # type: ignore[assignment, method-assign]
+        model = getattr(self.handler, "model", None)
+        if isinstance(model, GraphedModel):
+            stages = ("handle", "inference", "postprocess", "explain")
+            model.clones = not all(_is_default(self.handler, one) for one in stages)
 
     def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
         return make_handler(config.handler, context.modules)
@@ -206,6 +244,7 @@ class Runner(StageRunner):
             if self._concurrent is not None:
                 self._concurrent.close()
             self._loop.close()
+            self.device.close()
             context.modules.close()
 
     def _not_loaded(self) -> HandlerFailed:
@@ -224,11 +263,27 @@ class Runner(StageRunner):
         Args:
             inputs: The batch as the engine made it.
         """
-        return Batch(inputs, self._nchw_inputs, self._device, self._send)
+        return Batch(inputs, self._nchw_inputs, self._put, self._send)
 
-    def _device(self) -> Any:
+    def _put(self, array: Array) -> Any:
         device = getattr(self.handler, "device", None)
-        return self.context.device if device is None and self.context is not None else device
+        if device is None or device is self._handlers_device:
+            return self.device.put(array)
+        if str(device) == self.device.name:
+            self._handlers_device = device
+            return self.device.put(array)
+        return torch_tensor(array).to(device)  # a handler may choose another device for itself
+
+    def lease(self, nbytes: int) -> Block:
+        """Return memory for a batch that the handler is going to get.
+
+        Args:
+            nbytes: How many bytes.
+
+        Raises:
+            MemoryError: There is none.
+        """
+        return self.device.lease(nbytes)
 
     def _send(self, inputs: BatchInputs, result: Any) -> bool:
         if inputs.emit is None:
@@ -269,11 +324,14 @@ class Runner(StageRunner):
             KsrvError: It does not fit the batch.
         """
         made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        self.device.finish()
         return made
 
-    def inference_mode(self) -> AbstractContextManager[Any]:
-        """Return torch's inference mode where torch is there."""
-        return inference_mode()
+    @contextmanager
+    def inference_mode(self) -> Iterator[None]:
+        """Have a thread work for the handler: on its device, in torch's inference mode."""
+        with self.device.running(), inference_mode():
+            yield
 
     def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         """Return what clients are told of an error of the handler; the log has its traceback.
@@ -302,6 +360,11 @@ class Runner(StageRunner):
         log.error(text, self._shown(), stage, shown, exc_info=error, extra=fields)
         if isinstance(error, KsrvError):
             return error
+        of_device = self.device.failure_of(error)
+        if isinstance(of_device, DeviceLost):
+            self.on_device_lost(self.device.name)
+        if of_device is not None:
+            return of_device
         if isinstance(error, CompileError):
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
@@ -327,6 +390,28 @@ def inference_mode() -> AbstractContextManager[Any]:
     """Return torch's inference mode where torch is there."""
     torch = sys.modules.get("torch")
     return nullcontext() if torch is None else torch.inference_mode()
+
+
+def on_device(
+    runner: Runner, run: Callable[[BatchInputs], BatchOutputs]
+) -> Callable[[BatchInputs], BatchOutputs]:
+    """Return a function that runs batches on a runner's device, and waits for what they left there.
+
+    Args:
+        runner: The runner.
+        run: Runs one batch.
+    """
+
+    def run_on_device(inputs: BatchInputs) -> BatchOutputs:
+        try:
+            with runner.device.running():
+                return run(inputs)
+        except KsrvError:
+            raise
+        except Exception as error:  # noqa: BLE001  of a kernel whose output nobody asked for
+            raise runner.failure_of(error, "outputs", inputs) from None
+
+    return run_on_device
 
 
 def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:

@@ -334,6 +334,10 @@ class ModelKeys(SharedKeys):
         ]
         | None
     ) = None
+    cuda_graphs: (
+        Annotated[bool, _means("Record the launches of a torch model on CUDA and replay them")]
+        | None
+    ) = None
     matmul_precision: (
         Annotated[Precision, _means("torch.set_float32_matmul_precision, for the whole process")]
         | None

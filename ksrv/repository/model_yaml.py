@@ -264,7 +264,7 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         if "ttl_s" in known:
             known["ttl_s"] = float(known["ttl_s"])
         settings["cache"] = Cache(**known)
-    for name in ("executor", "matmul_precision", "concurrent_batches"):
+    for name in ("executor", "cuda_graphs", "matmul_precision", "concurrent_batches"):
         if getattr(keys, name) is not None:
             settings[name] = getattr(keys, name)
     for name in ("parameters", "pt2"):

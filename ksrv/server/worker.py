@@ -28,6 +28,7 @@ from gunicorn.workers import gthread
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext, openssl_version
+from ksrv.handlers.devices.lost import lost_devices
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.http.app_messages import AppMessages
@@ -164,6 +165,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             if not self.is_parent_alive():
                 break
             self._count_requests()
+            self._leave_lost_device()
         self._leave()
 
     def _front(self) -> ThreadedFront:
@@ -337,6 +339,12 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         assert self.http_server is not None
         if self.http_server.counters()["answered"] >= self.max_requests:
             self.log.info("Autorestarting worker after current request.")
+            self.alive = False
+
+    def _leave_lost_device(self) -> None:
+        """Have the master replace this worker where a device works no more; it answers what it accepted."""
+        if self.alive and (lost := lost_devices()):
+            self.log.critical("%s works no more here: restarting the worker.", ", ".join(lost))
             self.alive = False
 
     # ---- messages for the app -----------------------------------------------------------------------

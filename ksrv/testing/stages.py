@@ -13,6 +13,7 @@ import numpy as np
 
 from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.devices.device import Device
 from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Parameter, Tensor
@@ -59,7 +60,7 @@ def batch(
         part = slice(start, start + size)
         requests.append(BatchRequest(part, name, dict(parameters or {}), dict(headers or {})))
         start += size
-    return Batch(BatchInputs(tensors, total, requests, explain), (), lambda: "cpu")
+    return Batch(BatchInputs(tensors, total, requests, explain), (), Device("cpu").put)
 
 
 class TestContext(HandlerContext):

@@ -9,12 +9,15 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
 from ksrv.errors import HandlerFailed, quote
-from ksrv.handlers.device import choose_device
+from ksrv.handlers.devices.choice import choose_device
+from ksrv.handlers.devices.lost import is_lost, note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
@@ -55,6 +58,8 @@ class TorchServeRunner:
 
     Attributes:
         submit: As `ksrv.handlers.runner.Runner` has it; handlers of TorchServe call no models.
+        on_device_lost: As `ksrv.handlers.runner.Runner` has it.
+        lease_answer: As `ksrv.handlers.runner.Runner` has it.
     """
 
     def __init__(
@@ -70,6 +75,8 @@ class TorchServeRunner:
         self._threads = threads
         self._emit = emit
         self.submit: Submit = refuse_calls
+        self.on_device_lost: Callable[[str], None] = note_lost
+        self.lease_answer: Callable[[int], Block] | None = None
         self._torchserve: TorchServeDialect | None = None
         self._kserve: KServeDialect | None = None
         self._service: Any = None
@@ -198,6 +205,8 @@ class TorchServeRunner:
     def _failed(self, error: BaseException, inputs: BatchInputs, dialect: Dialect) -> BatchOutputs:
         ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
+        if is_lost(error):
+            self.on_device_lost(str(getattr(self._service, "device", "cuda")))
         failure = dialect.failure(error)
         if self.source.debug and not answers.is_prediction_exception(error):
             add_traceback(failure, error, inputs, self.source.folder)
@@ -212,6 +221,10 @@ class TorchServeRunner:
             log.error("the model %s cannot be described", self.source.name, exc_info=error)
             raise HandlerFailed(f"describe_handle failed with {type(error).__name__}") from error
         return BatchOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
+
+    def lease(self, nbytes: int) -> Block:
+        """See `ksrv.handlers.runner.Runner.lease`."""
+        return buffer_pool.lease(nbytes)
 
     def close(self) -> None:
         """Let the handler go."""

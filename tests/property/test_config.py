@@ -15,7 +15,7 @@ from tests.support.examples import examples
 KEYS = [
     "handler", "model", "class", "device", "inputs", "outputs", "labels", "batching", "executor",
     "retry", "instances", "threads", "timeout_ms", "queue_size", "warmup", "version_policy",
-    "parameters", "pt2", "envelope", "env", "matmul_precision", "name", "datatype", "shape", "image",
+    "parameters", "pt2", "envelope", "env", "cuda_graphs", "matmul_precision", "name", "datatype", "shape", "image",
     "color", "mean", "max_batch_size", "latest", "specific",
 ]  # fmt: skip
 scalars = (

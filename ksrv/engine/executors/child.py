@@ -203,6 +203,8 @@ class Child:
                 emit=lambda record: self._events.metrics([record]),
             )
             runner.submit = self._calls
+            runner.lease_answer = self._link.exported.lease
+            runner.on_device_lost = _leave_device
             spec = runner.load()
             buffer_pool.trim_malloc()  # reading a model may take twice its size
             payload = messages.pack_spec(spec)
@@ -293,6 +295,12 @@ def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:
 def _load_text(error: BaseException) -> str:
     """Return the text about a failed load; a HandlerLoadError names the handler's own error itself."""
     return str(error) if isinstance(error, HandlerLoadError) else f"{type(error).__name__}: {error}"
+
+
+def _leave_device(name: str) -> None:
+    """End the process, whose batch the worker may give to the next: nothing here can use the device."""
+    log.critical("the device %s works no more in this process, which ends", name)
+    os._exit(1)  # what lies on the device cannot be freed
 
 
 def _enter(folder: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
@@ -52,6 +53,7 @@ class InlineExecutor:
         self._instance = instance
         self._threads = threads
         self._runner: Runner | None = None
+        self._lost = ""  # the device, once it works no more
         config = source.config
         # A compiled model may keep state for its thread (CUDA graphs do).
         self.any_thread = config is not None and config.pt2 is None
@@ -59,15 +61,18 @@ class InlineExecutor:
     @property
     def alive(self) -> bool:
         """See `Executor.alive`."""
-        return self._runner is not None
+        return self._runner is not None and not self._lost
 
     def start(self) -> ModelSpec:
         """See `Executor.start`."""
+        if self._lost:
+            raise HandlerFailed(f"the device {self._lost} works no more in this process")
         try:
             runner = self._make_runner(
                 self._source, instance=self._instance, threads=self._threads, emit=self._emit
             )
             runner.submit = self._submit
+            runner.on_device_lost = self._note_lost
             spec = runner.load()
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
@@ -78,7 +83,8 @@ class InlineExecutor:
 
     def lease(self, nbytes: int) -> buffer_pool.Block:
         """See `Executor.lease`."""
-        return buffer_pool.lease(nbytes)
+        runner = self._runner
+        return buffer_pool.lease(nbytes) if runner is None else runner.lease(nbytes)
 
     def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
         """See `Executor.run`; a deadline cannot end a handler that runs here."""
@@ -107,6 +113,10 @@ class InlineExecutor:
         if self._runner is None:
             raise HandlerFailed(f"the model {self._source.name} is not loaded")
         return self._runner.begin(batch, done)
+
+    def _note_lost(self, device: str) -> None:
+        self._lost = device
+        note_lost(device)
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """See `Executor.on_death`; there is no process that could die."""

@@ -8,6 +8,7 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.devices.device import Device
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
 torch = pytest.importorskip("torch")
@@ -20,7 +21,7 @@ def batch_of(*tensors, nchw_inputs=(), sizes=(1, 2), explain=False):
         requests.append(part)
         start += size
     inputs = BatchInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
-    return Batch(inputs, nchw_inputs, lambda: "cpu")
+    return Batch(inputs, nchw_inputs, Device("cpu").put)
 
 
 def numbers(name="x", datatype="FP32", dtype=np.float32, shape=(3, 2)):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ksrv.handlers import device
-from ksrv.handlers.device import DeviceError, choose_device, choose_onnx_device
+from ksrv.handlers.devices import choice
+from ksrv.handlers.devices.choice import DeviceError, choose_device, choose_onnx_device
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def machine(monkeypatch):
             backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps > 0)),
         )
         monkeypatch.setitem(sys.modules, "torch", torch)
-        monkeypatch.setattr(device, "find_spec", lambda name: object() if xla else None)
+        monkeypatch.setattr(choice, "find_spec", lambda name: object() if xla else None)
 
     return pretend
 
@@ -100,5 +100,5 @@ def test_onnx_runtime_is_asked_for_onnx_models(monkeypatch, gpus, cuda, wanted, 
     runtime = SimpleNamespace(get_available_providers=lambda: providers)
     monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(device, "_nvidia_gpus", lambda: gpus)
+    monkeypatch.setattr(choice, "_nvidia_gpus", lambda: gpus)
     assert [choose_onnx_device(wanted, instance) for instance in range(3)] == chosen

@@ -1,0 +1,109 @@
+"""A device as the runner of a handler sees it.
+
+`Device` itself is every device without streams of its own: the CPU, MPS, XPU and XLA. A tensor is there as
+soon as it is asked for, and an output that lies there is copied when the answer is read.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
+from ksrv.errors import KsrvError
+from ksrv.loaders.device import torch_device
+from ksrv.request import Array
+
+Lease = Callable[[int], Block]
+
+
+class Device:
+    """One instance's way to its device.
+
+    Args:
+        name: The device's name, such as "cuda:0".
+
+    Attributes:
+        name: The device's name.
+        has_stream: Whether what is asked of it happens later, in order, while the caller goes on.
+        lease_answer: Leases the memory that outputs are copied to; the executor may set another.
+    """
+
+    has_stream = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lease_answer: Lease = buffer_pool.lease
+
+    def free_memory(self) -> tuple[int, int] | None:
+        """Return the bytes that are free on the device and those that it has, where it tells."""
+        return None
+
+    def lease(self, nbytes: int) -> Block:
+        """Return memory for the inputs of a batch.
+
+        Args:
+            nbytes: How many bytes.
+
+        Raises:
+            MemoryError: There is none.
+        """
+        return buffer_pool.lease(nbytes)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Have this thread work for the instance: what it asks of the device is done at the end."""
+        return nullcontext()
+
+    def put(self, array: Array) -> Any:
+        """Return an array as a torch tensor on the device.
+
+        Args:
+            array: The array. On the CPU the tensor shares its memory, unless the array is read-only:
+                then it is copied, so that an in-place operator writes to memory of its own.
+        """
+        return torch_tensor(array).to(torch_device(self.name))
+
+    def fetch(self, result: Any) -> Any:
+        """Return a handler's result with the tensors that lie on the device brought into memory.
+
+        Args:
+            result: What the handler returned: tensors, or containers that hold some.
+        """
+        return result
+
+    def finish(self) -> None:
+        """Wait for what was asked of the device, unless that has been waited for."""
+
+    def graphed(self, model: Any, name: str) -> Any:
+        """Return a model whose launches are recorded and replayed, where the device can do that.
+
+        Args:
+            model: The model.
+            name: Its name, for the log.
+        """
+        return model
+
+    def failure_of(self, error: BaseException) -> KsrvError | None:
+        """Return what clients are told of an error of the device, or None for any other error.
+
+        Args:
+            error: What a handler raised.
+        """
+        return None
+
+    def close(self) -> None:
+        """Let go of what the device keeps for the instance."""
+
+
+def torch_tensor(array: Array) -> Any:
+    """Return a tensor over an array's memory, or over a copy of a read-only array.
+
+    Args:
+        array: The array.
+    """
+    import torch
+
+    if not array.flags.writeable:
+        buffer_pool.count_copy(array.nbytes)
+        array = array.copy(order="K")
+    return torch.from_numpy(array)

@@ -1,0 +1,167 @@
+"""A model whose kernels are launched by replaying a graph, one graph for each form of its inputs.
+
+A small network takes longer to launch than to run. A graph is recorded the first time that inputs of a
+form come, which for a model with declared shapes is in the warm-up. Inputs are copied into the memory
+that the graph reads; its outputs lie in memory that the next replay writes, so a handler that keeps them
+gets a copy. A model that cannot be recorded runs as before, and the log says so once.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+log = logging.getLogger("ksrv.handlers")
+
+MOST_GRAPHS = 64
+_CONSTANTS = (bool, int, float, str, type(None))
+
+
+class CapturingDevice(Protocol):
+    """The part of a `StreamDevice` that records."""
+
+    def holds(self, value: Any) -> bool:
+        """See `StreamDevice.holds`."""
+
+    def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """See `StreamDevice.capture`."""
+
+    def failure_of(self, error: BaseException) -> Exception | None:
+        """See `Device.failure_of`."""
+
+
+class Graph:
+    """The recorded launches of a model for inputs of one form.
+
+    Args:
+        device: The device.
+        model: The model.
+        args: Its positional inputs; the tensors among them are copied.
+        named: Its inputs by name.
+    """
+
+    def __init__(
+        self,
+        device: CapturingDevice,
+        model: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> None:
+        def static(value: Any) -> Any:
+            return value.clone() if device.holds(value) else value
+
+        self._args = [static(value) for value in args]
+        self._named = {key: static(value) for key, value in named.items()}
+        self._places = [
+            place for place in (*self._args, *self._named.values()) if device.holds(place)
+        ]
+        self._device = device
+        self._replay, self.outputs = device.capture(lambda: model(*self._args, **self._named))
+
+    def run(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Launch the model on other inputs of the form.
+
+        Args:
+            args: The positional inputs.
+            named: The inputs by name, in the order of those that were recorded.
+
+        Returns:
+            The outputs, in the memory of the graph.
+        """
+        given = [value for value in (*args, *named.values()) if self._device.holds(value)]
+        for place, value in zip(self._places, given, strict=True):
+            place.copy_(value)
+        self._replay()
+        return self.outputs
+
+
+class GraphedModel:
+    """A model and its graphs.
+
+    Args:
+        model: The model.
+        device: The device that its inputs lie on.
+        name: Its name, for the log.
+
+    Attributes:
+        eager: The model itself.
+        clones: Whether outputs are copied out of the graph's memory; not needed where nothing but the
+            answer is made of them before the next batch.
+        failure: Why the model is not recorded any more, or None.
+    """
+
+    def __init__(self, model: Any, device: CapturingDevice, name: str) -> None:
+        self.eager = model
+        self.clones = True
+        self.failure: str | None = None
+        self._device = device
+        self._name = name
+        self._graphs: dict[Any, Graph] = {}
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        form = None if self.failure is not None else self._form(args, named)
+        if form is None:
+            return self.eager(*args, **named)
+        graph = self._graphs.get(form)
+        if graph is None:
+            if len(self._graphs) == MOST_GRAPHS:
+                return self.eager(*args, **named)
+            # The model's own error, if it has one for these inputs, is raised here.
+            result = self.eager(*args, **named)
+            self._record(form, args, named)
+            return result
+        outputs = graph.run(args, named)
+        return clone(outputs) if self.clones else outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.eager, name)
+
+    @property
+    def graphs(self) -> int:
+        """How many forms of inputs have a graph."""
+        return len(self._graphs)
+
+    def _record(self, form: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        try:
+            self._graphs[form] = Graph(self._device, self.eager, args, named)
+        except Exception as error:
+            if self._device.failure_of(error) is not None:
+                raise  # of the device, and not of the recording
+            text = str(error).splitlines() or [""]
+            self.failure = f"{type(error).__name__}: {text[0][:400]}"
+            self._graphs.clear()
+            log.warning("the model %s runs without graphs: %s", self._name, self.failure)
+
+    def _form(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Return what inputs of one graph have in common, or None for inputs that none can take."""
+        import torch
+
+        if torch.is_grad_enabled():
+            return None
+        form: list[Any] = [len(args), *named]
+        for value in (*args, *named.values()):
+            if self._device.holds(value):
+                form.append((value.dtype, value.shape, value.stride()))
+            elif isinstance(value, _CONSTANTS):
+                form.append((type(value), value))
+            else:
+                return None
+        return tuple(form)
+
+
+def clone(result: Any) -> Any:
+    """Copy tensors out of the memory that the next replay of a graph overwrites.
+
+    Args:
+        result: Tensors, or containers of them.
+    """
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return result.clone()
+    if isinstance(result, Mapping):
+        return {key: clone(value) for key, value in result.items()}
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*map(clone, result))
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(clone, result))
+    return result

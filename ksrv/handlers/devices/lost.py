@@ -1,0 +1,43 @@
+"""Devices that this process can use no more, and the errors that say so."""
+
+import sys
+
+# CUDA's: the process's context is gone, and every further call in it fails. Hardware that is lost, unavailable
+# or defective, and kernels that touched what is not theirs.
+_CODES = frozenset(
+    {4, 46, 100, 101, 214, 220, 226, 700, 701, 702, 709, 710}
+    | {714, 715, 716, 717, 718, 719, 720, 721, 802, 999}
+)
+
+_lost: list[str] = []
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that its device works no more in this process.
+
+    Args:
+        error: What a handler raised.
+    """
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "AcceleratorError", None)
+    return kind is not None and isinstance(error, kind) and _code(error) in _CODES
+
+
+def note_lost(name: str) -> None:
+    """Note that a device works no more; the worker then has itself replaced.
+
+    Args:
+        name: The device's name.
+    """
+    if name not in _lost:
+        _lost.append(name)
+
+
+def lost_devices() -> tuple[str, ...]:
+    """Return the devices that work no more in this process."""
+    return tuple(_lost)
+
+
+def _code(error: BaseException) -> int | None:
+    code = getattr(error, "error_code", None)
+    return code if isinstance(code, int) else None

@@ -1,0 +1,275 @@
+"""A device with streams: copies and kernels are queued, and the caller waits once, for the answer.
+
+Strategy: each instance has one stream. An input goes there in one copy, out of pinned memory, which the
+device reads by itself while the handler goes on; kernels follow on the same stream; the outputs come back
+in one copy each, into one pinned block, and only then does the thread wait. The memory that copies read
+is held until that wait, however early the handler lets go of it.
+
+What a library has to do for this is in the methods that begin with an underscore; CUDA's are in
+`ksrv.handlers.devices.cuda`, and the tests have a device that writes down what it is asked for.
+"""
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
+from ksrv.handlers.devices.device import Device, torch_tensor
+from ksrv.handlers.devices.graphs import GraphedModel
+from ksrv.request import Array
+
+STAGED_BYTES = 64 << 10
+"""From here on a copy into pinned memory and from there takes less time than one from where it lies."""
+
+ALIGNMENT = 64
+
+
+class _Thread(threading.local):
+    device: "StreamDevice | None" = None  # that this thread works for
+
+
+_thread = _Thread()
+
+
+class StreamDevice(Device):
+    """One instance's stream on a device, and its pinned memory.
+
+    Args:
+        name: The device's name.
+    """
+
+    has_stream = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.lease_answer = lease_pages
+        self._takes_inputs = False
+        self._held: list[Array] = []  # whose memory a copy may still read
+        self._behind = False
+
+    def lease(self, nbytes: int) -> Block:
+        """See `Device.lease`: memory that can be pinned, once the handler has put an input here."""
+        return buffer_pool.lease(nbytes, pages=self._takes_inputs)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """See `Device.running`."""
+        if not self._is_used():
+            yield
+            return
+        outer, before = _thread.device, self._enter()
+        _thread.device = self
+        try:
+            try:
+                yield
+            finally:
+                self.finish()
+        finally:
+            _thread.device = outer
+            self._leave(before)
+
+    def put(self, array: Array) -> Any:
+        """See `Device.put`; a thread that the handler started itself waits for the copy."""
+        self._takes_inputs = True
+        if _thread.device is not self:
+            return self._copy_in(torch_tensor(array), wait=True)
+        if not self._is_pinned(array) and (
+            array.nbytes >= STAGED_BYTES or not array.flags.writeable
+        ):
+            array = self._staged(array)
+        tensor = self._copy_in(torch_tensor(array), wait=False)
+        self._held.append(array)
+        self._behind = True
+        return tensor
+
+    def fetch(self, result: Any) -> Any:
+        """See `Device.fetch`; all tensors of a result are waited for together."""
+        found: dict[int, Any] = {}
+        if isinstance(result, Mapping):
+            result = dict(result)
+        self._find(result, found)
+        if not found:
+            return result
+        if _thread.device is not self:
+            fetched = {key: tensor.detach().cpu() for key, tensor in found.items()}
+        else:
+            fetched = self._copy_all_out(found)
+        return _replaced(result, fetched)
+
+    def finish(self) -> None:
+        """See `Device.finish`."""
+        if self._behind:
+            try:
+                self._synchronise()
+            finally:
+                self._behind = False
+                self._held.clear()
+
+    def graphed(self, model: Any, name: str) -> Any:
+        """See `Device.graphed`."""
+        return GraphedModel(model, self, name)
+
+    def close(self) -> None:
+        """See `Device.close`."""
+        self._held.clear()
+
+    # ---- copies -----------------------------------------------------------------------------
+
+    def _is_pinned(self, array: Array) -> bool:
+        block = block_of(array)
+        return block is not None and block.pin()
+
+    def _staged(self, array: Array) -> Array:
+        """Return a copy in pinned memory, with the axes in the same order."""
+        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        block = lease_pages(array.nbytes)
+        block.pin()
+        shape = [array.shape[axis] for axis in axes]
+        copy = buffer_pool.array(block, array.dtype, shape).transpose(np.argsort(axes))
+        np.copyto(copy, array)
+        buffer_pool.count_copy(array.nbytes)
+        return copy
+
+    def _find(self, value: Any, found: dict[int, Any]) -> None:
+        """Note the tensors on the device that a value holds, by their `id`."""
+        if isinstance(value, dict):
+            value = value.values()
+        elif not isinstance(value, (list, tuple)):
+            if self.holds(value):
+                found[id(value)] = value
+            return
+        for one in value:
+            self._find(one, found)
+
+    def _copy_all_out(self, found: dict[int, Any]) -> dict[int, Any]:
+        """Copy tensors into one pinned block and wait for them."""
+        import torch
+
+        dense = {
+            key: tensor.detach().resolve_conj().resolve_neg().contiguous()
+            for key, tensor in found.items()
+            if tensor.layout is torch.strided and not tensor.is_quantized
+        }
+        starts, total = {}, 0
+        for key, tensor in dense.items():
+            starts[key] = total
+            total += (tensor.nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        block = self.lease_answer(total)
+        block.pin()
+        fetched = {}
+        for key, tensor in dense.items():
+            dtype = numpy_dtype(tensor.dtype)
+            array = buffer_pool.array(block, dtype or "<u1", _shape(tensor, dtype), starts[key])
+            target = torch.from_numpy(array)
+            if dtype is None:
+                target = target.view(tensor.dtype).view(tensor.shape)
+            self._copy_out(tensor, target)
+            fetched[key] = target if dtype is None else array
+        self._behind = True
+        self.finish()
+        return fetched
+
+    # ---- what a library does ----------------------------------------------------------------
+
+    @abstractmethod
+    def holds(self, value: Any) -> bool:
+        """Whether a value is a tensor on a device of this kind.
+
+        Args:
+            value: Anything that a handler returns.
+        """
+
+    @abstractmethod
+    def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """Record what a function launches.
+
+        Args:
+            call: The function; it is called a few times.
+
+        Returns:
+            A function that launches it again, and what the recorded call returned: tensors that each
+            launch writes anew.
+        """
+
+    @abstractmethod
+    def _is_used(self) -> bool:
+        """Whether anything in this process uses a device of this kind, which takes memory there."""
+
+    @abstractmethod
+    def _enter(self) -> Any:
+        """Make the instance's stream this thread's; return the stream that it had."""
+
+    @abstractmethod
+    def _leave(self, before: Any) -> None:
+        """Give the thread its stream back."""
+
+    @abstractmethod
+    def _copy_in(self, tensor: Any, *, wait: bool) -> Any:
+        """Return a copy of a tensor on the device, on this thread's stream."""
+
+    @abstractmethod
+    def _copy_out(self, tensor: Any, target: Any) -> None:
+        """Queue the copy of a tensor on the device to one in memory."""
+
+    @abstractmethod
+    def _synchronise(self) -> None:
+        """Wait for the instance's stream."""
+
+
+def lease_pages(nbytes: int) -> Block:
+    """Return a block that can be pinned.
+
+    Args:
+        nbytes: How many bytes.
+    """
+    return buffer_pool.lease(nbytes, pages=True)
+
+
+def block_of(array: Array) -> Block | None:
+    """Return the block that an array is a view of, or None.
+
+    Args:
+        array: The array.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return owner if isinstance(owner, Block) else None
+
+
+@cache
+def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Return numpy's dtype for one of torch's, or None where it has none, as for bfloat16.
+
+    Args:
+        dtype: The dtype of torch.
+    """
+    import torch
+
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        return None
+
+
+def _shape(tensor: Any, dtype: np.dtype[Any] | None) -> tuple[int, ...]:
+    return (tensor.nbytes,) if dtype is None else tuple(tensor.shape)
+
+
+def _replaced(value: Any, fetched: dict[int, Any]) -> Any:
+    """Return a value with the tensors of `fetched` in their places."""
+    if isinstance(value, dict):
+        return {key: _replaced(one, fetched) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_replaced(one, fetched) for one in value)
+    if isinstance(value, list):
+        return [_replaced(one, fetched) for one in value]
+    return fetched.get(id(value), value)
