@@ -6,12 +6,13 @@ bytes, the NCHW view of images) are made on first use.
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InferenceError, KsrvError
+from ksrv.handlers.devices.device import bfloat16
 from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -117,13 +118,11 @@ class Batch(Mapping[str, Array]):
             KeyError: There is no such input.
             TypeError: It is BYTES, which torch cannot hold.
         """
-        import torch
-
         entry = self._entry(name)
         if entry.datatype == "BYTES":
             raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
-        tensor: torch.Tensor = self._put(self[name])
-        return tensor.view(torch.bfloat16) if entry.datatype == "BF16" else tensor
+        tensor = cast("torch.Tensor", self._put(self[name]))
+        return tensor.view(bfloat16()) if entry.datatype == "BF16" else tensor
 
     def request_of(self, row: int) -> int:
         """Return the index in `requests` of the request that owns a row.

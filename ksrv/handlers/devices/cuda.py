@@ -32,10 +32,7 @@ class CudaDevice(StreamDevice):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        import torch
-
-        self._torch: Any = torch
-        self._device = torch.device(name)
+        self._device = self._torch.device(name)
         self._own_stream: Any = None
         self._graph_memory: Any = None
         self._was_full = False
@@ -106,7 +103,7 @@ class CudaDevice(StreamDevice):
 
     def _enter(self) -> Any:
         cuda = self._torch.cuda
-        before = cuda.current_stream()
+        before = cuda.current_stream(cuda.current_device())  # asked for so, it takes half the time
         cuda.set_stream(self._stream)  # which makes its device the thread's as well
         return before
 

@@ -95,6 +95,13 @@ class Device:
         """Let go of what the device keeps for the instance."""
 
 
+def bfloat16() -> Any:
+    """Return torch's dtype for BF16."""
+    import torch
+
+    return torch.bfloat16
+
+
 def torch_tensor(array: Array) -> Any:
     """Return a tensor over an array's memory, or over a copy of a read-only array.
 

@@ -1,9 +1,10 @@
 """A device with streams: copies and kernels are queued, and the caller waits once, for the answer.
 
-Strategy: each instance has one stream. An input goes there in one copy, out of pinned memory, which the
-device reads by itself while the handler goes on; kernels follow on the same stream; the outputs come back
-in one copy each, into one pinned block, and only then does the thread wait. The memory that copies read
-is held until that wait, however early the handler lets go of it.
+Strategy: each instance has one stream. An input goes there in one copy; where batches are joined or images
+decoded, its memory is pinned, and the device reads it by itself while the handler goes on. (Memory of the
+front ends is not: the driver copies it, which takes less time than a copy into pinned memory first.) Kernels
+follow on the same stream; the outputs come back in one copy each, into one pinned block, and only then does
+the thread wait. The memory that copies read is held until that wait, however early the handler lets go of it.
 
 What a library has to do for this is in the methods that begin with an underscore; CUDA's are in
 `ksrv.handlers.devices.cuda`, and the tests have a device that writes down what it is asked for.
@@ -20,12 +21,9 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.handlers.devices.device import Device, torch_tensor
+from ksrv.handlers.devices.device import Device
 from ksrv.handlers.devices.graphs import GraphedModel
 from ksrv.request import Array
-
-STAGED_BYTES = 64 << 10
-"""From here on a copy into pinned memory and from there takes less time than one from where it lies."""
 
 ALIGNMENT = 64
 
@@ -48,6 +46,9 @@ class StreamDevice(Device):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        import torch
+
+        self._torch: Any = torch
         self.lease_answer = lease_pages
         self._takes_inputs = False
         self._held: list[Array] = []  # whose memory a copy may still read
@@ -77,13 +78,13 @@ class StreamDevice(Device):
     def put(self, array: Array) -> Any:
         """See `Device.put`; a thread that the handler started itself waits for the copy."""
         self._takes_inputs = True
+        source = self._torch.from_numpy(array if array.flags.writeable else _unlocked(array))
         if _thread.device is not self:
-            return self._copy_in(torch_tensor(array), wait=True)
-        if not self._is_pinned(array) and (
-            array.nbytes >= STAGED_BYTES or not array.flags.writeable
-        ):
-            array = self._staged(array)
-        tensor = self._copy_in(torch_tensor(array), wait=False)
+            return self._copy_in(source, wait=True)
+        block = block_of(array)
+        if block is not None:
+            block.pin()
+        tensor = self._copy_in(source, wait=False)
         self._held.append(array)
         self._behind = True
         return tensor
@@ -121,21 +122,6 @@ class StreamDevice(Device):
 
     # ---- copies -----------------------------------------------------------------------------
 
-    def _is_pinned(self, array: Array) -> bool:
-        block = block_of(array)
-        return block is not None and block.pin()
-
-    def _staged(self, array: Array) -> Array:
-        """Return a copy in pinned memory, with the axes in the same order."""
-        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-        block = lease_pages(array.nbytes)
-        block.pin()
-        shape = [array.shape[axis] for axis in axes]
-        copy = buffer_pool.array(block, array.dtype, shape).transpose(np.argsort(axes))
-        np.copyto(copy, array)
-        buffer_pool.count_copy(array.nbytes)
-        return copy
-
     def _find(self, value: Any, found: dict[int, Any]) -> None:
         """Note the tensors on the device that a value holds, by their `id`."""
         if isinstance(value, dict):
@@ -149,8 +135,7 @@ class StreamDevice(Device):
 
     def _copy_all_out(self, found: dict[int, Any]) -> dict[int, Any]:
         """Copy tensors into one pinned block and wait for them."""
-        import torch
-
+        torch = self._torch
         dense = {
             key: tensor.detach().resolve_conj().resolve_neg().contiguous()
             for key, tensor in found.items()
@@ -258,6 +243,19 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
         return torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:
         return None
+
+
+class _Unlocked:
+    """Read-only memory as torch takes it; a copy to a device only reads it."""
+
+    def __init__(self, array: Array) -> None:
+        form = array.__array_interface__
+        self.__array_interface__ = {**form, "data": (form["data"][0], False)}
+        self.array = array
+
+
+def _unlocked(array: Array) -> Array:
+    return np.asarray(_Unlocked(array))
 
 
 def _shape(tensor: Any, dtype: np.dtype[Any] | None) -> tuple[int, ...]:
