@@ -86,7 +86,8 @@ $(VENV)/.openvino: $(VENV)/.built
 	@touch $@
 
 test-openvino: $(VENV)/.openvino ## OpenVINO's models and the config.json of its model server
-	$(BIN)/python -m pytest tests/unit/loaders/test_openvino.py tests/integration/foreign_models
+	$(BIN)/python -m pytest tests/unit/loaders/test_openvino.py tests/integration/foreign_models \
+		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[openvino]"
 
 $(VENV)/.docs: $(VENV)/.built
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mkdocs-material 'mkdocstrings[python]'

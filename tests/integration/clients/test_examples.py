@@ -101,3 +101,14 @@ def test_a_refused_request_is_told(server, images):
     )  # fmt: skip
     assert done.returncode != 0
     assert done.stderr.startswith("400: ")
+
+
+def test_a_repository_of_triton(tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    folder = ROOT / "examples" / "triton"
+    run(sys.executable, folder / "make_repository.py", tmp_path / "colours")
+    with Server(tmp_path / "colours") as running:
+        lines = run(sys.executable, folder / "client.py", running.http)
+    assert [line.split()[0] for line in lines] == ["red", "green", "blue"]
+    assert sum(float(line.split()[1]) for line in lines) == pytest.approx(1, abs=0.01)

@@ -8,9 +8,14 @@ from tests.support.documents import Reader, blocks_of
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "quickstart.md", DOCS / "grpc.md", *sorted((DOCS / "tutorials").glob("*.md"))]
+PAGES = [
+    DOCS / "quickstart.md",
+    DOCS / "grpc.md",
+    DOCS / "openvino.md",
+    *sorted((DOCS / "tutorials").glob("*.md")),
+]
 
-PACKAGES = ("torch", "sklearn", "joblib", "onnx", "onnxruntime", "tritonclient")
+PACKAGES = ("torch", "sklearn", "joblib", "onnx", "onnxruntime", "openvino", "tritonclient")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
