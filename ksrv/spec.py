@@ -1,6 +1,6 @@
 """The spec of a model: its tensors, the preparation of its images, its labels and limits.
 
-A `ModelSpec` is the one description that parsing, admission, metadata and batching share. It is
+A `ModelSpec` is the one description that parsing, validation, metadata and batching share. It is
 made by the repository (from `model.yaml`) and completed by the loader (from the model file).
 """
 

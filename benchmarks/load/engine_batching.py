@@ -322,8 +322,8 @@ def overload(folder: Path, seconds: float) -> None:
         except Overloaded:
             refusals.append(time.perf_counter() - now)
     offering = time.perf_counter() - began  # one thread may offer less than it was to
-    for ticket in accepted:
-        ticket.wait()
+    for handle in accepted:
+        handle.wait()
     goodput = len(accepted) / (time.perf_counter() - began)
     offered = (len(accepted) + len(refusals)) / offering
     refusals.sort()

@@ -136,7 +136,7 @@ def parse_infer(
 ) -> InferRequest:
     """Read an inference request.
 
-    Names and shapes are not compared with the model; that is admission's work.
+    Names and shapes are not compared with the model; that is validation's work.
 
     Args:
         message: A serialized ModelInferRequest, as received.

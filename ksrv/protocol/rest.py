@@ -105,7 +105,7 @@ def _json_length(header_length: str | None, body_length: int) -> int:
 
 def _takes_images(spec: ModelSpec, name: str) -> bool:
     declared = spec.input(name)
-    # Files sent to an input of numbers are framed like images too: admission then says why the
+    # Files sent to an input of numbers are framed like images too: validation then says why the
     # input takes none, which is more use than a word on length prefixes.
     return declared is not None and (declared.image is not None or declared.datatype != "BYTES")
 

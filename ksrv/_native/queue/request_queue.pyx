@@ -181,7 +181,7 @@ cdef class Queue:
             delay_ns: How long the oldest request of a batch waits for a full one.
 
         Returns:
-            Tickets for the open batch (the first ones open it), True when it is to be closed now,
+            Handles for the open batch (the first ones open it), True when it is to be closed now,
             or None when the queue is closed and nothing is left.
         """
         cdef vector[CRequest *] requests
@@ -239,7 +239,7 @@ cdef class Queue:
         """Answer the handles of a batch, each once.
 
         Args:
-            handles: Tickets that `take` or `start` returned.
+            handles: Handles that `take` or `start` returned.
             answers: For each its response, or the exception that it failed with.
             later: Wake the waiters only when this thread next calls `take` or `wake_waiters`, once
                 the GIL is free for them. Then the thread must call one of the two soon.

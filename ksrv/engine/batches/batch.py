@@ -507,4 +507,4 @@ def _tensor(request: InferRequest, name: str) -> Tensor:
     for tensor in request.inputs:
         if tensor.name == name:
             return tensor
-    raise KeyError(name)  # admission gave the requests of one group the same names
+    raise KeyError(name)  # validation gave the requests of one group the same names

@@ -204,8 +204,8 @@ def test_readiness_tells_that_the_only_process_is_gone(tmp_path):
 
 def test_no_answer_carries_anothers_bytes(tmp_path):
     with engine(tmp_path, "batching: {max_batch_size: 4}\nqueue_size: 1000") as served:
-        tickets = [served.submit(request(float(n), 2)) for n in range(100)]
-        answers = [ticket.wait() for ticket in tickets]
+        handles = [served.submit(request(float(n), 2)) for n in range(100)]
+        answers = [handle.wait() for handle in handles]
         for n, answer in enumerate(answers):
             assert (answer.outputs[0].data == n).all()
 

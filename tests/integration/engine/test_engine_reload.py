@@ -129,7 +129,7 @@ def test_what_was_replaced_is_freed(tmp_path):
         for _ in range(5):
             served.load("freed")
             answer(served, model="freed")
-        # An instance and an assembler, however often it was loaded.
+        # An instance and a prefetcher, however often it was loaded.
         wait_until(lambda: threads() == 2)
         wait_until(lambda: queues() <= before + 2)
     wait_until(lambda: threads() == 0)
@@ -223,15 +223,15 @@ def soak(folder, seconds):
             with Clients(served, range(1000)) as clients:
                 end = time.monotonic() + seconds / 4
                 while time.monotonic() < end or not clients.answered:
-                    tickets = [served.submit(request(1.0, rows=8)) for _ in range(20)]
-                    for ticket in tickets[::2]:
-                        ticket.cancel()
+                    handles = [served.submit(request(1.0, rows=8)) for _ in range(20)]
+                    for handle in handles[::2]:
+                        handle.cancel()
                     late = time.monotonic_ns() + 200_000
                     with suppress(KsrvError):
-                        tickets.append(served.submit(request(1.0, deadline_ns=late)))
-                    for ticket in tickets:
-                        ticket.join()
-                    del tickets
+                        handles.append(served.submit(request(1.0, deadline_ns=late)))
+                    for handle in handles:
+                        handle.join()
+                    del handles
                 served.load("m")
             assert not clients.failures
             wait_until(lambda: memory_budget.PROCESS.held == 0)

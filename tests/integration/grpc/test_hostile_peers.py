@@ -208,9 +208,9 @@ def test_a_reset_cancels_what_runs():
     with running(engine) as address, Wire(address) as wire:
         slow = infer_request("slow").SerializeToString()
         stream = wire.call(INFER, message=slow)
-        wait_until(lambda: engine.tickets)
+        wait_until(lambda: engine.handles)
         wire.socket.sendall(frame(RST_STREAM, 0, stream, b"\x00\x00\x00\x08"))
-        wait_until(lambda: engine.tickets[0].cancelled)
+        wait_until(lambda: engine.handles[0].cancelled)
 
 
 def test_a_connection_that_breaks_cancels_what_runs():
@@ -218,8 +218,8 @@ def test_a_connection_that_breaks_cancels_what_runs():
     with running(engine) as address:
         with Wire(address) as wire:
             wire.call(INFER, message=infer_request("slow").SerializeToString())
-            wait_until(lambda: engine.tickets)
-        wait_until(lambda: engine.tickets[0].cancelled)
+            wait_until(lambda: engine.handles)
+        wait_until(lambda: engine.handles[0].cancelled)
 
 
 def test_a_deadline_ends_a_call_that_no_queue_knows():
@@ -260,7 +260,7 @@ def test_small_messages_of_a_stream_are_counted_with_what_each_takes():
             slow = infer_request("slow").SerializeToString()
             for _ in range(70):  # more than one stream has under way
                 wire.send(stream, b"\x00" + len(slow).to_bytes(4, "big") + slow)
-            wait_until(lambda: len(engine.tickets) >= 60)
+            wait_until(lambda: len(engine.handles) >= 60)
             wire.send(stream, EMPTY * 1000)
             wait_until(lambda: held() - before >= 1000 * 256)
             for _ in range(4):

@@ -89,7 +89,7 @@ def test_errors_have_their_code_and_text(engine, channel, request_, code, text, 
     held = []
     if busy:
         held = [infer.future(infer_request("slow")) for _ in range(4)]
-        wait_until(lambda: len(engine.tickets) == 4)
+        wait_until(lambda: len(engine.handles) == 4)
     error = code_of(lambda: infer(request_, timeout=20))
     assert error.code().name == code
     assert text in error.details()
@@ -121,7 +121,7 @@ def test_metadata_and_parameters_reach_the_engine(channel):
 def test_many_requests_at_once_are_all_accepted(engine, channel):
     infer = stub_infer(channel)
     futures = [infer.future(infer_request("slow", id=str(i)), timeout=60) for i in range(60)]
-    wait_until(lambda: len(engine.tickets) == 60)
+    wait_until(lambda: len(engine.handles) == 60)
     assert engine.most_at_once == 60  # two pool threads wait, the others are deferred
     engine.release.set()
     assert [future.result(30).id for future in futures] == [str(i) for i in range(60)]
@@ -133,19 +133,20 @@ def test_deadline_reaches_the_engine(engine, channel, busy):
     held = []
     if busy:
         held = [infer.future(infer_request("slow")) for _ in range(4)]
-        wait_until(lambda: len(engine.tickets) == 4)
+        wait_until(lambda: len(engine.handles) == 4)
     late = []
     give_up = time.monotonic() + 60
     while not late:  # a deadline may pass before the call is there
         before = time.monotonic_ns()
         error = code_of(lambda: infer(infer_request("slow", id="late"), timeout=0.3))
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        late = [ticket for ticket in engine.tickets if ticket.request.id == "late"]
+        late = [handle for handle in engine.handles if handle.request.id == "late"]
         assert time.monotonic() < give_up
-    (ticket,) = late
-    assert before < ticket.request.deadline_ns < before + 10_000_000_000
-    wait_until(ticket.done)
-    assert engine.tickets[0].request.deadline_ns is None if busy else True
+    (handle,) = late
+    assert before < handle.request.deadline_ns < before + 10_000_000_000
+    wait_until(handle.done)
+    if busy:
+        assert engine.handles[0].request.deadline_ns is None
     engine.release.set()
     for future in held:
         future.result(20)
@@ -164,12 +165,12 @@ def test_cancellation_reaches_the_engine(engine, channel, busy):
     held = []
     if busy:
         held = [infer.future(infer_request("slow")) for _ in range(4)]
-        wait_until(lambda: len(engine.tickets) == 4)
+        wait_until(lambda: len(engine.handles) == 4)
     future = infer.future(infer_request("slow", id="gone"))
-    wait_until(lambda: any(ticket.request.id == "gone" for ticket in engine.tickets))
+    wait_until(lambda: any(handle.request.id == "gone" for handle in engine.handles))
     future.cancel()
-    (ticket,) = [ticket for ticket in engine.tickets if ticket.request.id == "gone"]
-    wait_until(lambda: ticket.cancelled)
+    (handle,) = [handle for handle in engine.handles if handle.request.id == "gone"]
+    wait_until(lambda: handle.cancelled)
     engine.release.set()
     for kept in held:
         kept.result(20)
@@ -278,7 +279,7 @@ def test_stop_lets_accepted_requests_finish(engine):
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
         future = stub_infer(channel).future(infer_request("slow", id="kept"))
-        wait_until(lambda: len(engine.tickets) == 1)
+        wait_until(lambda: len(engine.handles) == 1)
         server.begin_stop(30)
         engine.release.set()
         assert future.result(20).id == "kept"

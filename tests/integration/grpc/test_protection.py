@@ -129,7 +129,7 @@ def test_a_message_that_goes_on_is_waited_for(engine):
         wait_until(lambda: time.monotonic() > begun + 1)
         assert slow.send(stream, message[-1:], last=True) == 1
         assert b"DEADLINE" not in slow.until_ended(stream)
-    assert [ticket.request.id for ticket in engine.tickets] == ["7"]
+    assert [handle.request.id for handle in engine.handles] == ["7"]
 
 
 @pytest.mark.carrier("native")

@@ -46,7 +46,7 @@ def add(id, **parameters):
 def test_answers_come_in_the_order_of_the_requests(engine, channel):
     requests = [infer_request("slow", id="0"), *(add(str(i)) for i in range(1, 100))]
     answers = stream(channel, iter(requests))
-    wait_until(lambda: len(engine.tickets) >= 64)  # later ones do not wait for the first
+    wait_until(lambda: len(engine.handles) >= 64)  # later ones do not wait for the first
     engine.release.set()
     found = list(answers)
     assert [answer.infer_response.id for answer in found] == [str(i) for i in range(100)]
@@ -84,10 +84,10 @@ def test_cancelled_stream_gives_its_requests_up(engine, channel):
     answers = stream(channel, iter(feed.get, None))
     feed.put(infer_request("slow", id="1"))
     feed.put(infer_request("slow", id="2"))
-    wait_until(lambda: len(engine.tickets) == 2)
+    wait_until(lambda: len(engine.handles) == 2)
     answers.cancel()
     feed.put(None)
-    wait_until(lambda: all(ticket.cancelled for ticket in engine.tickets))
+    wait_until(lambda: all(handle.cancelled for handle in engine.handles))
     with pytest.raises(grpc.RpcError):
         list(answers)
     assert next(iter(stream(channel, iter([add("3")])))).infer_response.id == "3"
@@ -102,7 +102,7 @@ def stopped_with_one_under_way(engine):
         feed = queue.Queue()
         answers = stream(channel, iter(feed.get, None))
         feed.put(infer_request("slow", id="1"))
-        wait_until(lambda: len(engine.tickets) == 1)
+        wait_until(lambda: len(engine.handles) == 1)
         server.begin_stop(30)
         engine.release.set()
         yield answers
@@ -126,9 +126,9 @@ class SlowToAccept(StandInEngine):
         self.go_on = threading.Event()
 
     def submit(self, *arguments, **options):
-        ticket = super().submit(*arguments, **options)
+        handle = super().submit(*arguments, **options)
         assert self.go_on.wait(30)
-        return ticket
+        return handle
 
 
 def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted():

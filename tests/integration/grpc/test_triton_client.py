@@ -101,8 +101,8 @@ def test_custom_parameters_and_sequence_reach_the_engine(engine, client):
         sequence_id="s",
         parameters={"text": "t", "number": 1, "fraction": 1.5, "flag": True},
     )
-    (ticket,) = engine.tickets
-    assert ticket.request.parameters == {
+    (handle,) = engine.handles
+    assert handle.request.parameters == {
         "sequence_id": "s",
         "sequence_start": False,
         "sequence_end": False,
@@ -116,7 +116,7 @@ def test_custom_parameters_and_sequence_reach_the_engine(engine, client):
 def test_requested_outputs_and_classification_reach_the_engine(engine, client):
     outputs = [triton.InferRequestedOutput("x", class_count=3)]
     client.infer("echo", [row()], outputs=outputs)
-    (found,) = engine.tickets[0].request.outputs
+    (found,) = engine.handles[0].request.outputs
     assert (found.name, found.classification) == ("x", 3)
 
 

@@ -1,7 +1,11 @@
-"""An engine of a few lines for the gRPC tests: real threads and tickets, models that are functions."""
+"""An engine of a few lines for tests of the front ends: real threads and handles, models that are functions.
+
+Tests hold and release its requests by hand, and see what a front end asked for.
+"""
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +48,7 @@ class State:
     reason: str
 
 
-class Ticket:
+class Handle:
     def __init__(self, request: Any) -> None:
         self.request = request
         self._ended = threading.Event()
@@ -85,23 +89,25 @@ class Ticket:
 
 
 class StandInEngine:
-    """What `GrpcServer` asks of an engine."""
+    """What front ends ask of an engine; `full` has a full queue, `slow` waits for `release`."""
+
+    specs: Mapping[str, ModelSpec] = SPECS
 
     def __init__(self) -> None:
         self.is_ready = True
         self.unready_models: set[str] = set()
-        self.tickets: list[Ticket] = []
+        self.handles: list[Handle] = []
         self.release = threading.Event()  # lets "slow" answer
         self.loaded: list[str] = []
         self.most_at_once = 0
         self._lock = threading.Lock()
 
     def spec(self, name: str, version: str = "") -> Any:
-        if name not in SPECS or version not in ("", "1"):
+        if name not in self.specs or version not in ("", "1"):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if name in self.unready_models:
             raise NotReady(f"model '{name}' is not ready")
-        return SPECS[name]
+        return self.specs[name]
 
     def find(self, name: str, version: str = "") -> Any:
         return SimpleNamespace(spec=self.spec(name, version), retired=False)
@@ -117,32 +123,35 @@ class StandInEngine:
         self.spec(request.model_name, request.model_version)
         if request.model_name == "full":
             raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")
-        ticket = Ticket(request)
+        handle = Handle(request)
         if callback is not None:
-            ticket.add_done_callback(callback)
+            handle.add_done_callback(callback)
         with self._lock:
-            self.tickets.append(ticket)
+            self.handles.append(handle)
             self.most_at_once = max(
-                self.most_at_once, sum(not ticket.done() for ticket in self.tickets)
+                self.most_at_once, sum(not handle.done() for handle in self.handles)
             )
-        threading.Thread(target=self._run, args=(ticket,), daemon=True).start()
-        return ticket
+        threading.Thread(target=self._run, args=(handle,), daemon=True).start()
+        return handle
 
-    def _run(self, ticket: Any) -> None:
-        request = ticket.request
+    def _run(self, handle: Any) -> None:
+        request = handle.request
         if request.model_name == "slow":
             while not self.release.wait(0.01):
-                if ticket.done():
+                if handle.done():
                     return
                 if request.deadline_ns and time.monotonic_ns() > request.deadline_ns:
-                    ticket.finish(DeadlineExceeded("the deadline passed"))
+                    handle.finish(DeadlineExceeded("the deadline passed"))
                     return
         try:
-            ticket.finish(self._answer(request))
+            handle.finish(self.answer(request))
         except Exception as error:
-            ticket.finish(error)
+            handle.finish(error)
 
-    def _answer(self, request: Any) -> Any:
+    def infer(self, request: Any) -> Any:
+        return self.submit(request).wait()
+
+    def answer(self, request: Any) -> Any:
         outputs = request.inputs
         headers = {}
         match request.model_name:
@@ -165,6 +174,12 @@ class StandInEngine:
             request.model_name, "1", request.id, outputs, {"k": True}, headers=headers
         )
 
+    def routable_models(self) -> Any:
+        return []
+
+    def live(self) -> bool:
+        return True
+
     def ready(self) -> Any:
         return self.is_ready
 
@@ -178,7 +193,7 @@ class StandInEngine:
         return ["1"]
 
     def index(self, ready_only: bool = False) -> Any:
-        states = [State(name, "1", "READY", "") for name in sorted(SPECS)]
+        states = [State(name, "1", "READY", "") for name in sorted(self.specs)]
         return [*states, *([] if ready_only else [State("bad", "", "UNAVAILABLE", "no file")])]
 
     def load(self, name: str) -> None:

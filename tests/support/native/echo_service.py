@@ -10,83 +10,34 @@ import json
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from ksrv.errors import InferenceError, NotFound, NotReady, Overloaded, quote
+from ksrv.errors import InferenceError, NotReady
 from ksrv.request import InferResponse
 from ksrv.server.app import make_app
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec
+from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.native.held_gil import hold_gil
 
 
-class EchoTicket:
-    """A request in the thread pool."""
-
-    def __init__(self, future: Any) -> None:
-        self._future = future
-
-    def wait(self) -> Any:
-        return self._future.result()
-
-    def cancel(self) -> None:
-        self._future.cancel()
-
-    def done(self) -> Any:
-        return self._future.done()
-
-    def add_done_callback(self, callback: Any) -> None:
-        self._future.add_done_callback(lambda _: callback(self))
-
-
-class EchoEngine:
+class EchoEngine(StandInEngine):
     """Answers with the inputs. The queue of the model `full` is full; `stuck` never returns."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(64)
-        self._draining = False
-        self.requests = 0
+    specs: Mapping[str, ModelSpec] = {name: ModelSpec(name) for name in ("add", "full", "stuck")}
 
-    def spec(self, name: str, version: str = "") -> Any:
-        if name not in ("add", "full", "stuck") or version not in ("", "1"):
-            raise NotFound(f"there is no model {quote(name)}")
-        return ModelSpec(name, version)
-
-    def routable_models(self) -> Any:
-        return []
-
-    def find(self, name: str, version: str = "") -> Any:
-        return SimpleNamespace(spec=self.spec(name, version), retired=False)
-
-    def submit(
-        self,
-        request: Any,
-        callback: Any = None,
-        *,
-        allow_inline: bool = False,
-        caller_blocks: bool = False,
-    ) -> Any:
+    def submit(self, request: Any, callback: Any = None, **how: Any) -> Any:
         if request.model_name == "stuck":
             threading.Event().wait()
-        if request.model_name == "full":
-            raise Overloaded("the queue of the model 'full' holds 0 requests, as many as it may")
-        if self._draining and request.parameters.get("refused"):
+        if not self.is_ready and request.parameters.get("refused"):
             raise NotReady("the server is going away")
-        ticket = EchoTicket(self._pool.submit(self._answer, request))
-        if callback is not None:
-            ticket.add_done_callback(callback)
-        return ticket
+        return super().submit(request, callback, **how)
 
-    def infer(self, request: Any) -> Any:
-        return self.submit(request).wait()
-
-    def _answer(self, request: Any) -> Any:
-        self.requests += 1
+    def answer(self, request: Any) -> Any:
         parameters = request.parameters
         time.sleep(float(parameters.get("sleep", 0)))
         if "fail" in parameters:
@@ -100,17 +51,11 @@ class EchoEngine:
             headers=headers,
         )  # fmt: skip
 
-    def live(self) -> bool:
-        return True
-
-    def ready(self) -> bool:
-        return not self._draining
-
     def why_not_ready(self, *, names: bool = True) -> str:
-        return "the server is stopping" if self._draining else ""
+        return "" if self.is_ready else "the server is stopping"
 
     def drain(self) -> None:
-        self._draining = True
+        self.is_ready = False
 
 
 class Service:

@@ -85,9 +85,9 @@ def test_queued_requests_are_joined_in_order(gate):
     served = engine(source(batch=4), run=held(gate, entered))
     first = served.submit(request(1, 0.0))
     wait_until(lambda: entered)
-    tickets = [served.submit(request(1, float(n))) for n in range(1, 7)]
+    handles = [served.submit(request(1, float(n))) for n in range(1, 7)]
     gate.set()
-    assert [t.wait().outputs[0].data[0, 0] for t in [first, *tickets]] == [
+    assert [t.wait().outputs[0].data[0, 0] for t in [first, *handles]] == [
         2.0 * n for n in range(7)
     ]
     assert [batch.rows for batch in entered] == [1, 4, 2]
@@ -108,8 +108,8 @@ def test_a_full_queue_refuses_at_once(gate):
     with pytest.raises(Cancelled):
         waiting[0].wait()
     gate.set()
-    for ticket in [running, *waiting[1:]]:
-        ticket.wait()
+    for handle in [running, *waiting[1:]]:
+        handle.wait()
     assert served.statistics()[0].rejected["full"] == 1
     served.close()
 
@@ -265,14 +265,14 @@ def test_a_callback_comes_for_answers_and_for_expiry(gate):
     entered, ended = [], []
     served = engine(run=held(gate, entered))
     running = served.submit(request())
-    running.add_done_callback(lambda ticket: ended.append("running"))
+    running.add_done_callback(lambda handle: ended.append("running"))
     wait_until(lambda: entered)
     late = submit_for(served, 10)
-    late.add_done_callback(lambda ticket: ended.append("late"))
+    late.add_done_callback(lambda handle: ended.append("late"))
     wait_until(lambda: ended == ["late"])
     gate.set()
     wait_until(lambda: ended == ["late", "running"])
-    running.add_done_callback(lambda ticket: ended.append("again"))
+    running.add_done_callback(lambda handle: ended.append("again"))
     assert ended[-1] == "again"
     served.close()
 

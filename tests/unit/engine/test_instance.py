@@ -80,7 +80,7 @@ def test_requests_that_come_while_a_slot_is_claimed_are_served_after_it(gate):
     assert entered[0] is slow
     later = [served.submit(request(value=float(n))) for n in range(3)]
     gate.set()
-    assert [ticket.wait().outputs[0].data[0, 0] for ticket in later] == [0.0, 1.0, 2.0]
+    assert [handle.wait().outputs[0].data[0, 0] for handle in later] == [0.0, 1.0, 2.0]
     slow.join()
     assert len(entered) == 2
     served.close()
@@ -91,8 +91,8 @@ def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
     queue_of(served).inline_for_all = True
     wait_until(lambda: queue_of(served).idle == 1)
     ended = []
-    ticket = served.submit(request(), ended.append, allow_inline=True)
-    assert ticket.done() and ended == [ticket]
+    handle = served.submit(request(), ended.append, allow_inline=True)
+    assert handle.done() and ended == [handle]
     served.close()
 
 
@@ -111,16 +111,16 @@ def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
     queue_of(served).may_prefetch = True
     first = served.submit(request())
     wait_until(lambda: entered)
-    tickets = [served.submit(request(value=1.0))]
-    wait_until(lambda: tickets[0].state == "taken")
-    tickets += [served.submit(request(value=float(n))) for n in (2, 3)]
-    wait_until(lambda: all(ticket.state == "taken" for ticket in tickets))
+    handles = [served.submit(request(value=1.0))]
+    wait_until(lambda: handles[0].state == "taken")
+    handles += [served.submit(request(value=float(n))) for n in (2, 3)]
+    wait_until(lambda: all(handle.state == "taken" for handle in handles))
     assert queue_of(served).waiting == 3  # they keep their places until they run
-    assert tickets[1].cancel()
+    assert handles[1].cancel()
     gate.set()
     first.wait()
-    assert tickets[0].wait().outputs[0].data[0, 0] == 1.0
-    assert tickets[2].wait().outputs[0].data[0, 0] == 3.0
+    assert handles[0].wait().outputs[0].data[0, 0] == 1.0
+    assert handles[2].wait().outputs[0].data[0, 0] == 3.0
     assert [batch.rows for batch in entered] == [1, 2]
     served.close()
 
@@ -201,13 +201,13 @@ def test_a_request_that_ended_two_executors_is_refused_and_takes_no_other_with_i
     served = engine(source(batch=4), make=lambda one, number, threads: Held(one, number, log))
     first = served.submit(request(id="first"))
     wait_until(lambda: "first" in log)
-    tickets = [served.submit(request(id=name)) for name in ("a", "kill", "b")]
+    handles = [served.submit(request(id=name)) for name in ("a", "kill", "b")]
     gate.set()
     first.wait()
-    assert tickets[0].wait().id == "a"
-    assert tickets[2].wait().id == "b"
+    assert handles[0].wait().id == "a"
+    assert handles[2].wait().id == "b"
     with pytest.raises(HandlerFailed, match="two handler processes"):
-        tickets[1].wait()
+        handles[1].wait()
     assert served.infer(request(id="after")).id == "after"
     served.close()
 
@@ -317,8 +317,8 @@ def answers_of(served, count=40, rows=2):
             InferRequest("m", id=str(n), inputs=[tensor("x", np.full((rows, 4), n))])
         )
 
-    tickets = [one(n) for n in range(count)]
-    return [ticket.wait() for ticket in tickets]  # slow readers: nothing is read before the end
+    handles = [one(n) for n in range(count)]
+    return [handle.wait() for handle in handles]  # slow readers: nothing is read before the end
 
 
 @pytest.mark.parametrize("batch", [0, 4])
@@ -377,10 +377,10 @@ def test_joined_requests_are_copied_once(gate):
     first = served.submit(request())
     wait_until(lambda: entered)
     before = buffer_pool.copied_bytes()
-    tickets = [served.submit(request()) for _ in range(4)]
+    handles = [served.submit(request()) for _ in range(4)]
     gate.set()
-    for ticket in [first, *tickets]:
-        ticket.wait()
+    for handle in [first, *handles]:
+        handle.wait()
     assert buffer_pool.copied_bytes() - before == 4 * 16
     served.close()
 

@@ -69,21 +69,21 @@ def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
     wait_until(lambda: gate.batches)
     damaged = files.damaged_png(8, 12)
     raw = InferRequest("m", inputs=[tensor("x", np.full((1, 4, 6, 3), 50.0))])
-    tickets = [
+    handles = [
         served.submit(images(png(10), png(20, 3, 5))),
         served.submit(images(png(30), damaged)),
         served.submit(raw),
         served.submit(images(png(40))),
     ]
     if ahead:
-        wait_until(lambda: all(one.state in ("taken", "answered") for one in tickets))
+        wait_until(lambda: all(one.state in ("taken", "answered") for one in handles))
     gate.event.set()
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
-    assert tickets[0].wait().outputs[0].data.tolist() == [[10.0], [20.0]]
+    assert handles[0].wait().outputs[0].data.tolist() == [[10.0], [20.0]]
     with pytest.raises(InvalidRequest, match="image 1 of the input 'x'"):
-        tickets[1].wait()
-    assert tickets[2].wait().outputs[0].data.tolist() == [[50.0]]
-    assert tickets[3].wait().outputs[0].data.tolist() == [[40.0]]
+        handles[1].wait()
+    assert handles[2].wait().outputs[0].data.tolist() == [[50.0]]
+    assert handles[3].wait().outputs[0].data.tolist() == [[40.0]]
     assert sum(batch.rows for batch in gate.batches) == 5
     assert served.statistics()[0].failed == 1
     served.close()
@@ -121,9 +121,9 @@ def test_open_shapes_are_joined_only_where_they_agree():
     served = serve(gate, OPEN, batch=8)
     first = served.submit(images(png(1)))
     wait_until(lambda: gate.batches)
-    tickets = [served.submit(images(png(n, 8, 12 + n % 2))) for n in range(4)]
+    handles = [served.submit(images(png(n, 8, 12 + n % 2))) for n in range(4)]
     gate.event.set()
-    assert [one.wait().outputs[0].data[0, 0] for one in [first, *tickets]] == [1, 0, 1, 2, 3]
+    assert [one.wait().outputs[0].data[0, 0] for one in [first, *handles]] == [1, 0, 1, 2, 3]
     assert [batch.tensors["x"].shape for batch in gate.batches[1:]] == [
         (2, 8, 12, 3),
         (2, 8, 13, 3),
@@ -142,17 +142,17 @@ def test_a_failed_image_takes_its_rows_of_other_inputs_along():
 
     first = scaled(1.0, png(1))
     wait_until(lambda: gate.batches)
-    tickets = [
+    handles = [
         scaled(2.0, png(10)),
         scaled(3.0, files.damaged_png(8, 12)),
         scaled(4.0, png(20), png(30)),
     ]
     gate.event.set()
     first.wait()
-    assert tickets[0].wait().outputs[0].data.tolist() == [[20.0]]
+    assert handles[0].wait().outputs[0].data.tolist() == [[20.0]]
     with pytest.raises(InvalidRequest):
-        tickets[1].wait()
-    assert tickets[2].wait().outputs[0].data.tolist() == [[80.0], [120.0]]
+        handles[1].wait()
+    assert handles[2].wait().outputs[0].data.tolist() == [[80.0], [120.0]]
     served.close()
 
 
@@ -197,15 +197,15 @@ def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
     served = serve(gate, batch=200, cores=1)
     deadline = time.monotonic_ns() + 50_000_000 if ended == "expired" else None
     request = images(*[png(7)], *[png(8)] * 99, deadline_ns=deadline)
-    ticket = served.submit(request)
-    wait_until(lambda: decoder.decoded or ticket.done())
+    handle = served.submit(request)
+    wait_until(lambda: decoder.decoded or handle.done())
     if ended == "cancelled":
-        ticket.cancel()
-    wait_until(ticket.done)
+        handle.cancel()
+    wait_until(handle.done)
     decoder.go.set()
     assert served.infer(images(png(3))).outputs[0].data.tolist() == [[3.0]]
     assert decoder.decoded.count(8) <= 4  # those that other threads had begun
-    assert ticket.state == ended
+    assert handle.state == ended
     assert [batch.rows for batch in gate.batches] == [1]
     assert served.statistics()[0].failed == 0
     served.close()
@@ -258,9 +258,9 @@ def heavy(monkeypatch):
     return Decoder(monkeypatch, held=7), png(7, 600, 600)
 
 
-def decoding(decoder, ticket):
-    wait_until(lambda: decoder.decoded.count(7) or ticket.done())
-    assert not ticket.done()
+def decoding(decoder, handle):
+    wait_until(lambda: decoder.decoded.count(7) or handle.done())
+    assert not handle.done()
 
 
 def test_images_that_take_long_cost_no_other_client_its_turn(heavy):

@@ -60,12 +60,12 @@ def test_request_that_has_ended_gets_no_more_chunks():
     try:
         asked = request()
         asked.stream = ResponseStream()
-        ticket = made.submit(asked)
+        handle = made.submit(asked)
         assert entered.wait(30)
-        ticket.cancel()
+        handle.cancel()
         go.set()
         with pytest.raises(Cancelled):
-            ticket.wait()
+            handle.wait()
     finally:
         made.close()
     assert values(taken(asked.stream)) == [[1]]
@@ -86,16 +86,16 @@ def test_handler_is_told_who_has_left_and_may_answer_some_alone():
     made = engine(source(batch=3, delay=60_000), run=run)
     try:
         streams = []
-        tickets = []
+        handles = []
         for _ in range(3):
             asked = request()
             asked.stream = stream = ResponseStream()
             streams.append(stream)
-            tickets.append(made.submit(asked))
+            handles.append(made.submit(asked))
         assert entered.wait(30)
-        tickets[1].cancel()
+        handles[1].cancel()
         go.set()
-        tickets[0].wait()
+        handles[0].wait()
     finally:
         made.close()
     assert waiting == [frozenset({0, 2})]

@@ -1,4 +1,4 @@
-"""Tickets and queues one by one: waiting, signals, misuse, forks, and many deadlines."""
+"""Handles and queues one by one: waiting, signals, misuse, forks, and many deadlines."""
 
 import os
 import random
