@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wire import grpc_calls
 
 
@@ -13,3 +14,8 @@ def carrier(request, monkeypatch):
         pytest.skip(f"this is about {wanted.args[0]}")
     monkeypatch.setattr(grpc_calls, "tested", request.param)
     return request.param
+
+
+@pytest.fixture
+def engine():
+    return StandInEngine()

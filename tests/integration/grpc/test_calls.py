@@ -22,7 +22,7 @@ from ksrv.request import FORWARDED
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
-from tests.support.engine.engine_stand_in import SPECS, StandInEngine
+from tests.support.engine.engine_stand_in import SPECS
 from tests.support.wire.grpc_calls import (
     call,
     connect,
@@ -31,11 +31,6 @@ from tests.support.wire.grpc_calls import (
     running,
     stub_infer,
 )
-
-
-@pytest.fixture
-def engine():
-    return StandInEngine()
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ from tests.support.wire.grpc_calls import (
 
 
 @pytest.fixture
-def engine():
-    return StandInEngine()
-
-
-@pytest.fixture
 def address(engine):
     with running(engine, threads=2) as found:
         yield found

@@ -18,7 +18,6 @@ from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.messages import encoding_of
 from ksrv.testing import Server
-from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
 from tests.support.wire.http2_wire import Wire
@@ -46,11 +45,6 @@ class TokenAuthorizer:
 
     def check_control(self, authorization, *, peer, forwarded, origin):
         self.check(authorization)
-
-
-@pytest.fixture
-def engine():
-    return StandInEngine()
 
 
 @pytest.fixture

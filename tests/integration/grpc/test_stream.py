@@ -16,11 +16,6 @@ from tests.support.wire.grpc_calls import connect, infer_request, new_server, ru
 
 
 @pytest.fixture
-def engine():
-    return StandInEngine()
-
-
-@pytest.fixture
 def channel(engine):
     with running(engine) as address, connect(address) as found:
         yield found

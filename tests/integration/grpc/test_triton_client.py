@@ -6,7 +6,6 @@ import queue
 import numpy as np
 import pytest
 
-from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wire.grpc_calls import running
 
 triton = pytest.importorskip("tritonclient.grpc")
@@ -28,11 +27,6 @@ VALUES = {
     "FP64": np.array([[0.1, -1e300, 5e-324]], np.float64),
     "BYTES": np.array([[b"", b"a\x00", "é".encode()]], object),
 }
-
-
-@pytest.fixture
-def engine():
-    return StandInEngine()
 
 
 @pytest.fixture

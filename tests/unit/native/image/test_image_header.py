@@ -328,12 +328,15 @@ def test_the_decoder_holds_no_more_than_is_told(made):
 def test_every_cut_of_a_file_is_read_or_refused():
     for data in (files.jpeg(20, 30), files.png(20, 30), files.oriented(20, 30, 6)):
         whole = image_header.probe(data)
+        read = 0
         for end in range(1, len(data)):
             try:
                 header = image_header.probe(data[:end])
             except image_header.ImageError:
                 continue
             assert header[:3] == whole[:3]
+            read += 1
+        assert 0 < read < len(data) - 1
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.frombuffer])
