@@ -45,6 +45,29 @@ def show_path(path: KeyPath) -> str:
     return shown
 
 
+def read_settings_text(path: Path) -> str:
+    """Return the text of a settings file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: It cannot be read, is no UTF-8 text, or is too long.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
+
+
 class Document:
     """A parsed YAML file.
 
@@ -92,19 +115,7 @@ class Document:
         Raises:
             ConfigError: It cannot be read, is no UTF-8 text, too long, or no valid YAML.
         """
-        try:
-            with path.open("rb") as file:
-                raw = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-        if len(raw) > MAX_BYTES:
-            raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
-        return cls(path, text)
+        return cls(path, read_settings_text(path))
 
     @classmethod
     def of(cls, path: Path, value: object, lines: dict[KeyPath, int]) -> "Document":

@@ -14,12 +14,12 @@ from typing import Any, NoReturn, TypeVar
 from msgspec import inspect
 
 from ksrv.repository.yaml_document import (
-    MAX_BYTES,
     MAX_DEPTH,
     MAX_NODES,
     ConfigError,
     Document,
     KeyPath,
+    read_settings_text,
 )
 
 _TOKEN = re.compile(
@@ -69,19 +69,7 @@ def read_text_format(path: Path, kind: type[T]) -> tuple[T, Document]:
         ConfigError: It cannot be read, is no UTF-8 text, too long, too deep or no text format, or
             a key is unknown or has a value that does not fit.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
-    parser = _Parser(path, text)
+    parser = _Parser(path, read_settings_text(path))
     read = parser.message((), "")
     shaper = _Shaper(path, parser.lines)
     value = shaper.message(inspect.type_info(kind), read, (), ())
