@@ -1,4 +1,4 @@
-"""The calls of the protocol, apart from how they travel and from who waits for them.
+"""The calls of the protocol, apart from the transport that carries them and the client that waits for them.
 
 A public method is a generator that yields the operations it needs and is sent their answers; the
 blocking and the asyncio client drive the same generators.

@@ -95,7 +95,7 @@ class ModelImporter:
         self.own(self.package)
 
     def own(self, module: str) -> None:
-        """Note that a module, here or installed, is the handler's, for what it logs."""
+        """Note that a module, here or installed, is the handler's, so that its log records name the model."""
         own(module, self._owner)
 
     def holds(self, name: str) -> bool:

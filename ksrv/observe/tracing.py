@@ -77,7 +77,7 @@ def use(provider: Any) -> None:
 
 
 def stop() -> None:
-    """Export what is left, and trace no more."""
+    """Export the spans that are left, and trace no more."""
     with _OF_PROCESS.lock:
         provider = _OF_PROCESS.provider
         use(None)

@@ -109,7 +109,7 @@ def watch_connections(source: Callable[[], Traffic]) -> None:
 
 
 def unwatch_connections(source: Callable[[], Traffic]) -> None:
-    """Forget a server that has stopped; what it counted stays.
+    """Forget a server that has stopped, and keep its counts.
 
     Args:
         source: As it was given to `watch_connections`.

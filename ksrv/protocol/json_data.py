@@ -28,7 +28,7 @@ _DATA_URL = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)
 
 
 def leaves(document: list[object]) -> Iterator[object]:
-    """Yield the values of nested arrays depth first; who read the document has bounded the nesting."""
+    """Yield the values of nested arrays depth first; the reader of the document has bounded the nesting."""
     pending = [iter(document)]
     while pending:
         for value in pending[-1]:

@@ -1,4 +1,4 @@
-"""The audit log: a record for each call that changes the server, whoever made it and whatever came of it.
+"""The audit log: a record for each call that changes the server, with its caller and its outcome.
 
 Records go to the logger `ksrv.audit`, with the level info for calls that were carried out and warning for
 those that were refused or failed. A token shows by the beginning of its digest, never by itself.

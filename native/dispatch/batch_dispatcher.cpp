@@ -164,7 +164,7 @@ void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
     std::int64_t deadline = 0;
     for (std::size_t i = 0; i < count; ++i)
         if (alive[i]) deadline = std::max(deadline, started.requests[i]->deadline_ns);
-    // A batch that nobody waits for any more is not a reason to end the process at once.
+    // A batch whose clients have all gone is no reason to end the process at once.
     if (deadline == 0) {
         const std::int64_t timeout = fast(started.requests[0])->signature->timeout_ns;
         deadline = timeout > 0 ? started.began_ns + timeout : NEVER;
@@ -231,7 +231,7 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
 // Answers the requests of a batch; false where an answer is not of the common form, and none was answered.
 bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     const std::size_t count = done.requests.size();
-    // Copied, so that what is checked and what is sent are the same bytes whatever the process does.
+    // Copied, so that the checked bytes are the sent bytes, whatever the process writes meanwhile.
     const unsigned char *answered = answered_.get();
     for (std::uint32_t i = 0; i < answer.outputs; ++i)
         std::memcpy(answered_.get() + answer.output[i].offset,
@@ -283,7 +283,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         done.rows > 1 && ran >= REGROUP_FROM_NS ? std::min(ran / REGROUP_SHARE, REGROUP_MOST_NS) : 0;
 
     unsigned char *const won = marks_.data();
-    // Who wins a request answers it.
+    // The thread that wins a request must answer it.
     queue_->finish(done.requests.data(), count, won);
     std::uint64_t served = 0;
     timespec now;

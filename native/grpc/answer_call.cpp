@@ -131,7 +131,7 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     return offered;
 }
 
-// A peer that still sends is told that nobody listens.
+// A peer that still sends is told by RST_STREAM to stop.
 void Connection::answer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);

@@ -41,7 +41,7 @@ struct Method {
     bool small = false;    // its messages can only be small ones
     bool infer = false;    // ModelInfer, whose tensors are to lie aligned
     bool is_open = false;  // everybody may call
-    bool control = false;  // who may make ordinary calls may perhaps not make this one
+    bool control = false;  // changes models: the control token is asked for, where there is one
 };
 
 struct Message {

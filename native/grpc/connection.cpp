@@ -20,7 +20,7 @@ constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections hav
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
-constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to take what was said last
+constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to receive the last frames
 constexpr int LARGE_PIECE = 256 << 10;      // of large messages that come fast, each of which costs an event
 constexpr int LEAST_PIECE = 64 << 10;
 constexpr uint64_t SLOW_NS = 100000000u;    // before large pieces are waited for again
@@ -71,7 +71,7 @@ bool Connection::open() noexcept {
     http2::SessionLimits limits;
     limits.streams = server_->config.streams;
     limits.head = server_->config.head;
-    // A caller whose token is unknown may send no more than a small message before somebody looks at it.
+    // A caller whose token is unknown may send no more than a small message before Python checks the token.
     // Nor does what the HTTP server has not read yet, and so has not counted, grow beyond that.
     limits.stream_window = server_->config.checks_callers || takes_rest_ ? 65535 : 1u << 20;
     const int on = 1;
@@ -300,7 +300,7 @@ bool Connection::read_once(bool *more) noexcept {
     return true;
 }
 
-// The session wants no more: what it says about that is sent, and then the connection closes.
+// The session has ended: its last frames (GOAWAY) are sent, and then the connection closes.
 bool Connection::ended() noexcept {
     if (session_.flooded()) server_->count(GRPC_FLOODS);
     return false;

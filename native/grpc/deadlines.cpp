@@ -79,7 +79,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
     bool finished, watched, waits;
     size_t out_bytes;
-    if (call->rest) {  // what it receives is the HTTP server's to look at
+    if (call->rest) {  // the HTTP server judges the pace of what it receives
         out_bytes = call->rest->unsent();
         finished = true;
         watched = waits = false;
@@ -109,7 +109,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     }
     if (call->discards || !waits) return;
     const bool partial = call->prefix_got != 0;
-    if (!partial && call->method && call->method->streams) return;  // who takes its messages looks
+    if (!partial && call->method && call->method->streams) return;  // the thread that takes its messages judges their pace
     const uint64_t begin = config.head_ns;
     const uint64_t allowed = begin + std::min<uint64_t>(call->got / server_->least_rate(call->incoming.length),
                                                         300) * SECOND;

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t COUNTED_STEP = 65536;    // bytes of a message that are counted at once
 constexpr size_t MESSAGES_AHEAD = 2;      // of a stream, complete and not taken
 constexpr size_t MESSAGES_MOST = 4096;    // of a stream, complete and not taken, before it is refused
-constexpr size_t MESSAGES_UNCHECKED = 256;  // the same of a caller who was not looked at yet
+constexpr size_t MESSAGES_UNCHECKED = 256;  // the same for a caller whose token was not checked yet
 constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory that a stream's message takes beside its own
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
@@ -480,7 +480,7 @@ void Connection::closed(void *stream, uint32_t) noexcept {
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->ended = true;
-        if (call->method && call->method->streams) {  // nobody takes them any more
+        if (call->method && call->method->streams) {  // its reader has left
             untaken.swap(call->messages);
             untaken.erase(untaken.begin(), untaken.begin() + static_cast<std::ptrdiff_t>(call->messages_taken));
             call->messages_taken = 0;

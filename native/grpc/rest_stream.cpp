@@ -128,7 +128,7 @@ void RestStream::append(const unsigned char *data, size_t length) {
 bool RestStream::put(const unsigned char *data, size_t length) noexcept {
     std::lock_guard<std::mutex> guard(lock_);
     in_data_ += length;
-    if (closed_ || length == 0) {  // nobody reads it any more
+    if (closed_ || length == 0) {  // its reader has left
         read_more(0);
         return true;
     }

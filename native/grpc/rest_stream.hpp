@@ -37,7 +37,7 @@ class RestStream final : public ByteStream {
     // ---- the session's side ----
     // Puts the head of a message together. False: it is none of HTTP/1.1. May throw std::bad_alloc.
     bool begin(const Call &call, bool has_body);
-    // The first line of a head for the access log; what is none of a request is left out.
+    // The first line of a head for the access log; characters that no request line may hold are left out.
     static std::string first_line(const Call &call);
     bool put(const unsigned char *data, size_t length) noexcept;  // false: there is no memory
     void put_end() noexcept;  // the peer sends no more

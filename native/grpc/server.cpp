@@ -479,7 +479,7 @@ void Server::leave_watch(int index) noexcept {
 
 // Watches the leader and takes its place when it has been in Python for too long. While calls come, that is a
 // look every two milliseconds, so that entering Python costs no wake-up; else the watcher rests until the leader
-// enters Python, and nobody but the watcher is woken then.
+// enters Python, and the watcher alone is woken then.
 void Server::follow(int index) noexcept {
     const auto after = [](uint64_t ns) { return static_cast<int64_t>(unsigned_now_ns() + ns); };
     std::unique_lock<std::mutex> lock(follow_mutex_);

@@ -1,7 +1,7 @@
 // The way of a connection's bytes where no socket of its own carries them: one stream of an HTTP/2 connection.
 //
 // It behaves as a socket does that does not block, so that a request that came over HTTP/2 meets the same code,
-// and the same limits, as one of HTTP/1.1. Its functions may be called on any thread, but only by who owns
+// and the same limits, as one of HTTP/1.1. Its functions may be called on any thread, but only by the owner of
 // the connection.
 
 #pragma once

@@ -117,7 +117,7 @@ bool send_continue(Transport *transport) noexcept {
 Sent send_now(Transport *transport, Outgoing *out) noexcept {
     if (transport->byte_stream) return send_to_stream(transport->byte_stream, out);
     if (TlsSession *tls = &transport->tls; *tls) {
-        // The library must be given again what it has not sent.
+        // The library must be given the unsent bytes again.
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
         return before == Sent::all ? send_records(tls, out) : before;
     }

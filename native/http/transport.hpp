@@ -1,6 +1,6 @@
 // The way of a connection's bytes: its socket, and TLS where the listener has it; or a stream of HTTP/2.
 //
-// All that the server reads and writes on an accepted connection goes through here. Only who owns the
+// All that the server reads and writes on an accepted connection goes through here. Only the owner of the
 // connection calls these functions.
 
 #pragma once

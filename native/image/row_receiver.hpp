@@ -1,4 +1,4 @@
-// Who takes the rows of a picture while it is decoded.
+// The receiver of a picture's rows while it is decoded.
 
 #pragma once
 

@@ -88,7 +88,7 @@ inline Fault skip_string(Cursor &c, bool *escaped) noexcept {
     while (c.at != c.end) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         if (c.end - c.at >= 8) {
-            // Quotes, backslashes, control characters and what is not ASCII; borrows disturb only
+            // Quotes, backslashes, control characters and bytes beyond ASCII; borrows disturb only
             // bytes behind the first one that is marked.
             const std::uint64_t word = load8(c.at);
             const std::uint64_t quote = word ^ repeat('"'), backslash = word ^ repeat('\\');

@@ -1,7 +1,7 @@
 // The bound on the bytes that requests and answers of a process hold together.
 //
-// Strategy: bytes are counted when they come and not when they are announced, so that nobody holds
-// what was never sent. An eighth is kept for requests of at most a mebibyte, which are served while
+// Strategy: bytes are counted when they come and not when they are announced, so that no client
+// reserves bytes that it never sends. An eighth is kept for requests of at most a mebibyte, which are served while
 // large uploads use up the rest. An answer that finds no room is refused, unless it is the only one of
 // that kind: such an answer stands beside the bound, so that one larger than all of it can be sent and
 // keeps nobody else from being served.

@@ -17,7 +17,7 @@
 
 namespace ksrv {
 
-// Upper bounds in nanoseconds; what is above the last one goes into one more bucket.
+// Upper bounds in nanoseconds; times above the last one go into one more bucket.
 inline constexpr std::uint64_t DURATION_BOUNDS[] = {
     100000ull,     250000ull,     500000ull,      1000000ull,     2500000ull,     5000000ull,
     10000000ull,   25000000ull,   50000000ull,    100000000ull,   250000000ull,   500000000ull,

@@ -37,7 +37,7 @@ class LinearFloats final : public RowResize {
     ResizeWindow window_;
     int sample_;
     PixelTarget target_;
-    Coefficients coefficients_;           // of what is left to do behind the resize
+    Coefficients coefficients_;           // of the arithmetic that is left behind the resize
     int arithmetic_ = ARITHMETIC_NONE;    // done together with it
     const float *constants_ = nullptr;    // of that, for each value of a row: the first ones, the second ones
     bool direct_;                         // results are the target's numbers as they are

@@ -259,7 +259,7 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     switch (connection->tls.shake_hands()) {
     case Handshake::done:
         count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
-        connection->saw_bytes = true;  // of somebody who may keep connections in store
+        connection->saw_bytes = true;  // its peer may keep idle connections
         connection->phase.store(Phase::idle, std::memory_order_relaxed);
         if (!adopt_http2 || !connection->tls.agreed_on("h2")) return true;
         hand_over(connection);

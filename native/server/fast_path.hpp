@@ -25,7 +25,7 @@ struct FastAnswers {
                  bool alone) noexcept;
     void (*fail)(FastRequest *request) noexcept;   // without saying why
     void (*ended)(FastRequest *request) noexcept;  // it expired, or was cancelled
-    void (*freed)(FastRequest *request) noexcept;  // nobody holds it any more
+    void (*freed)(FastRequest *request) noexcept;  // its last reference is gone
 };
 
 struct FastRequest : Request {

@@ -1,4 +1,4 @@
-// Who takes requests into Python, and who takes over when that thread does not come back.
+// The thread that takes requests into Python, and its replacement while a handler keeps it.
 //
 // Strategy: one thread at a time serves: it takes requests out of the run queue into Python until the
 // queue is empty. Normally it is the leader, which saves a change of thread; the follower takes the

@@ -127,7 +127,7 @@ void HttpServer::remember_caller(const Connection *connection) noexcept {
         known_callers.add(begin, value.length);
 }
 
-// Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
+// Has Python check the credentials, before a body is waited for. True: the connection is not the caller's.
 bool HttpServer::check_first(Connection *connection) noexcept {
     if (is_admitted(connection)) return false;
     deadlines.set(connection->slot, Deadlines::NONE);

@@ -10,7 +10,7 @@ namespace ksrv {
 
 namespace {
 
-// Puts a version of HTTP into a head's first line, in place of one that is as long.
+// Puts a version of HTTP into a head's first line, in place of another of equal length.
 void tell_version(std::string *head, const char *version) {
     const size_t length = strlen(version), end = head->find("\r\n");
     if (end != std::string::npos && end > length) head->replace(end - length, length, version);
@@ -200,7 +200,7 @@ bool HttpServer::still_reading(Connection *connection, uint64_t now) noexcept {
     return since >= wanted;
 }
 
-// Sends no more, and closes when the peer has taken what was sent.
+// Sends no more, and closes when the peer has received the sent bytes.
 void HttpServer::linger(Connection *connection, uint64_t now) noexcept {
     end_sending(connection);
     if (connection->byte_stream) {  // which keeps what was sent, whatever still comes

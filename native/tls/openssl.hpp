@@ -3,7 +3,7 @@
 // They are declared here and loaded at run time, never linked: one build serves with TLS where OpenSSL is
 // installed and without TLS where it is not, needs no headers, and a wheel of it uses the library that
 // the system keeps secure. Where Python's ssl module has loaded the library, this is the same one.
-// tests/unit/native/openssl_declarations.cpp compares what is declared here with OpenSSL's own headers.
+// tests/unit/native/tls/openssl_declarations.cpp compares what is declared here with OpenSSL's own headers.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// What all TLS connections of a server share: its certificate, who else must have one, and the rules.
+// What all TLS connections of a server share: its certificate, the authorities for clients' certificates, the rules.
 
 #pragma once
 
@@ -14,7 +14,7 @@ struct TlsRules {
     std::string chain, key;      // paths of PEM files
     std::string authority;       // of clients' certificates; none where it is empty
     bool asks = false;           // for a client's certificate
-    bool demands = false;        // and serves nobody without one
+    bool demands = false;        // and refuses clients without one
     unsigned long verify_flags = 0;
     long least_version = 0, most_version = 0;  // as on the wire; 0: the library's
     std::string ciphers;         // of TLS 1.2, in OpenSSL's notation

@@ -1,4 +1,4 @@
-// One TLS connection over a socket that does not block. Only who owns the connection calls its functions.
+// One TLS connection over a socket that does not block. Only the owner of the connection calls its functions.
 
 #pragma once
 

@@ -20,7 +20,7 @@ struct InputSignature {
     Datatype datatype = DT_INVALID;
     std::vector<std::int64_t> tail;  // the dimensions behind the first, all of them fixed
     std::uint64_t row_bytes = 0;
-    ImageRules images;  // what is taken as BYTES in its place
+    ImageRules images;  // encoded images that are taken as BYTES in its place
 };
 
 // One version of a model as the HTTP server knows it. Counted: the routes and each request hold it.

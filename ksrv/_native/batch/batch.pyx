@@ -1,5 +1,5 @@
 # It relies on the GIL: attributes that are plain.
-"""What an executor takes and what it answers with; each of them is made once for a batch."""
+"""The inputs of a batch as an executor takes them, and the outputs that it answers with."""
 
 cimport cython
 

@@ -167,7 +167,7 @@ cdef class Call:
 
     @property
     def admitted(self):
-        """Whether nobody needs to look at the caller: he was looked at, or everybody may call.
+        """Whether the caller needs no check: it was checked, or no credentials are asked for.
 
         Where no token is needed, that is not said of calls that change the repository.
         """

@@ -44,7 +44,7 @@ cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
     return ""
 
 
-@cython.no_gc_clear  # as an exchange: one that is not answered is answered at its end
+@cython.no_gc_clear  # as an exchange: a message without an answer gets one when it is freed
 cdef class AppMessage(Exchange):
     """A message that came in whole, as far as its body is wanted, and the place for its answer.
 

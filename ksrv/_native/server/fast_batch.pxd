@@ -20,7 +20,7 @@ cdef class FastBatch(BatchInputs):
     cdef Py_ssize_t joined    # how many of its requests have their rows in `joined_rows`
     cdef FastRows joined_rows
     cdef FastBatches source
-    cdef object dispatched  # what is known of a batch that a handler process was given, else None
+    cdef object dispatched  # the record of a batch that a handler process was given, else None
     cdef public int64_t spent_ns
     cdef public int64_t ran_ns
     cdef bint counted

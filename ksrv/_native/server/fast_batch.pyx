@@ -413,7 +413,7 @@ cdef list _reply(FastBatch batch, BatchOutputs outputs, Queue queue):
         stages[stage_count].nanoseconds = nanoseconds
         stage_count += 1
     won.resize(requests.size())
-    # Nothing behind this raises: who wins a request answers it.
+    # Nothing below raises: the thread that wins a request must answer it.
     queue.queue.finish(requests.data(), requests.size(), won.data())
     rows = 0
     for i in range(requests.size()):

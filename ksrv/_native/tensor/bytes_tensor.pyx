@@ -1,4 +1,4 @@
-# Locals; what is exported cannot be resized, and a second pass checks for room.
+# Locals; an exported buffer cannot be resized, and a second pass checks for room.
 # cython: freethreading_compatible = True
 """BYTES tensors in both directions: received bytes to a list of elements, and back.
 

@@ -40,7 +40,7 @@ cdef class DeclaredOutputs:
             self.tails.push_back(sizes)
 
     cpdef list read(self, result, int64_t rows):
-        """Return the tensors of a result that is just what is declared.
+        """Return the tensors of a result that has exactly the declared form.
 
         Args:
             result: The handler's return value.

@@ -47,7 +47,7 @@ cdef struct Words:
 
 
 cdef bint words(object text, Words *out) except -1:
-    """The UTF-8 of a string; False for what is none."""
+    """The UTF-8 of a string; False for a value that is no string."""
     cdef Py_ssize_t length = 0
     if type(text) is not str:
         return False

@@ -300,9 +300,8 @@ class ProcessExecutor:
     ) -> BatchOutputs:
         """Wait for the answer on the channel; the caller holds the lock."""
         if deadline_ns is not None and batch.emit is not None:
-            deadline_ns += (
-                _STREAM_GRACE_NS  # for a handler that looks who listens between two chunks
-            )
+            # For a handler that asks between two chunks which clients are left.
+            deadline_ns += _STREAM_GRACE_NS
         try:
             with self._calls.of_batch(batch):
                 answer = self._await(link, batch, sequence, deadline_ns)

@@ -13,7 +13,7 @@ from ksrv.errors import TooManyRequests
 from ksrv.limits import show_limit
 
 KEYS = 4096
-"""Clients that are told apart; the one that came longest ago makes room for another."""
+"""The most clients that are counted apart; a new client takes the place of the one that called longest ago."""
 
 
 class _Calls:

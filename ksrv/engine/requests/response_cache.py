@@ -1,4 +1,4 @@
-"""Answers that were given before: a bounded cache of one model version, keyed by what was asked.
+"""Answers that were given before: a bounded cache of one model version, by the contents of the requests.
 
 Two requests are the same where their inputs (names, datatypes, shapes and bytes), their parameters, and the
 outputs that they want are. Ids and headers do not count.
@@ -74,7 +74,7 @@ class ResponseCache:
         return len(self._known)
 
     def key(self, request: InferRequest) -> bytes | None:
-        """Return what a request is known by; None for one that is always run.
+        """Return the key of a request; None for a request that is always run.
 
         Requests that stream or name a sequence are, those whose outputs go to shared memory, and those that
         ask for a profile, which is not for everybody.

@@ -1,4 +1,4 @@
-"""One gRPC call, seen by ksrv: who makes it, its deadline, and how it is refused."""
+"""One gRPC call, seen by ksrv: its caller, its deadline, and its refusals."""
 
 import logging
 from collections.abc import Callable, Mapping

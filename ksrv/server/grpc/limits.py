@@ -10,10 +10,10 @@ MAX_STREAMS = 64
 """Open streams of inference and reflection together; each holds a thread, an inference stream two."""
 
 MAX_WATCHES = 64
-"""Open watches of health of callers who may make ordinary calls; each holds a thread."""
+"""Health watches that callers with credentials may have open; each holds a thread."""
 
 MAX_OPEN_WATCHES = 32
-"""As many of callers who may not; a client that looks after its server's health shows no token."""
+"""The same bound for callers without credentials: health checks show no token."""
 
 MAX_CALLS = 2048
 """Calls whose message is there that are held at a time, and as many whose message is not there. The

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ksrv.engine.requests.handle import RequestHandle
 
 CORE_THREADS = 6
-"""I/O threads: one with the sockets, one in Python, and some that take the place of one that hangs there."""
+"""I/O threads: one at the sockets, one in Python, and reserves for threads that hang in a handler."""
 
 POLL_SECONDS = 0.01
 

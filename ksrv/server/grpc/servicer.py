@@ -1,7 +1,7 @@
 """The calls of GRPCInferenceService beside inference: state, description, repository, and refusals.
 
 Each method takes the request message and returns the answer's message; who may call, and what an
-error becomes, is decided around them (`grpc_server`).
+error becomes, is decided around them (`services.py`).
 """
 
 from typing import TYPE_CHECKING, Any

@@ -104,7 +104,7 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
         return super().parse_trailers(unreader, data)
 
     def read_into(self, unreader: Any, buf: bytearray) -> None:
-        """Read more of a line, unless what is there cannot be the beginning of one."""
+        """Read more of a line, unless the bytes at hand cannot begin a chunk's line."""
         if not self._in_trailers and not _SIZE_SO_FAR.fullmatch(buf):
             raise self._malformed("a chunk's size is not a line of hexadecimal digits", buf)
         super().read_into(unreader, buf)
@@ -119,7 +119,7 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
 
 
 def check_transfer_coding(environ: dict[str, Any]) -> None:
-    """Refuse a body that is coded otherwise than in chunks: it would be taken for what it is not.
+    """Refuse a body whose transfer coding is not chunked alone: its chunks would be read as its content.
 
     Args:
         environ: The WSGI environment.

@@ -21,7 +21,7 @@ def unready(why: str) -> dict[str, object]:
 
 
 def model_ready(name: str) -> dict[str, object]:
-    """Return what is answered for a model that serves.
+    """Return the answer for a model that serves.
 
     Args:
         name: The model's name.

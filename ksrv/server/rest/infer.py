@@ -133,7 +133,7 @@ class InferResource(InferenceResource):
                 regions=regions,
                 input_name=input_name,
             )
-            del body  # the request has what it needs of it
+            del body  # the request holds views of the parts that it needs
             request.target = target
             request.model_name = name
             request.model_version = version

@@ -58,7 +58,7 @@ class InferenceResource:
             self._own_bound = Bound(min(settings.limits.json, most_json), refusal)
 
     def _body(self, req: falcon.Request, reservation: Reservation) -> memoryview:
-        """Return the body, or raise what is wrong with it, before it is read where its head tells."""
+        """Return the body, or raise its fault, without reading it where the head shows the fault."""
         header_length, bound = None, self._own_bound
         if bound is None:  # where there is one, the body is JSON whatever these headers say
             header_length = req.get_header(HEADER_LENGTH)

@@ -205,7 +205,7 @@ class ThreadedFront:
         return sock
 
     def _drop_idle(self) -> bool:
-        """Close the connection that has been silent longest, for one that may have to say more."""
+        """Close the connection that has been silent longest, to make room for a new one."""
         idle = next((conn for conn in self._mine if conn.idle), None)
         if idle is None:
             return False

@@ -126,7 +126,7 @@ class PlainSocket(TimedSocket):
             raise
 
     def setblocking(self, flag: bool) -> None:
-        """See `socket.socket.setblocking`; one that is hurried never blocks."""
+        """See `socket.socket.setblocking`; a socket whose message is late never blocks."""
         super().setblocking(flag and not self.hurried)
 
 
@@ -134,5 +134,5 @@ class TlsSocket(TimedSocket, ssl.SSLSocket):
     """An encrypted socket, made by a context; Python ends a single wait."""
 
     def setblocking(self, flag: bool) -> None:
-        """See `socket.socket.setblocking`; one that blocks does so for a while only."""
+        """See `socket.socket.setblocking`; a blocking socket waits for its timeout at most."""
         self.settimeout(self.timeouts.wait if flag and not self.hurried else 0.0)

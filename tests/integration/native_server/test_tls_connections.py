@@ -4,7 +4,6 @@ import contextlib
 import socket
 import ssl
 import subprocess
-import tempfile
 import threading
 import time
 from types import SimpleNamespace
@@ -365,21 +364,32 @@ def test_many_handshakes_at_once_are_all_made(address, files):
     assert not failures
 
 
-@pytest.mark.parametrize(("command", "version"), [(b"K\n", "-tls1_3"), (b"R\n", "-tls1_2")])
-def test_keys_are_renewed_and_renegotiation_is_refused(address, files, command, version):
+@pytest.mark.parametrize(
+    ("command", "version", "taken"),
+    [(b"K\n", "-tls1_3", b"KEYUPDATE"), (b"R\n", "-tls1_2", b"RENEGOTIATING")],
+)
+def test_keys_are_renewed_and_renegotiation_is_refused(
+    address, files, tmp_path, command, version, taken
+):
     """`K` asks for new keys of both sides, `R` for another handshake."""
     host, port = address
-    with tempfile.TemporaryFile() as output:
+    path = tmp_path / "output"
+    with path.open("wb") as output:
         client = subprocess.Popen(
             ["openssl", "s_client", version, "-connect", f"{host}:{port}", "-crlf"],
             stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, bufsize=0,
         )  # fmt: skip
+
+        def has_told(words):
+            return words in path.read_bytes() or client.poll() is not None
+
         with client, contextlib.suppress(BrokenPipeError):
+            # A command is one where s_client reads it alone.
+            wait_until(lambda: has_told(b"Verify return code"))
             client.stdin.write(command)
-            time.sleep(0.3)  # else the command is a part of the request
+            wait_until(lambda: has_told(taken))
             client.stdin.write(LAST.replace(b"\r\n", b"\n"))
             client.wait(60)
-        output.seek(0)
-        told = output.read()
+    told = path.read_bytes()
     assert (b"HTTP/1.1 200 OK" in told) == (command == b"K\n"), told
     assert_serves(address, client_context(files))

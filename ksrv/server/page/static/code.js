@@ -1,4 +1,4 @@
-// A request as a shell command and as Python, as somebody would write it by hand.
+// A request as a shell command and as Python, as a person would write it by hand.
 
 import { base, hasToken, modelPath } from "./api.js";
 

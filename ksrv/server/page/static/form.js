@@ -10,7 +10,7 @@ import { filePlace, readPicture, readable, canvasOf } from "./pictures.js";
 import { DATATYPES, count, encode, itemSize, readNpy, readNumbers } from "./tensors.js";
 import { pythonText, shellFile } from "./code.js";
 
-const WRITTEN = 64; // values that the field writes out; more are zeros until somebody says otherwise
+const WRITTEN = 64; // values that the field writes out; the others are zeros until the user writes them
 
 /** An input that cannot be sent as it is; `field` is where the user mends it. */
 export class FieldError extends Error {
