@@ -55,24 +55,14 @@ class Forwarder:
         Args:
             request: A `starlette.requests.Request`.
         """
-        from aiohttp import ClientError
         from starlette.responses import StreamingResponse
 
         if not self._server.http:
             return _unavailable("HTTP is off in the replicas; call their gRPC addresses")
-        if self._session is None:
-            self._session = self._open_session()
         try:
-            answer = await self._session.request(
-                request.method,
-                self._url(request),
-                headers=self._headers(request),
-                data=request.stream() if _has_body(request) else None,
-                allow_redirects=False,
-                ssl=self._server.tls_context() or False,
-            )
-        except (TimeoutError, ClientError, OSError) as error:
-            return _unavailable(f"the replica's server does not answer: {error}")
+            answer = await self._send(request, _path(request))
+        except OSError as error:
+            return _unavailable(str(error))
         response = StreamingResponse(_body(answer), status_code=answer.status)
         response.raw_headers = [
             (name.lower(), value)
@@ -81,15 +71,46 @@ class Forwarder:
         ]
         return response
 
-    def _url(self, request: Any) -> Any:
+    async def refusal(self, request: Any) -> Any:
+        """Return the server's refusal of a caller who may not read its metadata, or None.
+
+        Args:
+            request: A GET of something that the server does not know.
+        """
+        from starlette.responses import Response
+
+        if not self._server.http:
+            return None
+        try:
+            async with await self._send(request, "/v2") as answer:
+                if answer.status < 400:
+                    return None
+                return Response(await answer.read(), answer.status, media_type=answer.content_type)
+        except OSError as error:
+            return _unavailable(str(error))
+
+    async def _send(self, request: Any, path: str) -> Any:
+        """Send a request, and return the answer without its body.
+
+        Raises:
+            OSError: The server does not answer.
+        """
+        from aiohttp import ClientError
         from yarl import URL
 
-        scope = request.scope
-        path = quote(
-            scope["path"].removeprefix(scope.get("root_path", "")) or "/", safe="/:@!$&'()*+,;=~"
-        )
-        query = scope.get("query_string", b"").decode("latin-1")
-        return URL(f"{self._server.url}{path}{'?' if query else ''}{query}", encoded=True)
+        if self._session is None:
+            self._session = self._open_session()
+        try:
+            return await self._session.request(
+                request.method,
+                URL(self._server.url + path, encoded=True),
+                headers=self._headers(request),
+                data=request.stream() if _has_body(request) else None,
+                allow_redirects=False,
+                ssl=self._server.tls_context() or False,
+            )
+        except (ClientError, OSError) as error:
+            raise OSError(f"the replica's server does not answer: {error}") from error
 
     def _headers(self, request: Any) -> list[tuple[str, str]]:
         headers = [
@@ -99,7 +120,7 @@ class Forwarder:
         ]
         # Without it a caller from elsewhere would have the rights of callers on this machine.
         client = request.client.host if request.client else "unknown"
-        return [*headers, ("X-Forwarded-For", client)]
+        return [*headers, ("x-forwarded-for", client)]
 
 
 def _unavailable(reason: str) -> Any:
@@ -113,12 +134,29 @@ def _unavailable(reason: str) -> Any:
     )
 
 
+def route_of(request: Any) -> str:
+    """Return a request's path below the prefix of the application.
+
+    Args:
+        request: A `starlette.requests.Request`.
+    """
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "")) or "/"
+
+
+def _path(request: Any) -> str:
+    query = request.scope.get("query_string", b"").decode("latin-1")
+    return quote(route_of(request), safe="/:@!$&'()*+,;=~") + (f"?{query}" if query else "")
+
+
 def _has_body(request: Any) -> bool:
     return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
 async def _body(answer: Any) -> AsyncIterator[bytes]:
     """Yield an answer's body, and give its connection back however the reader ends."""
-    async with answer:
+    try:
         async for piece in answer.content.iter_any():
             yield piece
+    finally:
+        answer.release()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ksrv.ray.address_list import RENEW_SECONDS, Address
 from ksrv.ray.autoscaling import LOAD, LoadMeter
-from ksrv.ray.forwarding import Forwarder
+from ksrv.ray.forwarding import Forwarder, route_of
 from ksrv.ray.server_process import ServerProcess
 
 ADDRESSES_ROUTE = "/-/addresses"
@@ -95,8 +95,10 @@ class Replica:
         """Answer a request of Ray's ingress."""
         from starlette.responses import JSONResponse
 
-        scope = request.scope
-        if scope["path"].removeprefix(scope.get("root_path", "")) == ADDRESSES_ROUTE:
+        if request.method == "GET" and route_of(request) == ADDRESSES_ROUTE:
+            refused = await self._forwarder.refusal(request)
+            if refused is not None:
+                return refused
             found = await self._address_list.current.remote()
             return JSONResponse({"replicas": [asdict(address) for address in found]})
         return await self._forwarder.forward(request)

@@ -90,6 +90,27 @@ def test_the_ingress_lists_the_addresses(address, cluster):
     ]
 
 
+def test_the_addresses_are_for_callers_with_a_token(cluster, models, tmp_path):
+    from ray import serve
+
+    import ksrv.ray
+
+    tokens = tmp_path / "tokens"
+    tokens.write_text("the-token\n")
+    settings = {"token_file": tokens, "drain_delay": 0}
+    serve.run(ksrv.ray.app(models, settings=settings), name="guarded", route_prefix="/guarded")
+    try:
+        wait_until(lambda: len(ksrv.ray.addresses("guarded")) == 1)
+        for path in ("/-/addresses", "/v2/models/echo"):
+            url = f"{cluster.url}/guarded{path}"
+            refused = requests.get(url)
+            assert (refused.status_code, "error" in refused.json()) == (401, True)
+            headers = {"Authorization": "Bearer the-token"}
+            assert requests.get(url, headers=headers).status_code == 200
+    finally:
+        serve.delete("guarded")
+
+
 def test_the_ingress_below_a_prefix(cluster, models):
     from ray import serve
 
