@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from ksrv.testing import Server
+from tests.support.model_files.triton_models import write_echoes, write_witness
 from tests.support.paths import ROOT
-from tests.support.triton_models import write_echoes, write_witness
 
 CLIENT = ROOT / "tests" / "support" / "kserve_client.py"
 

@@ -14,8 +14,8 @@ import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
+from tests.support.model_files.triton_models import DATATYPES, ECHO, write_echoes, write_witness
 from tests.support.models import write_model
-from tests.support.triton_models import DATATYPES, ECHO, write_echoes, write_witness
 
 MODULES = {
     "http": tritonclient.http,

@@ -5,7 +5,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.format_files import (
+from tests.support.model_files.format_files import (
     LAYERS,
     NET,
     compiled_package,

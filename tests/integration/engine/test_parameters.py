@@ -10,7 +10,7 @@ import tritonclient.grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ksrv.testing import Server
-from tests.support.triton_models import write_witness
+from tests.support.model_files.triton_models import write_witness
 
 ROW = struct.pack("<4f", 1, 2, 3, 4)
 REQUEST = {"text": "a", "whole": 7, "huge": 2**63 - 1, "real": 1.5, "yes": True, "": "nameless"}

@@ -9,11 +9,11 @@ import tritonclient.grpc
 import tritonclient.http
 
 from ksrv.testing import Server
-from tests.support.triton_repository import infer
+from tests.support.model_files.triton_repository import infer
 
 pytest.importorskip("openvino", reason="make test-openvino installs it")
 
-from tests.support.openvino_models import (
+from tests.support.model_files.openvino_models import (
     ops,
     parameter,
     run,

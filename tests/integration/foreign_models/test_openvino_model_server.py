@@ -10,13 +10,13 @@ import tritonclient.grpc
 import tritonclient.http
 
 from ksrv.testing import Server
-from tests.support.onnx_models import write_add_sub
-from tests.support.triton_repository import infer, write_folder
+from tests.support.model_files.onnx_models import write_add_sub
+from tests.support.model_files.triton_repository import infer, write_folder
 from tests.support.wait_until import wait_until
 
 pytest.importorskip("openvino", reason="make test-openvino installs it")
 
-from tests.support.openvino_models import (
+from tests.support.model_files.openvino_models import (
     ops,
     parameter,
     run,

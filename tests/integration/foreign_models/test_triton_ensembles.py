@@ -10,9 +10,9 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
+from tests.support.model_files.onnx_models import write_add_sub, write_graph, write_scale
+from tests.support.model_files.triton_repository import infer, write_folder
 from tests.support.models import write_model
-from tests.support.onnx_models import write_add_sub, write_graph, write_scale
-from tests.support.triton_repository import infer, write_folder
 
 both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 

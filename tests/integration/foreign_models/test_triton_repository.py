@@ -10,8 +10,8 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
-from tests.support.onnx_models import run, write_add_sub, write_graph, write_scale
-from tests.support.triton_repository import infer, write_folder
+from tests.support.model_files.onnx_models import run, write_add_sub, write_graph, write_scale
+from tests.support.model_files.triton_repository import infer, write_folder
 
 ADD_SUB = """
 name: "add_sub"

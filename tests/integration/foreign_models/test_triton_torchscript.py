@@ -6,7 +6,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from ksrv.testing import Server
-from tests.support.triton_repository import infer, write_folder
+from tests.support.model_files.triton_repository import infer, write_folder
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.models import ECHO, VECTOR, write_model
-from tests.support.ray_cluster import TwoNodes, listed
+from tests.support.ray.ray_cluster import TwoNodes, listed
 
 
 @pytest.fixture(scope="session")

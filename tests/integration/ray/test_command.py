@@ -9,7 +9,7 @@ import sys
 import pytest
 import requests
 
-from tests.support.ray_cluster import BODY
+from tests.support.ray.ray_cluster import BODY
 from tests.support.wait_until import wait_until
 
 pytest.importorskip("ray")

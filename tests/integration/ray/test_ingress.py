@@ -9,7 +9,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from tests.support.models import ECHO, VECTOR, write_model
-from tests.support.ray_cluster import BODY, listed
+from tests.support.ray.ray_cluster import BODY, listed
 from tests.support.wait_until import wait_until
 
 pytest.importorskip("ray")

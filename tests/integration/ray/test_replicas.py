@@ -6,8 +6,8 @@ import signal
 import pytest
 import requests
 
-from tests.support.ray_cluster import BODY, listed, listening_on
-from tests.support.replica_load import ReplicaLoad
+from tests.support.ray.ray_cluster import BODY, listed, listening_on
+from tests.support.ray.replica_load import ReplicaLoad
 from tests.support.wait_until import wait_until
 
 pytest.importorskip("ray")

@@ -9,7 +9,7 @@ import torch
 
 from ksrv.testing import Server
 from tests.integration.torchserve.test_handler_behaviours import settle
-from tests.support.format_files import compiled_package, exported, network
+from tests.support.model_files.format_files import compiled_package, exported, network
 from tests.support.torchserve.archives import archive
 
 HANDLER = """

@@ -3,7 +3,7 @@
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
-from tests.support.triton_repository import write_folder
+from tests.support.model_files.triton_repository import write_folder
 
 GOOD = """
 backend: "onnxruntime" max_batch_size: 4

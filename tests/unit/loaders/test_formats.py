@@ -11,7 +11,7 @@ from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
-from tests.support.format_files import (
+from tests.support.model_files.format_files import (
     LAYERS,
     NET,
     compiled_package,

@@ -12,7 +12,7 @@ from ksrv.loaders.choice import load_model
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 from ksrv.source import OpenVinoOptions
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support.openvino_models import (
+from tests.support.model_files.openvino_models import (
     ops,
     parameter,
     write_convolution,

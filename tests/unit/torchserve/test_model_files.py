@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from tests.support.format_files import (
+from tests.support.model_files.format_files import (
     LAYERS,
     NET,
     compiled_package,
