@@ -9,7 +9,7 @@ namespace ksrv {
 
 // Takes requests of one batch key in order while they fit; the first request that does not fit fills the batch.
 // `taken` counts the requests that the batch has already: an empty batch takes its first whatever its rows.
-std::size_t Queue::collect(std::uint64_t batch_key, Request **out, std::size_t room,
+std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **out, std::size_t room,
                            std::uint64_t rows_left, std::size_t taken,
                            bool *full) noexcept {
     std::size_t count = 0;
@@ -19,7 +19,7 @@ std::size_t Queue::collect(std::uint64_t batch_key, Request **out, std::size_t r
         ++item;  // unlinking the last request of a line may erase it
         for (Request *request = line.first, *next; request != nullptr; request = next) {
             next = request->next;
-            if (request->batch_key != batch_key) continue;
+            if (request->batch_key != batch_key || !fits(request, slot)) continue;
             if (count == room || (request->rows > rows_left && taken + count > 0)) {
                 *full = true;
                 break;
@@ -39,10 +39,10 @@ std::size_t Queue::collect(std::uint64_t batch_key, Request **out, std::size_t r
     return count;
 }
 
-// Finds the first batch key, in the order of its first request, whose requests may leave now. Otherwise
+// Finds the first batch key, in the order of its first request, whose requests may leave now to an instance. Otherwise
 // `*wake` is when the next may without another push.
-bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
-                   std::uint64_t *batch_key, std::int64_t *wake) noexcept {
+bool Queue::choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_ns,
+                   std::int64_t now, std::uint64_t *batch_key, std::int64_t *wake) noexcept {
     *wake = NEVER;
     if (queued_ == 0) return false;
     constexpr std::size_t GROUPS = 64;  // further keys wait until one of these has left
@@ -51,6 +51,7 @@ bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t n
     for (auto &item : lines_) {
         for (Request *request = item.second.first; request != nullptr; request = request->next) {
             if (prefetching_ && request->batch_key == prefetched_key_) continue;
+            if (!fits(request, slot)) continue;
             if (delay_ns == 0 || closed_) {
                 *batch_key = request->batch_key;
                 return true;
@@ -121,12 +122,12 @@ Take Queue::try_take(std::size_t slot, Request **out, std::size_t room, std::siz
         return TAKE_READY_BATCH;
     }
     std::uint64_t batch_key = 0;
-    if (choose(max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &batch_key, wake)) {
+    if (choose(slot, max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &batch_key, wake)) {
         bool full = false;
-        *count = collect(batch_key, out, room, max_rows, 0, &full);
+        *count = collect(slot, batch_key, out, room, max_rows, 0, &full);
         return TAKE_REQUESTS;
     }
-    if (closed_ && queued_ == 0 && !prefetching_) {
+    if (closed_ && queued_ == 0 && held_back_.first == nullptr && !prefetching_) {
         instances_.notify_all();
         prefetcher_.notify_all();
         return TAKE_CLOSED;
@@ -156,7 +157,7 @@ std::size_t Queue::take_ahead(std::size_t slot, void *(*kind)(Request *), Reques
     const Request *first = first_queued();
     if (first == nullptr || first->taken != kind || first->priority != 0 || !fills_a_batch(first, max_rows)) return 0;
     bool full = false;
-    return collect(first->batch_key, out, room, max_rows, 0, &full);
+    return collect(slot, first->batch_key, out, room, max_rows, 0, &full);
 }
 
 void Queue::put_back(Request **requests, std::size_t count) noexcept {
@@ -199,14 +200,14 @@ Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
                 prefetching_ = true;
                 prefetched_key_ = leader->batch_key;
                 bool full = false;
-                *count = collect(leader->batch_key, out, room, max_rows, 0, &full);
+                *count = collect(NOWHERE, leader->batch_key, out, room, max_rows, 0, &full);
                 return TAKE_REQUESTS;
             }
             if (closed_ && queued_ == 0) return TAKE_CLOSED;
         } else {
             bool full = rows >= max_rows;
             if (!full) {
-                *count = collect(prefetched_key_, out, room, max_rows - rows, 1, &full);
+                *count = collect(NOWHERE, prefetched_key_, out, room, max_rows - rows, 1, &full);
                 if (*count > 0) return TAKE_REQUESTS;
             }
             const std::int64_t ripe = oldest_ns + delay_ns;

@@ -37,6 +37,25 @@ enum State : std::int32_t {
 inline bool is_final(std::int32_t state) noexcept { return state >= STATE_ANSWERED; }
 
 class Queue;
+struct Request;
+
+// Requests that an instance runs one after the other, in the order of their arrival: the instance has state
+// for them.
+struct Sequence {
+    explicit Sequence(std::size_t instance_slot) noexcept : slot(instance_slot) {}
+
+    const std::size_t slot;        // of the instance
+    Request *current = nullptr;    // waits in a line or is in a batch; the queue's, under its mutex
+    std::size_t held_back = 0;     // requests that wait for the current one; likewise
+    std::atomic<std::int32_t> refs{1};
+};
+
+inline void retain(Sequence *sequence) noexcept {
+    sequence->refs.fetch_add(1, std::memory_order_relaxed);
+}
+inline void release(Sequence *sequence) noexcept {
+    if (sequence->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete sequence;
+}
 
 struct Request {
     // Set by the submitter before the push and never changed afterwards. The hooks do not throw.
@@ -58,6 +77,7 @@ struct Request {
     std::int64_t deadline_ns = NEVER;
     std::uint64_t nbytes = 0;         // counts against the bytes in flight
     bool reserved = false;            // they are counted already; an accepting queue gives them back
+    Sequence *sequence = nullptr;     // that it belongs to, a counted reference; such requests have no priority
 
     // The queue's, under its mutex.
     Queue *queue = nullptr;            // set by the push, and held until the request is freed
@@ -65,6 +85,7 @@ struct Request {
     std::size_t heap_index = NOWHERE;  // place among the deadlines
     bool placed = false;               // takes one of the queue's places
     bool in_hand = false;              // a batch refers to it
+    bool held_back = false;            // an earlier request of its sequence has not left
     std::int64_t enqueued_ns = 0, started_ns = 0, ended_ns = 0;
     std::int32_t ended_in = STATE_NEW;  // the open state that it was expired or cancelled in
 

@@ -32,7 +32,7 @@ void Queue::run(Request *request, std::int64_t now) noexcept {
 bool Queue::claim_slot(Request *request, std::size_t *slot, std::int64_t now) noexcept {
     if (idle_ == 0 || queued_ > 0 || ready_batches_ > 0 || prefetching_) return false;
     for (std::size_t i = slots_.size(); i-- > 0;) {
-        if (!slots_[i].idle || slots_[i].claimed || slots_[i].nudged) continue;
+        if (!slots_[i].idle || slots_[i].claimed || slots_[i].nudged || !fits(request, i)) continue;
         slots_[i].claimed = true;
         ++claimed_;
         --idle_;
@@ -78,16 +78,34 @@ Push Queue::admit(Request *request, Line **line, std::int64_t now) noexcept {
     return PUSH_OK;
 }
 
+void Queue::append(Line *line, Request *request) noexcept {
+    request->previous = line->last;
+    request->next = nullptr;
+    (line->last != nullptr ? line->last->next : line->first) = request;
+    line->last = request;
+}
+
 // Puts a request into the lines, or claims a slot for it. The caller holds the mutex.
 Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexcept {
     Line *line = nullptr;
     const Push admitted = admit(request, &line, now);
     if (admitted != PUSH_OK) return admitted;
+    Sequence *sequence = request->sequence;
+    if (sequence != nullptr) {
+        sequenced_ = true;
+        request->held_back = sequence->current != nullptr;
+        if (!request->held_back) sequence->current = request;
+    }
+    if (request->held_back) {
+        request->placed = true;
+        ++places_;
+        ++sequence->held_back;
+        append(&held_back_, request);
+        request->state.store(STATE_QUEUED, std::memory_order_release);
+        return PUSH_OK;
+    }
     if (slot != nullptr && claim_slot(request, slot, now)) return PUSH_INLINE;
-    request->previous = line->last;
-    request->next = nullptr;
-    (line->last != nullptr ? line->last->next : line->first) = request;
-    line->last = request;
+    append(line, request);
     request->placed = true;
     request->state.store(STATE_QUEUED, std::memory_order_release);
     ++queued_;
@@ -145,7 +163,8 @@ std::size_t Queue::push_some(Request **requests, std::size_t count, std::uint64_
             Request *request = requests[i];
             if (results[i] != PUSH_OK) continue;
             // The batch on the claimed slot grows as an instance's batch would.
-            if (inlined > 0 && queued_ == 0 && request->batch_key == requests[0]->batch_key &&
+            if (inlined > 0 && queued_ == 0 && request->sequence == nullptr &&
+                request->batch_key == requests[0]->batch_key &&
                 rows + request->rows <= max_rows) {
                 Line *line = nullptr;
                 results[i] = admit(request, &line, now);
@@ -175,13 +194,33 @@ std::size_t Queue::push_some(Request **requests, std::size_t count, std::uint64_
 
 void Queue::unlink(Request *request) noexcept {
     const auto found = lines_.find(level(request));
-    Line &line = found->second;
+    Line &line = request->held_back ? held_back_ : found->second;
     (request->previous != nullptr ? request->previous->next : line.first) = request->next;
     (request->next != nullptr ? request->next->previous : line.last) = request->previous;
     request->previous = request->next = nullptr;
+    if (request->held_back) {
+        request->held_back = false;
+        --request->sequence->held_back;
+        return;
+    }
     --queued_;
     // The common line stays; those of rare priorities go, so that clients cannot pile them up.
     if (line.first == nullptr && found->first != UINT32_MAX) lines_.erase(found);
+}
+
+// The request is not in the way of its sequence's next one any more. The caller holds the mutex.
+void Queue::leave_sequence(Request *request) noexcept {
+    Sequence *sequence = request->sequence;
+    if (sequence == nullptr || sequence->current != request) return;
+    sequence->current = nullptr;
+    if (sequence->held_back == 0) return;
+    Request *following = held_back_.first;
+    while (following->sequence != sequence) following = following->next;
+    unlink(following);
+    sequence->current = following;
+    append(&lines_.find(level(following))->second, following);
+    ++queued_;
+    if (idle_ > 0) wake_instance();
 }
 
 void Queue::leave_place(Request *request) noexcept {
@@ -201,7 +240,10 @@ void Queue::let_go(Request *request) noexcept {
 bool Queue::end(Request *request, State state, std::int64_t now) noexcept {
     const std::int32_t before = request->state.load(std::memory_order_relaxed);
     if (before == STATE_NEW || is_final(before)) return false;
-    if (before == STATE_QUEUED) unlink(request);
+    if (before == STATE_QUEUED) {
+        unlink(request);
+        leave_sequence(request);
+    }
     forget_deadline(request);
     leave_place(request);
     request->ended_in = before;
@@ -239,6 +281,7 @@ void Queue::start(Request **requests, std::size_t count, unsigned char *alive) n
 // The batch does not refer to the request any more. The caller holds the mutex.
 void Queue::part_with(Request *request) noexcept {
     request->in_hand = false;
+    leave_sequence(request);
     let_go(request);
 }
 
@@ -340,6 +383,7 @@ std::size_t Queue::take_all(Request **out, std::size_t room) noexcept {
     std::size_t count = 0;
     while (count < room) {
         Request *request = first_queued();
+        if (request == nullptr) request = held_back_.first;
         if (request == nullptr) break;
         unlink(request);
         request->state.store(STATE_TAKEN, std::memory_order_release);

@@ -14,6 +14,9 @@
 // Each instance has a slot. While the instance is idle and nothing waits, a thread that pushes a request may
 // claim the slot: it then runs the request on the instance itself, and no other thread is woken.
 //
+// A request of a sequence is for the one instance that has the sequence's state, and only one request of a
+// sequence stands in the lines or is in a batch at a time. Those behind it are held back in a line of their own.
+//
 // Nothing here throws or knows Python. `push` may find no memory and says so.
 
 #pragma once
@@ -186,7 +189,7 @@ class Queue {
 
     // A thread that sleeps on a claimed slot would swallow a wake-up meant for another one.
     void wake_instance() noexcept {
-        if (claimed_ > 0) {
+        if (claimed_ > 0 || sequenced_) {  // or on an instance that has not the state of the request
             instances_.notify_all();
         } else {
             instances_.notify_one();
@@ -211,10 +214,15 @@ class Queue {
     void release_parted(Request **requests, std::size_t count, unsigned char *marks) noexcept;
     bool end(Request *request, State state, std::int64_t now) noexcept;
     Request *first_queued() noexcept;
-    std::size_t collect(std::uint64_t batch_key, Request **out, std::size_t room,
+    std::size_t collect(std::size_t slot, std::uint64_t batch_key, Request **out, std::size_t room,
                         std::uint64_t rows_left, std::size_t taken, bool *full) noexcept;
-    bool choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
+    bool choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
                 std::uint64_t *batch_key, std::int64_t *wake) noexcept;
+    static bool fits(const Request *request, std::size_t slot) noexcept {
+        return request->sequence == nullptr || request->sequence->slot == slot;
+    }
+    void append(Line *line, Request *request) noexcept;
+    void leave_sequence(Request *request) noexcept;
 
     bool before(std::size_t a, std::size_t b) const noexcept {
         return deadlines_[a]->deadline_ns < deadlines_[b]->deadline_ns;
@@ -246,6 +254,7 @@ class Queue {
     std::map<std::uint32_t, Line> lines_;
     std::vector<Request *> deadlines_;
     const std::size_t capacity_;
+    Line held_back_;           // requests behind others of their sequences
     std::size_t queued_ = 0;   // in the lines
     std::size_t places_ = 0;   // queued, or taken and not yet running
     std::size_t open_ = 0;     // accepted, and still held by the queue or a batch
@@ -254,6 +263,7 @@ class Queue {
     std::vector<Slot> slots_;
     std::size_t ready_batches_ = 0;
     bool closed_ = false;
+    bool sequenced_ = false;   // a request of a sequence was here
     bool prefetching_ = false;
     std::uint64_t prefetched_key_ = 0;
 };
@@ -266,7 +276,9 @@ inline void release(Queue *queue) noexcept {
 inline void release(Request *request) noexcept {
     if (request->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     Queue *queue = request->queue;
+    Sequence *sequence = request->sequence;
     request->freed(request);
+    if (sequence != nullptr) release(sequence);
     if (queue != nullptr) release(queue);
 }
 

@@ -10,6 +10,13 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
 cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
     cdef cppclass CRequest "ksrv::Request"
 
+cdef extern from "queue/request.hpp" namespace "ksrv" nogil:
+    cdef cppclass CSequence "ksrv::Sequence":
+        CSequence(size_t slot) except +
+
+    void retain_sequence "ksrv::retain"(CSequence *sequence) noexcept
+    void release_sequence "ksrv::release"(CSequence *sequence) noexcept
+
 # These two are called with the GIL.
 ctypedef void *(*Taken)(CRequest *request) except NULL
 ctypedef void (*Answered)(CRequest *request, void *answer) noexcept
@@ -46,6 +53,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         int64_t deadline_ns
         uint64_t nbytes
         bint reserved
+        CSequence *sequence
         int64_t enqueued_ns
         int64_t started_ns
         int64_t ended_ns
@@ -65,10 +73,16 @@ cdef extern from "queue/completions.hpp" namespace "ksrv" nogil:
     void publish_later(CRequest *request) noexcept
 
 
+cdef class SequenceOrder:
+    cdef CSequence *native
+    cdef readonly size_t slot
+
+
 cdef class NativeHandle:
     cdef CRequest *native
     cdef object _request
     cdef public object answer
+    cdef public object sequence
     cdef list callbacks
     cdef object __weakref__
     cdef int _call_back(self) except -1

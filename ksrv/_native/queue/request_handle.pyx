@@ -86,6 +86,25 @@ cdef void _call(object callback, NativeHandle handle) noexcept:
     callback(handle)
 
 
+cdef class SequenceOrder:
+    """The order of a sequence's requests: one instance runs them one after the other.
+
+    Args:
+        slot: The slot of the instance.
+
+    Attributes:
+        slot: As given.
+    """
+
+    def __cinit__(self, size_t slot):
+        self.native = new CSequence(slot)
+        self.slot = slot
+
+    def __dealloc__(self):
+        if self.native != NULL:
+            release_sequence(self.native)
+
+
 cdef class NativeHandle:
     """One submitted request.
 
@@ -96,6 +115,9 @@ cdef class NativeHandle:
         priority: 1 is the most urgent; 0 comes after all others.
         deadline_ns: `time.monotonic_ns` at which it expires, or None.
         nbytes: What it adds to the bytes in flight.
+
+    Attributes:
+        sequence: The sequence that it belongs to, or None.
     """
 
     def __init__(self, object request, uint32_t rows, uint64_t batch_key, uint32_t priority=0,
@@ -121,6 +143,20 @@ cdef class NativeHandle:
             if self.native.payload == <void *>self:
                 self.native.payload = NULL  # a notice of the request's end may still be on its way
             release_request(self.native)
+
+    def follow(self, SequenceOrder order not None, object sequence) -> None:
+        """Make the request one of a sequence, before it is pushed.
+
+        Args:
+            order: The order of the sequence's requests.
+            sequence: What `NativeHandle.sequence` is from then on.
+        """
+        if self.native.sequence != NULL or self.native.state.load() != STATE_NEW:
+            raise ValueError("a handle follows one sequence, before it is pushed")
+        retain_sequence(order.native)
+        self.native.sequence = order.native
+        self.native.priority = 0
+        self.sequence = sequence
 
     cdef int _call_back(self) except -1:
         cdef list callbacks = self.callbacks
