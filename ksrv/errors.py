@@ -108,6 +108,14 @@ class NotFound(KsrvError):
     grpc_code = "NOT_FOUND"
 
 
+class SequenceEnded(KsrvError):
+    """The sequence of a request has ended before its time, and its state is gone."""
+
+    http_status = HTTPStatus.CONFLICT
+    grpc_code = "ABORTED"
+    reason = "sequence_ended"
+
+
 class BodyTooLarge(KsrvError):
     """The body, before or after decompression, is above a limit."""
 

@@ -79,6 +79,8 @@ _UNITS = {
     "rate_limit": "requests a second",
     "max_concurrency": "requests at a time",
     "max_batch_size": "rows",
+    "sequences.max": "sequences",
+    "sequences.idle_timeout_ms": "milliseconds",
 }
 
 

@@ -105,6 +105,23 @@ class TorchServeAnswer:
     status: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """A request's part in its sequence.
+
+    Attributes:
+        number: Tells the sequence apart from every other one of the model, also of the same id.
+        id: The client's id.
+        start: Whether the request is the first one.
+        end: Whether it is the last one.
+    """
+
+    number: int
+    id: int | str
+    start: bool
+    end: bool
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One inference request, parsed but not yet checked against its model.
@@ -125,6 +142,7 @@ class InferRequest:
         images: The checked images of its inputs by name, once it is validated; None without any.
         client: What tells clients with limits of their own apart; "" for a client without any.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
+        sequence: Its part in a sequence, once a model that serves sequences has accepted it.
     """
 
     model_name: str
@@ -146,6 +164,7 @@ class InferRequest:
     images: dict[str, CheckedImages] | None = None
     client: str = ""
     target: Any = None
+    sequence: SequenceRequest | None = None
 
 
 class AnswerSink(Protocol):
@@ -194,6 +213,7 @@ class BatchRequest:
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
         torchserve: The facts of TorchServe's own routes; None over KServe v2.
+        sequence: Its part in a sequence; None where the model serves none.
     """
 
     slice: Slice
@@ -203,6 +223,7 @@ class BatchRequest:
     input_parameters: Mapping[str, Parameters] = field(default_factory=dict)
     output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
     torchserve: TorchServeCall | None = None
+    sequence: SequenceRequest | None = None
 
     @property
     def rows(self) -> int:
@@ -220,6 +241,7 @@ class BatchRequest:
         """
         part = cls(rows, request.id, request.parameters, request.headers)
         part.torchserve = request.torchserve
+        part.sequence = request.sequence
         inputs = {one.name: one.parameters for one in request.inputs if one.parameters}
         if inputs:
             part.input_parameters = inputs

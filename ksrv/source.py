@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from ksrv.spec import Dimension, ModelSpec, TensorSpec
+from ksrv.spec import Dimension, ModelSpec, SequenceLimits, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
@@ -142,6 +142,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_concurrency: How many requests may be under way; 0 for any number.
         concurrent_batches: Batches that an instance runs at a time, where its handler has coroutines.
         cache: Which answers are given again; None where every request is run.
+        sequences: The bounds of the sequences that requests belong to; None where they stand alone.
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
         parameters: The handler's `context.parameters`.
@@ -179,6 +180,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int = 0
     concurrent_batches: int = 64
     cache: Cache | None = None
+    sequences: SequenceLimits | None = None
     warmup: bool | tuple[str, ...] = True
     version_policy: VersionPolicy = VersionPolicy()
     parameters: dict[str, Any] = {}
@@ -211,6 +213,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             max_batch_size=self.batching.max_batch_size if self.batching else 0,
             row_limit=self.row_limit,
             parameters=self.parameters,
+            sequences=self.sequences,
         )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import msgspec
+
 Dimension: TypeAlias = int | tuple[int, int]
 """A size, -1 for any size, or an inclusive range (low, high)."""
 
@@ -100,6 +102,18 @@ class TensorSpec:
         return [entry if isinstance(entry, int) else -1 for entry in self.shape]
 
 
+class SequenceLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The `sequences:` section: bounds of the sequences that a model serves.
+
+    Attributes:
+        max: How many may be open.
+        idle_timeout_ms: How long one waits for its next request.
+    """
+
+    max: int = 1000
+    idle_timeout_ms: int = 60_000
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One version of a model, as clients and the engine see it.
@@ -116,6 +130,7 @@ class ModelSpec:
             with a TorchServe archive.
         calls_models: Whether the handler calls other models of the server.
         concurrency: Batches that one instance runs at a time: several where its handler has coroutines.
+        sequences: The bounds of the sequences that it serves; None where requests stand alone.
     """
 
     name: str
@@ -131,6 +146,7 @@ class ModelSpec:
     calls_models: bool = False
     concurrency: int = 1
     row_limit: int = 0
+    sequences: SequenceLimits | None = None
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""

@@ -82,6 +82,8 @@ class ModelStatistics:
         pending: Requests that wait now.
         restarts: How often executors were started anew.
         cached: Requests that asked its response cache, by "hit" and "miss"; empty without a cache.
+        open_sequences: How many sequences are open; None where the model serves none.
+        ended_sequences: How many sequences have ended, by reason.
         ready: Whether the version serves.
         stages: The times of each stage, and of whole requests as "request".
     """
@@ -106,6 +108,8 @@ class ModelStatistics:
     pending: int = 0
     restarts: int = 0
     cached: dict[str, int] = field(default_factory=dict)
+    open_sequences: int | None = None
+    ended_sequences: dict[str, int] = field(default_factory=dict)
     ready: bool = False
     stages: dict[str, StageTimes] = field(default_factory=dict)
 
@@ -204,6 +208,8 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
         mine.rejected[reason] = mine.rejected.get(reason, 0) + count
     for result, count in other.cached.items():
         mine.cached[result] = mine.cached.get(result, 0) + count
+    for reason, count in other.ended_sequences.items():
+        mine.ended_sequences[reason] = mine.ended_sequences.get(reason, 0) + count
     sizes = {batch.batch_size: batch for batch in mine.batches}
     for batch in other.batches:
         seen = sizes.get(batch.batch_size)

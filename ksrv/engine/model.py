@@ -31,10 +31,12 @@ from ksrv.engine.requests.rate_limits import RateLimits
 from ksrv.engine.requests.refusals import deadline_exceeded, queue_full, refusal
 from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
 from ksrv.engine.requests.validation import RequestValidator
+from ksrv.engine.sequences.table import SequenceTable
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import (
     DeadlineExceeded,
     HandlerFailed,
+    InvalidRequest,
     KsrvError,
     NotReady,
     Overloaded,
@@ -52,6 +54,10 @@ ExecutorFactory: TypeAlias = Callable[[ModelSource, int, int], Executor]
 """Makes the executor of an instance from the source, the instance's number and its threads."""
 
 MILLISECOND = 1_000_000
+SEVERAL_WORKERS = (
+    "the model {} serves sequences, whose state is in one worker: set 'workers' to 1; 'instances' and "
+    "'executor: process' use several cores"
+)
 
 
 class Retired(Exception):
@@ -90,7 +96,7 @@ class ModelVersion:
         self.load_ns = 0
         self.warm_up_ns = 0
         self.queue = native.Queue(config.queue_size, source.name)
-        self.retry = config.retry
+        self.retry = config.retry and config.sequences is None  # the state is gone with the process
         self.timeout_ns = config.timeout_ms * MILLISECOND
         self.run_timeout_ns = config.run_timeout_ms * MILLISECOND
         batching = config.batching
@@ -98,6 +104,7 @@ class ModelVersion:
         self._settings = settings
         self.cache = ResponseCache(config.cache) if config.cache else None
         self.images: dict[str, ImagePreparer] = {}
+        self.sequences: SequenceTable | None = None
         self._validator = RequestValidator(self.spec)
         self.rate_limits = RateLimits(
             config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
@@ -124,6 +131,8 @@ class ModelVersion:
         self._instances = [
             Instance(self, number, executor) for number, executor in enumerate(executors)
         ]
+        if config.sequences is not None:
+            self.sequences = SequenceTable(source.name, config.sequences, self._instances)
 
     # ---- loading ----------------------------------------------------------------------------
 
@@ -135,6 +144,8 @@ class ModelVersion:
         """
         begun = time.monotonic_ns()
         try:
+            if self.sequences is not None and self._settings.workers > 1:
+                raise HandlerFailed(SEVERAL_WORKERS.format(self.source.name))
             for instance in self._instances:
                 instance.start()
             specs = [instance.started.result() for instance in self._instances]
@@ -144,7 +155,9 @@ class ModelVersion:
                 self.spec.inputs, self._settings.limits, self._settings.usable_cores()
             )
             split = bool(self.config.batching and self.config.batching.split)
-            self._validator = RequestValidator(self.spec, self.images, split=split)
+            self._validator = RequestValidator(
+                self.spec, self.images, split=split, apart=self.sequences is None
+            )
             warm_up = WarmUp(self, self._validator)
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
@@ -168,7 +181,8 @@ class ModelVersion:
 
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""
-        return self.spec.max_batch_size > 1 or bool(self.images)
+        joins = self.spec.max_batch_size > 1 or bool(self.images)
+        return joins and self.sequences is None  # any instance may take such a batch
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"
@@ -213,10 +227,10 @@ class ModelVersion:
         if isinstance(handle, SplitRequest):
             return handle
         caller_blocks = caller_blocks and self._may_keep(handle)
+        push = self.queue.push
         if allow_inline or caller_blocks:
-            pushed = self.queue.push_inline(handle, caller_blocks)
-        else:
-            pushed = self.queue.push(handle)
+            push = partial(self.queue.push_inline, caller_blocks=caller_blocks)
+        pushed = push(handle) if self.sequences is None else self._push_next(handle, push)
         if pushed < 0:
             self.run_inline(-1 - pushed, [handle])
         elif pushed != native.OK:
@@ -233,8 +247,8 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: Why there is no answer.
         """
-        if self.cache is not None:
-            return self.submit(request).wait()
+        if self.cache is not None or self.sequences is not None:
+            return self.submit(request, caller_blocks=True).wait()
         handle = self._validated(request)
         if isinstance(handle, SplitRequest):
             return handle.wait()
@@ -252,7 +266,18 @@ class ModelVersion:
         Args:
             requests: The requests; nothing else may run on the model meanwhile.
         """
-        return run_joined(self.spec, self._validator, self._instances[0], requests)
+        return run_joined(self.spec, self._validator, self._instances[0], requests, self.sequences)
+
+    def _push_next(self, handle: QueuedRequest, push: Callable[[QueuedRequest], int]) -> int:
+        """Push a request as the next of its sequence; see `SequenceTable.push`."""
+        assert self.sequences is not None, "there is no sequence that it could belong to"
+        if self.queue.closed:
+            return native.CLOSED  # before it is looked for among sequences that have ended
+        try:
+            return self.sequences.push(handle, push)
+        except InvalidRequest:
+            self.queue.count_invalid()
+            raise
 
     def _known_answer(self, request: InferRequest) -> tuple[CachedAnswer | None, bytes | None]:
         """Return the answer to a request where it is cached, and the key under which it may be."""
@@ -429,6 +454,9 @@ class ModelVersion:
         result.restarts = sum(instance.restarts for instance in self._instances)
         if self.cache is not None:
             result.cached = {"hit": self.cache.hits, "miss": self.cache.misses}
+        if self.sequences is not None:
+            result.open_sequences = self.sequences.open
+            result.ended_sequences = dict(self.sequences.ended)
         result.ready = self.ready
         return result
 
@@ -440,6 +468,8 @@ class ModelVersion:
         """
         if self.cache is not None and old.cache is not None:
             self.cache.hits, self.cache.misses = old.cache.hits, old.cache.misses
+        if self.sequences is not None and old.sequences is not None:
+            self.sequences.follow(old.sequences)
         self.lifetime = old.lifetime
         self.lifetime.begin(self)
 
@@ -477,6 +507,8 @@ class ModelVersion:
             if self._prefetcher is not None:
                 self._prefetcher.join(None if finished else 1.0)
                 ended.append(not self._prefetcher.is_alive())
+            if self.sequences is not None:
+                self.sequences.close()
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.lifetime.end(self)

@@ -27,6 +27,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         parallel_loads: How many model versions are loaded at a time.
         debug: Whether handlers' errors hold the end of the traceback, and requests may ask for a profile.
         model_control: Which changes of the models callers may ask for.
+        workers: How many processes serve the same models, any of which may get a request.
     """
 
     limits: Limits = Limits()
@@ -38,6 +39,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     parallel_loads: int = 4
     debug: bool = False
     model_control: ModelControl = "auto"
+    workers: int = 1
 
     def usable_cores(self) -> int:
         """Return how many cores the instances of a model share."""

@@ -13,6 +13,7 @@ import numpy as np
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InferenceError, KsrvError
 from ksrv.handlers.devices.device import bfloat16
+from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Batch(Mapping[str, Array]):
         headers: Response headers, by index in `requests`.
         parameters: Response parameters, by index in `requests`.
         ended_rows: The rows that get no further chunk of a stream.
+        sequences: The sequence of each row, where the model serves sequences.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Batch(Mapping[str, Array]):
         self.headers: dict[int, dict[str, str]] = {}
         self.parameters: dict[int, dict[str, Parameter]] = {}
         self.ended_rows: set[int] = set()
+        self.sequences: list[RowSequence] = []
         self._inputs = inputs
         self._tensors = inputs.tensors
         self._nchw_inputs = nchw_inputs

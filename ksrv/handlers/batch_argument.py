@@ -1,8 +1,8 @@
-"""Passes the running batch to the stages that ask for it: a parameter called `batch`.
+"""Passes the running batch, or its sequences, to the stages that ask: parameters `batch` and `sequences`.
 
 The first parameter of a stage is its value, whatever its name; a `batch` beside it is the batch. A
-function or an `inference` whose only parameter is `batch` takes nothing else, as long as
-`preprocess` is the default one.
+function or an `inference` with these parameters alone takes nothing else, as long as
+`preprocess` is the default one. `sequences` has this meaning where the model serves sequences.
 """
 
 import functools
@@ -13,48 +13,60 @@ from typing import Any
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.loading import InferenceFunctionHandler
 
-ARGUMENT = "batch"
+READ: dict[str, Callable[[Any], Any]] = {
+    "batch": lambda batch: batch,
+    "sequences": lambda batch: batch.sequences,
+}
 
 
-def pass_batch(handler: BaseHandler) -> None:
-    """Let the stages of a handler that ask for the batch have it.
+def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
+    """Let the stages of a handler that ask for the batch or its sequences have them.
 
     Args:
         handler: The handler, initialized.
+        sequences: Whether the model serves sequences.
     """
+    names = frozenset(READ if sequences else ("batch",))
     prepared = type(handler).preprocess is not BaseHandler.preprocess
     for stage in ("inference", "postprocess"):
         function = getattr(handler, stage)
-        asks, alone = _asks(function)
-        if asks and not (alone and (prepared or stage == "postprocess")):
-            setattr(handler, stage, _bound(function, handler, alone))
+        asked, alone = _asked(function, names, prepared or stage == "postprocess")
+        if asked:
+            setattr(handler, stage, _bound(function, handler, asked, alone))
     if isinstance(handler, InferenceFunctionHandler):
-        asks, alone = _asks(handler.model)
-        if asks:
-            handler.model = _bound(handler.model, handler, alone)
+        asked, alone = _asked(handler.model, names, False)
+        if asked:
+            handler.model = _bound(handler.model, handler, asked, alone)
 
 
-def _asks(function: Callable[..., Any]) -> tuple[bool, bool]:
-    """Return whether a function has a parameter for the batch, and whether it has no other."""
+def _asked(
+    function: Callable[..., Any], names: frozenset[str], takes_value: bool
+) -> tuple[tuple[str, ...], bool]:
+    """Return the parameters of a function that are the batch's, and whether it has no other."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a callable of a compiled module may not tell
-        return False, False
+        return (), False
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    found = next((one for one in parameters if one.name == ARGUMENT and one.kind in named), None)
-    alone = len(parameters) == 1
-    if found is None:
-        return False, False
-    first = found is parameters[0] and found.kind is not inspect.Parameter.KEYWORD_ONLY
-    return alone or not first, alone
+    found = [one for one in parameters if one.name in names and one.kind in named]
+    alone = len(found) == len(parameters)
+    if found and found[0] is parameters[0] and (takes_value or not alone):
+        alone = False
+        if found[0].kind is not inspect.Parameter.KEYWORD_ONLY:
+            del found[0]
+    return tuple(one.name for one in found), alone
 
 
-def _bound(function: Callable[..., Any], handler: BaseHandler, alone: bool) -> Callable[..., Any]:
+def _bound(
+    function: Callable[..., Any], handler: BaseHandler, asked: tuple[str, ...], alone: bool
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*values: Any, **named: Any) -> Any:
+        batch = handler.context.batch
         if alone:
-            return function(**{ARGUMENT: handler.context.batch})
-        named.setdefault(ARGUMENT, handler.context.batch)
+            return function(**{name: READ[name](batch) for name in asked})
+        for name in asked:
+            named.setdefault(name, READ[name](batch))
         return function(*values, **named)
 
     return call

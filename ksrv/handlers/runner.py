@@ -42,6 +42,7 @@ from ksrv.handlers.loading import make_handler
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.models import Submit, calls_models, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
+from ksrv.handlers.sequences import SequenceStates
 from ksrv.handlers.streaming.concurrent import (
     ConcurrentBatches,
     CurrentContext,
@@ -105,6 +106,7 @@ class Runner(StageRunner):
         on_device_lost: Called with the name of a device that works no more in this process.
         device: The way to the handler's device.
         lease_answer: Leases the memory that outputs on a device are copied to; None for the device's own.
+        sequences: The states of the sequences that it serves.
     """
 
     def __init__(
@@ -127,6 +129,8 @@ class Runner(StageRunner):
         self._loop = HandlerLoop()
         self.submit: Submit = refuse_calls
         self.on_device_lost: Callable[[str], None] = note_lost
+        self.sequences = SequenceStates()
+        self._serves_sequences = False
         self._concurrent: ConcurrentBatches | None = None
 
     def load(self) -> ModelSpec:
@@ -166,7 +170,7 @@ class Runner(StageRunner):
             if isinstance(handler, BaseHandler):
                 if context.spec.concurrency > 1:
                     handler.context = cast(Context, CurrentContext(context))
-                pass_batch(handler)
+                pass_batch(handler, sequences=config.sequences is not None)
         except BaseException as error:  # a script that is imported may end with sys.exit
             context.modules.close()
             if not isinstance(error, EXPECTED):
@@ -177,6 +181,7 @@ class Runner(StageRunner):
             ) from error
         self.handler = handler
         self.context = context
+        self._serves_sequences = config.sequences is not None
         self._use_device(context)
         self.outputs = OutputConverter(
             context.spec, self.device.fetch if self.device.has_stream else None
@@ -192,6 +197,7 @@ class Runner(StageRunner):
             and all(_is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
             and not self._nchw_inputs
+            and config.sequences is None
         )
         return context.spec
 
@@ -263,7 +269,10 @@ class Runner(StageRunner):
         Args:
             inputs: The batch as the engine made it.
         """
-        return Batch(inputs, self._nchw_inputs, self._put, self._send)
+        batch = Batch(inputs, self._nchw_inputs, self._put, self._send)
+        if self._serves_sequences:
+            batch.sequences = self.sequences.of_batch(inputs, batch.failures)
+        return batch
 
     def _put(self, array: Array) -> Any:
         device = getattr(self.handler, "device", None)

@@ -199,8 +199,22 @@ def _states(
         "Requests that the response cache answered (hit) or not (miss).",
         labels=[*MODEL_LABELS, "result"],
     )
+    open_sequences = GaugeMetricFamily(
+        "ksrv_open_sequences",
+        "Sequences whose state an instance holds for further requests.",
+        labels=MODEL_LABELS,
+    )
+    ended_sequences = CounterMetricFamily(
+        "ksrv_ended_sequences",
+        "Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.",
+        labels=[*MODEL_LABELS, "reason"],
+    )
     for one in models:
         labels = [one.name, one.version]
+        if one.open_sequences is not None:
+            open_sequences.add_metric(labels, one.open_sequences)
+        for reason, count in one.ended_sequences.items():
+            ended_sequences.add_metric([*labels, reason], count)
         for result, count in one.cached.items():
             cached.add_metric([*labels, result], count)
         ready.add_metric(labels, int(one.ready))
@@ -208,7 +222,7 @@ def _states(
         restarts.add_metric(labels, one.restarts)
     for name, version in unserved:
         ready.add_metric([name, version], 0)
-    return iter((ready, pending, restarts, cached))
+    return iter((ready, pending, restarts, cached, open_sequences, ended_sequences))
 
 
 def _process(held: ProcessValues) -> Iterator[Metric]:

@@ -68,6 +68,9 @@ def model_metadata(
         labels = json.dumps(spec.labels, ensure_ascii=False, separators=(",", ":"))
         if len(labels.encode()) <= LABELS_BYTES:
             properties["labels"] = labels
+    if spec.sequences is not None:
+        properties["sequences.max"] = str(spec.sequences.max)
+        properties["sequences.idle_timeout_ms"] = str(spec.sequences.idle_timeout_ms)
     if properties:
         document["properties"] = properties
     return document
@@ -144,7 +147,12 @@ def model_config(spec: ModelSpec) -> Document:
             if isinstance(value, str | int | float | bool)
         },
     }
-    if spec.max_batch_size:
+    if spec.sequences is not None:
+        document["sequence_batching"] = {
+            "max_sequence_idle_microseconds": spec.sequences.idle_timeout_ms * 1000,
+            "oldest": {"max_candidate_sequences": spec.sequences.max},
+        }
+    elif spec.max_batch_size:
         document["dynamic_batching"] = {}
     return document
 

@@ -13,7 +13,14 @@ from msgspec import Meta
 from ksrv._native.tensor import datatype
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
 from ksrv.source import Batching, Cache, ExecutorName, ModelConfig, Precision
-from ksrv.spec import LARGEST_SIZE, Color, ImageSpec, OutputImageSpec, read_dimension
+from ksrv.spec import (
+    LARGEST_SIZE,
+    Color,
+    ImageSpec,
+    OutputImageSpec,
+    SequenceLimits,
+    read_dimension,
+)
 
 BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
 LARGEST = LARGEST_SIZE
@@ -204,6 +211,17 @@ class CacheSection(Section):
     ttl_s: Annotated[Seconds, _means("Seconds for which an answer is given again")] | None = None
 
 
+class SequencesSection(Section):
+    """Requests belong to sequences, each with a state; `{}` has all defaults."""
+
+    max: Annotated[int, Meta(ge=1, le=1_000_000), _means("Sequences that may be open")] | None = (
+        None
+    )
+    idle_timeout_ms: (
+        Annotated[Milliseconds, _means("How long a sequence waits for its next request")] | None
+    ) = None
+
+
 class VersionSection(Section):
     """Which versions are served, by number; one of the two keys."""
 
@@ -316,6 +334,9 @@ class ModelKeys(SharedKeys):
         | None
     ) = None
     cache: Annotated[CacheSection, _means("Give the same request the same answer")] | None = None
+    sequences: (
+        Annotated[SequencesSection, _means("Serve sequences of requests, each with a state")] | None
+    ) = None
     concurrent_batches: (
         Annotated[
             int,
@@ -361,6 +382,7 @@ def json_schema() -> dict[str, Any]:
         "ModelKeys": dict(_defaults(ModelConfig)),
         "BatchingSection": dict(_defaults(Batching)),
         "CacheSection": dict(_defaults(Cache)),
+        "SequencesSection": dict(_defaults(SequenceLimits)),
         "ImageSection": {one.name: one.default for one in fields_of(ImageSpec)},
         "OutputImageSection": {one.name: one.default for one in fields_of(OutputImageSpec)},
     }

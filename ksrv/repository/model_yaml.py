@@ -21,6 +21,7 @@ from ksrv.repository.model_keys import (
     ModelKeys,
     OutputSection,
     Section,
+    SequencesSection,
     SharedKeys,
     TensorSection,
     UnpackedKeys,
@@ -31,7 +32,7 @@ from ksrv.repository.torchserve.detection import as_torchserve
 from ksrv.repository.torchserve.unpacked import read_unpacked
 from ksrv.repository.yaml_document import ConfigError, Document, describe
 from ksrv.source import Batching, Cache, ModelConfig, VersionPolicy
-from ksrv.spec import TensorSpec
+from ksrv.spec import SequenceLimits, TensorSpec
 
 __all__ = [
     "BARE_SUFFIXES",
@@ -122,7 +123,12 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     files = _Files(document, folder, folders)
     config = _read(document, document.convert(ModelKeys, value), files)
     named = value.get("executor") is not None
-    return as_torchserve(config, folders[0].absolute(), folder.absolute(), named)
+    found = as_torchserve(config, folders[0].absolute(), folder.absolute(), named)
+    if found.sequences is not None and found.runner != config.runner:
+        document.fail(
+            ("sequences",), "a handler that is written for TorchServe serves no sequences"
+        )
+    return found
 
 
 def read_model_keys(document: Document, keys: ModelKeys, folder: Path) -> ModelConfig:
@@ -264,6 +270,8 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         if "ttl_s" in known:
             known["ttl_s"] = float(known["ttl_s"])
         settings["cache"] = Cache(**known)
+    if keys.sequences is not None:
+        settings["sequences"] = _sequences(document, keys, keys.sequences)
     for name in ("executor", "cuda_graphs", "matmul_precision", "concurrent_batches"):
         if getattr(keys, name) is not None:
             settings[name] = getattr(keys, name)
@@ -280,6 +288,13 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         pt2=_pt2(document, keys.pt2),
         **settings,
     )
+
+
+def _sequences(document: Document, keys: ModelKeys, section: SequencesSection) -> SequenceLimits:
+    if keys.batching is not None and keys.batching.split:
+        document.fail(("batching", "split"), "a request of a sequence is not split")
+    given = {name: getattr(section, name) for name in ("max", "idle_timeout_ms")}
+    return SequenceLimits(**{name: value for name, value in given.items() if value is not None})
 
 
 def _read_model(

@@ -16,6 +16,7 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import Device
 from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.handler_context import HandlerContext
+from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Parameter, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
@@ -30,6 +31,7 @@ def batch(
     parameters: Mapping[str, Parameter] | None = None,
     headers: Mapping[str, str] | None = None,
     explain: bool = False,
+    states: Sequence[dict[str, Any]] = (),
 ) -> Batch:
     """Return a batch as handlers see it.
 
@@ -41,6 +43,7 @@ def batch(
         parameters: The parameters of every request.
         headers: The headers of every request.
         explain: Whether the clients ask for explanations.
+        states: For a model that serves sequences, the state of each request's sequence.
 
     Raises:
         ValueError: The inputs have different numbers of rows, or the requests do not add up to them.
@@ -60,7 +63,10 @@ def batch(
         part = slice(start, start + size)
         requests.append(BatchRequest(part, name, dict(parameters or {}), dict(headers or {})))
         start += size
-    return Batch(BatchInputs(tensors, total, requests, explain), (), Device("cpu").put)
+    made = Batch(BatchInputs(tensors, total, requests, explain), (), Device("cpu").put)
+    for request, state in zip(requests, states, strict=False):
+        made.sequences += [RowSequence(start=not state, end=False, state=state)] * request.rows
+    return made
 
 
 class TestContext(HandlerContext):

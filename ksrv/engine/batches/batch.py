@@ -143,6 +143,8 @@ def fill(batch: GrowingBatch, handles: list[QueuedRequest], queue: Queue, stats:
         stats: Counts requests that cannot be added.
     """
     known = len(batch.handles)
+    if handles and handles[0].sequence is not None:
+        handles = _of_open_sequences(handles, queue, stats)
     try:
         batch.add(handles)
     except BaseException as error:
@@ -161,6 +163,22 @@ def fill(batch: GrowingBatch, handles: list[QueuedRequest], queue: Queue, stats:
         won = queue.finish(failed, [error for _, error in batch.failed])
         stats.failed(sum(won))  # requests that had ended before are counted as expired
         batch.failed.clear()
+
+
+def _of_open_sequences(
+    handles: list[QueuedRequest], queue: Queue, stats: Stats
+) -> list[QueuedRequest]:
+    """Return the requests whose sequences have their state, and answer the others."""
+    refused = {
+        id(handle): error
+        for handle in handles
+        if (error := handle.sequence.refusal(handle.request.sequence)) is not None
+    }
+    if not refused:
+        return handles
+    failed = [handle for handle in handles if id(handle) in refused]
+    stats.failed(sum(queue.finish(failed, [refused[id(handle)] for handle in failed])))
+    return [handle for handle in handles if id(handle) not in refused]
 
 
 def leased(lease: Callable[[int], Any], nbytes: int) -> Any:
@@ -341,6 +359,9 @@ class PendingBatch:
         """See `RunnableBatch.inputs`."""
         batch = self._inputs()
         batch.handles = list(self.handles)
+        if self.handles[0].sequence is not None:
+            for handle in self.handles:
+                handle.sequence.begun = True
         self._chunks = batch.emit = chunk_sender(self._spec, self.handles, self._queue)
         self._arrays = arrays_of(batch)
         self._references = aliasing_check.counts(self._arrays)

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from ksrv._native.queue import request_queue as native
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.batch import arrays_of
 from ksrv.engine.batches.split import split
 from ksrv.engine.instances.instance import Instance
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.validation import RequestValidator
+from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, InferResponse
 from ksrv.spec import ModelSpec
@@ -20,6 +22,7 @@ def run_joined(
     validator: RequestValidator,
     instance: Instance,
     requests: Sequence[InferRequest],
+    sequences: SequenceTable | None = None,
 ) -> list[Answer]:
     """Run requests that arrive together, in the batches that a busy instance would take.
 
@@ -28,6 +31,7 @@ def run_joined(
         validator: The model's checks.
         instance: Runs the batches, on the calling thread.
         requests: The requests; where the model has no `batching:`, each is a batch of its own.
+        sequences: The model's open sequences, or None where it serves none.
 
     Returns:
         The answer of each request.
@@ -37,23 +41,35 @@ def run_joined(
     for index, request in enumerate(requests):
         try:
             rows, batch_key = validator.validate(request)
-            handles.append((index, QueuedRequest(request, rows, batch_key)))
+            handle = QueuedRequest(request, rows, batch_key)
+            if sequences is not None:
+                sequences.push(handle, lambda _: native.OK)
+            handles.append((index, handle))
         except KsrvError as error:
             answers[index] = error
     for group in _groups(handles, spec.max_batch_size):
         for index, answer in _run(spec, instance, group):
             answers[index] = answer
+        if sequences is not None:
+            for _, handle in group:
+                sequences.request_ended(handle)
     return [answer for answer in answers if answer is not None]
 
 
 def _groups(
     handles: Sequence[tuple[int, QueuedRequest]], most: int
 ) -> Iterator[list[tuple[int, QueuedRequest]]]:
-    """Yield the requests of each batch: of one key, one after the other, as far as they fit."""
+    """Yield the requests of each batch: of one key, one after the other, as far as they fit.
+
+    Two requests of a sequence are in different batches.
+    """
     group: list[tuple[int, QueuedRequest]] = []
     for index, handle in handles:
         rows = sum(one.rows for _, one in group) + handle.rows
-        if group and (rows > most or handle.batch_key != group[0][1].batch_key):
+        follows = handle.sequence is not None and any(
+            one.sequence is handle.sequence for _, one in group
+        )
+        if group and (rows > most or handle.batch_key != group[0][1].batch_key or follows):
             yield group
             group = []
         group.append((index, handle))

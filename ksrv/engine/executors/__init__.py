@@ -5,7 +5,7 @@ this protocol; batches go in as arrays over blocks and come back the same way, s
 of executor needs no change elsewhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ksrv._native.ipc.batch_ring import WorkerRing
@@ -79,6 +79,13 @@ class Executor(Protocol):
             DeadlineExceeded: The deadline passed. A process is then killed: `alive` is false and
                 `start` replaces it.
             KsrvError: The handler failed the whole batch.
+        """
+
+    def end_sequences(self, numbers: Sequence[int]) -> None:
+        """Drop the handler's state of sequences whose last request has ended; this never waits.
+
+        Args:
+            numbers: Of the sequences.
         """
 
     def on_death(self, callback: Callable[[str], None]) -> None:

@@ -237,8 +237,12 @@ class Child:
         frame = self._link.receive()
         if frame.kind == MessageType.CLOSE:
             return False
+        if frame.kind == MessageType.END_SEQUENCES:
+            note = messages.load(messages.NumbersMessage, frame.payload, frame.lenient)
+            runner.sequences.end(note.numbers)
+            return True
         if frame.kind != MessageType.RUN:
-            raise ChannelError(f"a message was {frame.kind}, not RUN or CLOSE")
+            raise ChannelError(f"a message was {frame.kind}, not RUN, END_SEQUENCES or CLOSE")
         try:
             self._run(runner, frame)
         except SystemExit:

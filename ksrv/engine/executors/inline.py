@@ -1,7 +1,7 @@
 """The inline executor: the handler runs in this process, on the thread that calls `run`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed, KsrvError
@@ -117,6 +117,11 @@ class InlineExecutor:
     def _note_lost(self, device: str) -> None:
         self._lost = device
         note_lost(device)
+
+    def end_sequences(self, numbers: Sequence[int]) -> None:
+        """See `Executor.end_sequences`."""
+        if self._runner is not None:
+            self._runner.sequences.end(numbers)
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """See `Executor.on_death`; there is no process that could die."""

@@ -29,6 +29,7 @@ from ksrv.request import (
     InferRequest,
     Parameter,
     RequestedOutput,
+    SequenceRequest,
     Tensor,
     TorchServeAnswer,
     TorchServeCall,
@@ -60,6 +61,7 @@ class MessageType(IntEnum):
     LISTENING = 4
     RESULT = 5
     ENDED = 6
+    END_SEQUENCES = 7
     LOADED = 16
     ANSWER = 17
     FAILED = 18
@@ -99,6 +101,7 @@ class RequestMessage(msgspec.Struct, array_like=True):
     input_parameters: dict[str, dict[str, Parameter]] = {}
     output_parameters: dict[str, dict[str, Parameter]] = {}
     torchserve: TorchServeCall | None = None
+    sequence: SequenceRequest | None = None
 
 
 class RunMessage(msgspec.Struct, omit_defaults=True):
@@ -114,7 +117,9 @@ class RunMessage(msgspec.Struct, omit_defaults=True):
 
 
 class NumbersMessage(msgspec.Struct):
-    """Of LOOK, which of the handler's calls are asked about; of ENDED, those whose result is there."""
+    """Of LOOK, the calls of the handler that are asked about; of ENDED, those whose result is there; of
+    END_SEQUENCES, the sequences whose state is to go.
+    """
 
     numbers: list[int]
 
@@ -305,6 +310,7 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
                 {name: dict(own) for name, own in request.input_parameters.items()},
                 {name: dict(own) for name, own in request.output_parameters.items()},
                 request.torchserve,
+                request.sequence,
             )
             for request in batch.requests
         ],
@@ -355,6 +361,7 @@ def unpack_batch(
                 request.input_parameters,
                 request.output_parameters,
                 request.torchserve,
+                request.sequence,
             )
             for request in note.requests
         ],

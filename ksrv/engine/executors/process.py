@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ksrv._native.dispatch.batch_dispatcher import DispatchedBatch
@@ -84,6 +85,7 @@ class ProcessExecutor:
         self._link: Link | None = None
         self._ring: WorkerRing | None = None
         self._sequence = 0
+        self._ended_sequences: deque[int] = deque()
         self._loaded = False
         self._spec: ModelSpec | None = None
 
@@ -102,9 +104,33 @@ class ProcessExecutor:
     @property
     def ring(self) -> WorkerRing | None:
         """The memory for batches of the process that lives; None before it has loaded the handler."""
-        # Calls to other models come over the channel, to the thread that waits for the answer.
-        calls = self._spec is not None and self._spec.calls_models
-        return self._ring if self.alive and not calls else None
+        # Calls to other models come over the channel, to the thread that waits for the answer. The channel
+        # also keeps what is said of sequences in order.
+        spec = self._spec
+        apart = spec is not None and (spec.calls_models or spec.sequences is not None)
+        return self._ring if self.alive and not apart else None
+
+    def end_sequences(self, numbers: Sequence[int]) -> None:
+        """Have the process drop the state of sequences; see `Executor.end_sequences`."""
+        self._ended_sequences.extend(numbers)
+        # The thread that runs a batch tells the process before the next one.
+        if self._lock.acquire(blocking=False):
+            try:
+                if self.alive and self._link is not None:
+                    self._tell_ended_sequences(self._link)
+            except (ChannelClosed, BlockingIOError):
+                pass  # it ended, or it is told before the next batch
+            finally:
+                self._lock.release()
+
+    def _tell_ended_sequences(self, link: Link) -> None:
+        """Send what `end_sequences` was told; the caller holds the lock."""
+        numbers = list(self._ended_sequences)
+        if numbers:
+            payload, lenient = messages.dump(messages.NumbersMessage(numbers))
+            link.send(MessageType.END_SEQUENCES, payload, lenient=lenient, wait=False)
+            for _ in numbers:
+                self._ended_sequences.popleft()
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
@@ -249,6 +275,7 @@ class ProcessExecutor:
             self._backoff.served()
             self._sequence += 1
             try:
+                self._tell_ended_sequences(link)
                 link.send(
                     MessageType.RUN,
                     payload,

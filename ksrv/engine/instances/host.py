@@ -6,6 +6,7 @@ from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
 from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import Overloaded
 from ksrv.images.preparer import ImagePreparer
 from ksrv.source import ModelConfig
@@ -20,6 +21,7 @@ class InstanceHost(Protocol):
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
+        sequences: The open sequences, or None where the model serves none.
         stats: Counts requests that no instance has run.
     """
 
@@ -32,6 +34,7 @@ class InstanceHost(Protocol):
     run_timeout_ns: int
     delay_ns: int
     runs_inline: bool
+    sequences: SequenceTable | None
     stats: Stats
 
     def new_batch(self, room: int = 0) -> PendingBatch:

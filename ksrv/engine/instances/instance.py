@@ -18,7 +18,7 @@ that is not plain.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
@@ -193,6 +193,7 @@ class Instance(BatchRunner):
             self._host.instance_lost(
                 f"its instance {self.number} ended with {type(error).__name__}; the log says where"
             )
+            self._lose_sequences("the instance that had it has ended")
         finally:
             self._leave_ring()
             wake_waiters()
@@ -380,9 +381,20 @@ class Instance(BatchRunner):
                 self._host.requeue(again)
         return None
 
-    def _note_death(self, _reason: str) -> None:
+    def _note_death(self, reason: str) -> None:
+        self._lose_sequences(reason)
         self._restarts.note_death()
         self.queue.nudge(self.slot)
+
+    # ---- sequences --------------------------------------------------------------------------
+
+    def end_sequences(self, numbers: Sequence[int]) -> None:
+        """Have the handler's state of sequences dropped; see `Executor.end_sequences`."""
+        self.executor.end_sequences(numbers)
+
+    def _lose_sequences(self, reason: str) -> None:
+        if self._host.sequences is not None:
+            self._host.sequences.lose(self.slot, reason)
 
 
 def _told(error: BaseException) -> Exception:

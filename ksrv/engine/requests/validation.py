@@ -58,6 +58,7 @@ class RequestValidator:
         spec: The version's description, completed by its loader.
         images: How the images of each image input are prepared, by input name.
         split: Whether a request with more rows than a batch may be split.
+        apart: Whether images that take long are decoded on a thread of their own.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class RequestValidator:
         images: dict[str, ImagePreparer] | None = None,
         *,
         split: bool = False,
+        apart: bool = True,
     ) -> None:
         self.spec = spec
         self.split = split
+        self._apart = apart
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
         self._outputs = {entry.name for entry in spec.outputs}
@@ -115,7 +118,7 @@ class RequestValidator:
                 f"the request has {rows} rows, above the {show_limit('max_batch_size', most)} of "
                 f"the model {self.spec.name}"
             )
-        if decode_ns >= DECODED_APART_NS:
+        if decode_ns >= DECODED_APART_NS and self._apart:
             return Validated(rows, next(self._next_apart))
         return Validated(rows, self._group(request, shapes))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.batch_argument import ARGUMENT
+from ksrv.handlers.batch_argument import READ
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.handlers.loading import HandleFunctionHandler, InferenceFunctionHandler
@@ -75,7 +75,7 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
         hint = _tensor_type(parameter.annotation, function)
         if hint is not None:
             found[name] = hint
-        elif parameter.default is parameter.empty and name != ARGUMENT:
+        elif parameter.default is parameter.empty and name not in READ:
             bare.append(name)
     if found and bare:
         raise HandlerError(

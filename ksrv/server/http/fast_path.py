@@ -162,8 +162,10 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         limits: Bounds for the parser.
     """
     late = late_answer(model)
-    no_route = model.limits_rate or model.cache is not None or model.spec.concurrency > 1
-    if no_route or late is None or model.spec.accepts_any_inputs:
+    spec = model.spec
+    no_route = model.limits_rate or model.cache is not None or spec.concurrency > 1
+    no_route = no_route or spec.sequences is not None or spec.accepts_any_inputs
+    if no_route or late is None:
         return None
     try:
         return ModelEndpoint(

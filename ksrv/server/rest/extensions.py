@@ -6,6 +6,7 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "classification",
+    "sequence",
     "model_repository",
     "model_configuration",
     "statistics",

@@ -155,7 +155,8 @@ class Service:
         repository = configured_repository(settings, defaults)
         if settings.trace == "otlp":
             tracing.start()
-        self._engine = Engine(repository, engine_settings(settings, EngineSettings))
+        workers = self._table.target_count
+        self._engine = Engine(repository, engine_settings(settings, EngineSettings, workers))
         peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         self._peers = peers
         statistics = ServerStatistics(self._engine, peers, self._table)
@@ -351,12 +352,13 @@ class Service:
         tracing.stop()
 
 
-def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
+def engine_settings(settings: ServerSettings, kind: type[Any], workers: int = 1) -> Any:
     """Return the engine's part of the settings.
 
     Args:
         settings: The server's settings.
         kind: The engine's settings class.
+        workers: How many workers gunicorn was told to start.
     """
     return kind(
         limits=settings.limits,
@@ -366,4 +368,5 @@ def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
         model_control=settings.model_control,
         drain_seconds=settings.stop_timeout,
         debug=settings.debug,
+        workers=max(workers, settings.workers),
     )

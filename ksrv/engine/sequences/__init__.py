@@ -1,0 +1,1 @@
+"""Sequences: requests that belong together, and the instances that have their state."""

@@ -1,0 +1,98 @@
+"""One open sequence, and what a request says of its own."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from ksrv._native.queue.request_handle import SequenceOrder
+from ksrv.errors import InvalidRequest, SequenceEnded, quote
+from ksrv.request import Parameter, SequenceRequest
+
+SequenceId: TypeAlias = int | str
+
+LONGEST_ID = 128
+"""The bytes of a text that names a sequence; Triton's bound."""
+LARGEST_ID = 2**64 - 1
+PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
+
+
+class OpenSequence:
+    """A sequence that an instance has state for, or will have.
+
+    Args:
+        name: The client's id.
+        number: Tells it apart from every other sequence of the model, also of the same id.
+        slot: The slot of its instance.
+
+    Attributes:
+        id: The client's id.
+        number: As given.
+        order: The order of its requests.
+        requests: Its requests that have not ended.
+        begun: Whether its first request has reached the handler.
+        last: Whether no further request may come.
+        ended: Why it has ended before its time, or None.
+    """
+
+    __slots__ = ("begun", "ended", "id", "last", "number", "order", "requests")
+
+    def __init__(self, name: SequenceId, number: int, slot: int) -> None:
+        self.id = name
+        self.number = number
+        self.order = SequenceOrder(slot)
+        self.requests = 0
+        self.begun = False
+        self.last = False
+        self.ended: SequenceEnded | None = None
+
+    def refusal(self, request: SequenceRequest) -> SequenceEnded | None:
+        """Return why a request cannot be run, once the requests before it have ended; else None.
+
+        Args:
+            request: What the request says of the sequence.
+        """
+        if self.ended is not None:
+            return self.ended
+        if self.begun or request.start:
+            return None
+        return SequenceEnded(
+            f"the sequence {shown(self.id)} has not begun: its first request was not run; begin it anew with "
+            f"'sequence_start'"
+        )
+
+
+def shown(name: SequenceId) -> str:
+    """Return the id of a sequence as errors show it."""
+    return quote(name) if isinstance(name, str) else str(name)
+
+
+def read_parameters(
+    model: str, parameters: Mapping[str, Parameter]
+) -> tuple[SequenceId, bool, bool]:
+    """Return the sequence of a request, and whether the request is its first and its last.
+
+    Args:
+        model: The model's name.
+        parameters: The request's parameters.
+
+    Raises:
+        InvalidRequest: The request names no sequence, or a value is not what it must be.
+    """
+    name, *flags = (parameters.get(key) for key in PARAMETERS)
+    if name is None or name == 0 or name == "":
+        raise InvalidRequest(
+            f"the model {model} serves sequences: a request needs the parameter 'sequence_id', a number above 0 "
+            f"or a text"
+        )
+    wrong = ""
+    if isinstance(name, str):
+        if len(name.encode("utf-8", "surrogatepass")) > LONGEST_ID:
+            wrong = f"at most {LONGEST_ID} bytes of text"
+    elif isinstance(name, (bool, float)) or not 0 < name <= LARGEST_ID:
+        wrong = f"a number from 1 to {LARGEST_ID} or a text"
+    if wrong:
+        raise InvalidRequest(f"the request: 'sequence_id' must be {wrong}, not {quote(name)}")
+    for key, flag in zip(PARAMETERS[1:], flags, strict=True):
+        if not isinstance(flag, bool | None):
+            raise InvalidRequest(f"the request: '{key}' must be true or false, not {quote(flag)}")
+    assert not isinstance(name, float), "a float is no id"
+    return name, bool(flags[0]), bool(flags[1])

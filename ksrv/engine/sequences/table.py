@@ -1,0 +1,265 @@
+"""The open sequences of a model version: who has their state, how many there are, when they end.
+
+A sequence begins with a request that says so, on the instance with the fewest, and stays there. The native
+queue keeps the order of its requests and gives them to that instance alone. It ends with the request that
+says so, after a time without requests, with its handler process, or with the model version.
+"""
+
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from ksrv._native.queue import request_queue as native
+from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.sequences.sequence import OpenSequence, SequenceId, read_parameters, shown
+from ksrv.errors import InvalidRequest, Overloaded, SequenceEnded
+from ksrv.limits import show_limit
+from ksrv.request import SequenceRequest
+from ksrv.spec import SequenceLimits
+
+Ending: TypeAlias = Literal["end", "start", "idle_timeout", "not_run", "process", "reload"]
+"""Why a sequence ended: its last request, another first one, no request, a first request that was not run, its
+process, another version."""
+
+ENDINGS: tuple[Ending, ...] = ("end", "start", "idle_timeout", "not_run", "process", "reload")
+MILLISECOND = 1_000_000
+
+
+class SequenceInstance(Protocol):
+    """An instance, as far as sequences are its own."""
+
+    @property
+    def slot(self) -> int:
+        """Its slot of the queue."""
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be expected to run a batch."""
+
+    def end_sequences(self, numbers: Sequence[int]) -> None:
+        """Drop the state of sequences; this never waits for a batch."""
+
+
+class SequenceTable:
+    """The open sequences of a model version.
+
+    Args:
+        model: The model's name.
+        limits: How many may be open, and how long one may be idle.
+        instances: The instances.
+
+    Attributes:
+        ended: How many sequences have ended, by reason.
+    """
+
+    def __init__(
+        self, model: str, limits: SequenceLimits, instances: Sequence[SequenceInstance]
+    ) -> None:
+        self._model = model
+        self._limits = limits
+        self._instances = {one.slot: one for one in instances}
+        self._changed = threading.Condition(threading.Lock())
+        self._numbers = itertools.count(1)
+        self._open: dict[SequenceId, OpenSequence] = {}
+        self._counts = dict.fromkeys(self._instances, 0)  # of the open ones, by slot
+        # Those without a request under way and the times at which they end, the first one first.
+        self._idle: OrderedDict[OpenSequence, int] = OrderedDict()
+        self._forgotten: OrderedDict[SequenceId, SequenceEnded] = OrderedDict()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.ended: dict[str, int] = dict.fromkeys(ENDINGS, 0)
+
+    @property
+    def open(self) -> int:
+        """How many sequences are open."""
+        return len(self._open)
+
+    def push(self, handle: QueuedRequest, push: Callable[[QueuedRequest], int]) -> int:
+        """Push a request as the next of its sequence.
+
+        Args:
+            handle: The request; nothing was added to it yet.
+            push: Pushes it; requests are pushed in the order in which they are found right.
+
+        Returns:
+            What `push` returned. Unless that is a refusal, the sequence has gone on.
+
+        Raises:
+            InvalidRequest: The request names no open sequence, and does not begin one.
+            SequenceEnded: Its sequence has ended before its time.
+            Overloaded: It begins a sequence, and too many are open.
+        """
+        request = handle.request
+        name, start, end = read_parameters(self._model, request.parameters)
+        replaced = None
+        with self._changed:
+            known = self._open.get(name)
+            sequence = self._new(name, known) if start else self._known(name, known)
+            request.sequence = SequenceRequest(sequence.number, name, start, end)
+            handle.follow(sequence.order, sequence)
+            handle.add_done_callback(self.request_ended)
+            pushed = push(handle)
+            if pushed > native.OK:
+                return pushed
+            if start:
+                self._forgotten.pop(name, None)
+                if known is not None:
+                    self._end(known, "start")
+                    replaced = None if known.requests else known
+                self._open[name] = sequence
+                self._counts[sequence.order.slot] += 1
+            sequence.requests += 1
+            self._idle.pop(sequence, None)
+            if end:
+                self._end(sequence, "end")
+        if replaced is not None:
+            self._drop([replaced])
+        return pushed
+
+    def request_ended(self, handle: QueuedRequest) -> None:
+        """Note that a request has ended: called by its handle.
+
+        Args:
+            handle: The request.
+        """
+        sequence: OpenSequence = handle.sequence
+        with self._changed:
+            sequence.requests -= 1
+            if sequence.requests:
+                return
+            if not (sequence.last or sequence.begun):
+                self._end(sequence, "not_run")
+            if not sequence.last:
+                self._idle[sequence] = (
+                    time.monotonic_ns() + self._limits.idle_timeout_ms * MILLISECOND
+                )
+                if len(self._idle) == 1:
+                    self._watch()
+                return
+        self._drop([sequence])
+
+    def lose(self, slot: int, reason: str) -> None:
+        """End the sequences whose state is gone with a handler process.
+
+        Args:
+            slot: The slot of the instance.
+            reason: What happened to the process.
+        """
+        with self._changed:
+            lost = [one for one in self._open.values() if one.order.slot == slot and one.begun]
+            for sequence in lost:
+                self._end(sequence, "process", f"its state is gone: {reason}")
+        self._drop(lost)
+
+    def follow(self, old: "SequenceTable") -> None:
+        """Tell clients of sequences that were open in a version which this one replaces.
+
+        Args:
+            old: Its sequences.
+        """
+        with old._changed:
+            names = list(old._open)
+            self.ended = old.ended
+        with self._changed:
+            for name in names:
+                self._forget(name, "the model was loaded anew")
+
+    def close(self) -> None:
+        """End the sequences that are still open, and time no further."""
+        with self._changed:
+            self._closed = True
+            for sequence in list(self._open.values()):
+                self._end(sequence, "reload", "the model is being unloaded")
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    # ---- beginning and ending; the caller holds the lock ----------------------------------------
+
+    def _new(self, name: SequenceId, known: OpenSequence | None) -> OpenSequence:
+        most = self._limits.max
+        if known is None and len(self._open) >= most:
+            raise Overloaded(
+                f"the model {self._model} has {len(self._open)} open sequences: "
+                f"{show_limit('sequences.max', most)}",
+                "sequences_full",
+            )
+        slot = min(
+            self._counts,
+            key=lambda one: (not self._instances[one].available, self._counts[one]),
+        )
+        return OpenSequence(name, next(self._numbers), slot)
+
+    def _known(self, name: SequenceId, known: OpenSequence | None) -> OpenSequence:
+        if known is not None:
+            return known
+        forgotten = self._forgotten.get(name)
+        if forgotten is not None:
+            raise forgotten.with_traceback(None)
+        raise InvalidRequest(
+            f"the model {self._model} has no open sequence {shown(name)}: the first request of a sequence needs "
+            f"the parameter 'sequence_start'"
+        )
+
+    def _end(self, sequence: OpenSequence, ending: Ending, why: str = "") -> None:
+        """Let no further request come; its state is dropped when those under way have ended."""
+        sequence.last = True
+        self._idle.pop(sequence, None)
+        if self._open.get(sequence.id) is sequence:
+            del self._open[sequence.id]
+            self._counts[sequence.order.slot] -= 1
+        self.ended[ending] += 1
+        if why:
+            sequence.ended = self._forget(sequence.id, why)
+
+    def _forget(self, name: SequenceId, why: str) -> SequenceEnded:
+        error = SequenceEnded(
+            f"the sequence {shown(name)} of the model {self._model} has ended: {why}; begin it anew with "
+            f"'sequence_start'"
+        )
+        self._forgotten[name] = error
+        self._forgotten.move_to_end(name)
+        while len(self._forgotten) > self._limits.max:
+            self._forgotten.popitem(last=False)
+        return error
+
+    def _drop(self, sequences: Sequence[OpenSequence]) -> None:
+        """Free the state of sequences; the caller does not hold the lock."""
+        by_slot: dict[int, list[int]] = {}
+        for sequence in sequences:
+            by_slot.setdefault(sequence.order.slot, []).append(sequence.number)
+        for slot, numbers in by_slot.items():
+            self._instances[slot].end_sequences(numbers)
+
+    # ---- time-outs ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if self._thread is None and not self._closed:
+            name = f"ksrv-sequences-{self._model}"
+            self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _live(self) -> None:
+        while True:
+            with self._changed:
+                ended = self._take_idle()
+                if not ended:
+                    if self._closed:
+                        return
+                    first = next(iter(self._idle.values()), None)
+                    wait = None if first is None else (first - time.monotonic_ns()) / 1e9
+                    self._changed.wait(None if wait is None else max(wait, 0.0))
+                    continue
+            self._drop(ended)
+
+    def _take_idle(self) -> list[OpenSequence]:
+        now = time.monotonic_ns()
+        ended = list(itertools.takewhile(lambda one: self._idle[one] <= now, self._idle))
+        limit = show_limit("sequences.idle_timeout_ms", self._limits.idle_timeout_ms)
+        for sequence in ended:
+            self._end(sequence, "idle_timeout", f"no request came for it in time: {limit}")
+        return ended

@@ -1,0 +1,75 @@
+"""The sequences whose requests a handler runs, and the state that it keeps for each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ksrv.errors import SequenceEnded, quote
+from ksrv.request import BatchInputs
+
+
+@dataclass(slots=True)
+class Sequence:
+    """The sequence of a row, as its handler sees it: `batch.sequences[row]`.
+
+    Rows of one request have the same one. A batch never has two requests of a sequence.
+
+    Attributes:
+        id: The client's id.
+        start: Whether this is the sequence's first request.
+        end: Whether this is the sequence's last request.
+        state: What the handler keeps from one request of the sequence to the next; empty at the start.
+    """
+
+    id: int | str = ""
+    start: bool = True
+    end: bool = True
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class SequenceStates:
+    """The states of the sequences that one handler object serves.
+
+    A state is made for the first request of a sequence, and let go of with the last one.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[int, dict[str, Any]] = {}
+
+    def of_batch(self, inputs: BatchInputs, failures: dict[int, Any]) -> list[Sequence]:
+        """Return the sequence of each row.
+
+        Args:
+            inputs: The batch. Requests without a sequence (those of a warm-up) get one of their own.
+            failures: Gets the error of a request whose state is not here, by the request's index.
+        """
+        found: list[Sequence] = []
+        for index, request in enumerate(inputs.requests):
+            part = request.sequence
+            sequence = Sequence()
+            if part is not None:
+                state = {} if part.start else self._states.get(part.number)
+                if state is None:
+                    failures[index] = SequenceEnded(
+                        f"the state of the sequence {quote(part.id)} is gone; begin it anew with 'sequence_start'"
+                    )
+                    state = {}
+                elif part.end:
+                    self._states.pop(part.number, None)
+                else:
+                    self._states[part.number] = state
+                sequence = Sequence(part.id, part.start, part.end, state)
+            found += [sequence] * request.rows
+        return found
+
+    def end(self, numbers: Iterable[int]) -> None:
+        """Let go of the states of sequences that have ended.
+
+        Args:
+            numbers: Of the sequences.
+        """
+        for number in numbers:
+            self._states.pop(number, None)
+
+    def __len__(self) -> int:
+        return len(self._states)

@@ -1,0 +1,210 @@
+"""The order of requests in sequences, whatever is cancelled, late or run at the same time."""
+
+import random
+import threading
+import time
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from ksrv.errors import KsrvError, SequenceEnded
+from ksrv.request import BatchOutputs
+from ksrv.source import Batching
+from ksrv.spec import SequenceLimits
+from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
+from tests.support.wait_until import wait_until
+
+
+class Recording(FunctionExecutor):
+    """Notes which requests of which sequences it ran, and whose state it still has."""
+
+    def __init__(self, one, pace):
+        super().__init__(one, self.note)
+        self.pace = pace
+        self.batches = []
+        self.states = set()
+        self.dropped = set()
+
+    def note(self, batch):
+        parts = [(one.sequence, one.id) for one in batch.requests]
+        for part, _ in parts:
+            if part is not None and part.start:
+                self.states.add(part.number)
+        self.batches.append(parts)
+        self.pace()
+        return BatchOutputs([tensor("y", batch.tensors["x"].data * 2)])
+
+    def end_sequences(self, numbers):
+        self.dropped.update(numbers)
+        self.states.difference_update(numbers)
+
+
+def recorded(pace, *, instances=1, queue_size=10_000, **settings):
+    executors = []
+
+    def make(one, number, threads):
+        executors.append(Recording(one, pace))
+        return executors[-1]
+
+    limits = SequenceLimits(**settings)
+    model = source(
+        sequences=limits,
+        instances=instances,
+        queue_size=queue_size,
+        batching=Batching(max_batch_size=4),
+    )
+    return engine(model, make=make), executors
+
+
+def asked(name, *, start=False, end=False, **fields):
+    parameters = {"sequence_id": name, "sequence_start": start, "sequence_end": end}
+    return request(parameters=parameters, **fields)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_events(seed):
+    rng = random.Random(seed)
+    made, executors = recorded(
+        lambda: time.sleep(rng.choice((0, 0, 0.0005))), instances=rng.choice((1, 2, 3)), max=50
+    )
+    handles = []
+    order = defaultdict(list)
+    lock = threading.Lock()
+
+    def client(number):
+        own = random.Random(1000 * seed + number)
+        name, first = number + 1, True
+        for step in range(40):
+            start = first or own.random() < 0.05
+            end = own.random() < 0.1
+            late = own.random() < 0.15
+            due = time.monotonic_ns() + own.randrange(10_000, 2_000_000) if late else None
+            one = asked(name, start=start, end=end, deadline_ns=due, id=f"{number} {step}")
+            try:
+                handle = made.submit(one, allow_inline=own.random() < 0.5)
+            except KsrvError:
+                first = True  # the deadline was over, or the sequence had ended
+                continue
+            first = end
+            with lock:
+                order[one.sequence.number].append((one.id, start))
+                handles.append(handle)
+            if own.random() < 0.1:
+                handle.cancel()
+            if own.random() < 0.5:
+                handle.join()
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    for handle in handles:
+        assert handle.join(time.monotonic_ns() + 60_000_000_000)
+
+    ran = defaultdict(list)
+    for place, executor in enumerate(executors):
+        for parts in executor.batches:
+            numbers = [part.number for part, _ in parts]
+            assert len(set(numbers)) == len(numbers), "a batch has two requests of a sequence"
+            for part, name in parts:
+                ran[part.number].append((place, name))
+    for number, found in ran.items():
+        assert len({place for place, _ in found}) == 1, "a sequence changed its instance"
+        pushed = [name for name, _ in order[number]]
+        places = [pushed.index(name) for _, name in found]
+        assert places == sorted(set(places)), "requests overtook each other, or ran twice"
+        assert places[0] == 0, "a sequence went on whose first request was not run"
+
+    table = made.find("m").sequences
+    wait_until(lambda: all(one.requests == 0 for one in table._open.values()))
+    still_open = {one.number for one in table._open.values()}
+    wait_until(lambda: set().union(*(one.states for one in executors)) == still_open)
+    assert len(order) == table.open + sum(table.ended.values())
+    made.close()
+
+
+def test_a_sequence_whose_first_request_was_not_run_has_not_begun():
+    hold = threading.Event()
+    made, [executor] = recorded(lambda: hold.wait(60))
+    busy = made.submit(asked("busy", start=True))
+    wait_until(lambda: executor.batches)
+    first = made.submit(asked("late", start=True))
+    second = made.submit(asked("late"))
+    assert first.cancel()
+    third = made.submit(asked("late"))
+    hold.set()
+    for one in (second, third):
+        with pytest.raises(SequenceEnded, match="its first request was not run"):
+            one.wait()
+    busy.wait()
+    table = made.find("m").sequences
+    wait_until(lambda: table.open == 1)
+    assert table.ended["not_run"] == 1
+    with pytest.raises(KsrvError, match="no open sequence 'late'"):
+        made.submit(asked("late"))
+    made.close()
+
+
+def test_a_full_queue_leaves_sequences_as_they_were():
+    hold = threading.Event()
+    made, [executor] = recorded(lambda: hold.wait(60), queue_size=2)
+    first = made.submit(asked("a", start=True))
+    wait_until(lambda: executor.batches)
+    waiting = [made.submit(asked("a")) for _ in range(2)]
+    table = made.find("m").sequences
+    for refused in (asked("a", end=True), asked("a", start=True), asked("b", start=True)):
+        with pytest.raises(KsrvError, match="the queue of the model m is full"):
+            made.submit(refused)
+    assert table.open == 1
+    hold.set()
+    for one in (first, *waiting):
+        one.wait()
+    made.infer(asked("a", end=True))
+    assert table.open == 0
+    made.close()
+
+
+def test_close_serves_what_was_accepted():
+    hold = threading.Event()
+    made, [executor] = recorded(lambda: hold.wait(60))
+    handles = [made.submit(asked("a", start=step == 0)) for step in range(5)]
+    wait_until(lambda: executor.batches)
+    closing = threading.Thread(target=made.close)
+    closing.start()
+    hold.set()
+    assert [np.asarray(one.wait().outputs[0].data)[0, 0] for one in handles] == [2.0] * 5
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+def test_close_fails_what_waits_behind_a_handler_that_hangs():
+    hold = threading.Event()
+    made, [executor] = recorded(lambda: hold.wait(60))
+    first = made.submit(asked("a", start=True))
+    wait_until(lambda: executor.batches)
+    held = [made.submit(asked("a")) for _ in range(3)]
+    made.close(timeout=0.05)
+    for one in held:
+        with pytest.raises(KsrvError, match="unloaded"):
+            one.wait()
+    hold.set()
+    assert first.join(time.monotonic_ns() + 60_000_000_000)
+
+
+def test_an_idle_sequence_is_dropped_and_a_busy_one_is_not():
+    hold = threading.Event()
+    made, [executor] = recorded(lambda: hold.wait(60), idle_timeout_ms=30)
+    busy = made.submit(asked("busy", start=True))
+    table = made.find("m").sequences
+    time.sleep(0.1)
+    assert table.open == 1
+    hold.set()
+    busy.wait()
+    wait_until(lambda: table.open == 0)
+    wait_until(lambda: not executor.states)
+    assert table.ended["idle_timeout"] == 1
+    with pytest.raises(SequenceEnded, match="no request came for it in time"):
+        made.submit(asked("busy"))
+    made.close()
