@@ -27,7 +27,7 @@ class Batch(Mapping[str, Array]):
         inputs: The batch that the engine assembled.
         nchw_inputs: The image inputs that the handler sees with channels first.
         put: Returns an array as a torch tensor on the handler's device.
-        send: Sends an intermediate answer of this batch.
+        send: Sends an intermediate answer of this batch, with the headers that are set so far.
 
     Attributes:
         names: The names of the inputs, in order.
@@ -47,7 +47,7 @@ class Batch(Mapping[str, Array]):
         inputs: BatchInputs,
         nchw_inputs: Container[str],
         put: Callable[[Array], Any],
-        send: Callable[[BatchInputs, Any], bool] | None = None,
+        send: Callable[[BatchInputs, Any, dict[int, dict[str, str]]], bool] | None = None,
     ) -> None:
         self.rows = inputs.rows
         self.requests: Sequence[BatchRequest] = inputs.requests
@@ -190,7 +190,9 @@ class Batch(Mapping[str, Array]):
         Raises:
             HandlerFailed: The outputs do not fit the batch or the declared outputs.
         """
-        return self._send is not None and self.listening() and self._send(self._inputs, outputs)
+        if self._send is None or not self.listening():
+            return False
+        return self._send(self._inputs, outputs, headers_so_far(self))
 
     def end(self, row: int) -> None:
         """End the stream of the request that owns a row, while the others of the batch go on.
@@ -245,3 +247,12 @@ class Batch(Mapping[str, Array]):
         if entry.name in self._nchw_inputs and entry.data.ndim == 4:
             return entry.data.transpose(0, 3, 1, 2)
         return entry.data
+
+
+def headers_so_far(batch: Batch) -> dict[int, dict[str, str]]:
+    """Return the response headers that a handler has set by now, by index in `batch.requests`.
+
+    Args:
+        batch: The batch.
+    """
+    return {request: dict(own) for request, own in batch.headers.items()}

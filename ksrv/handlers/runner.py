@@ -294,10 +294,10 @@ class Runner(StageRunner):
         """
         return self.device.lease(nbytes)
 
-    def _send(self, inputs: BatchInputs, result: Any) -> bool:
+    def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
         if inputs.emit is None:
             return False
-        inputs.emit(BatchOutputs(self.read_outputs(result, inputs)))
+        inputs.emit(BatchOutputs(self.read_outputs(result, inputs), headers=headers))
         return True
 
     def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:

@@ -97,7 +97,9 @@ class BatchStream:
             if self._emit is None:
                 self._joined.add(tensors, absent)
             elif only is None or only:
-                self._emit(BatchOutputs(tensors, only=only))
+                batch = self._batch()
+                headers = None if batch is None else headers_so_far(batch)
+                self._emit(BatchOutputs(tensors, headers=headers, only=only))
         return self._tell_ended()
 
     def _tell_ended(self) -> bool:

@@ -200,20 +200,27 @@ class Answer:
         message.set_close(response.should_close())
         status = response.status_code
         line = response.status.encode("latin-1")
-        lines = [f"{name}: {value}\r\n" for name, value in response.headers]
-        if response.chunked:
-            lines.insert(0, "Transfer-Encoding: chunked\r\n")
-        fields = "".join(lines).encode("latin-1")
         try:
             if self.is_stream:
-                self._stream(status, line, fields, chunked=response.chunked)
-            elif response._omits_body:
+                self._stream(status, line, chunked=response.chunked)
+                return
+            fields = self._fields()
+            if response._omits_body:
                 message.answer(status, line, fields, [])
             else:
                 length = response.response_length
                 message.answer(status, line, fields, list(_exactly(self._pieces, length)))
         finally:
             self._close()
+
+    def _fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
+        """Return the header fields; those that were chosen late replace others of their names."""
+        names = {name.lower() for name, _ in chosen}
+        given = [one for one in self._response.headers if one[0].lower() not in names]
+        lines = [f"{name}: {value}\r\n" for name, value in (*given, *chosen)]
+        if self._response.chunked:
+            lines.insert(0, "Transfer-Encoding: chunked\r\n")
+        return "".join(lines).encode("latin-1")
 
     def refuse(self) -> None:
         """Answer 503 in its place."""
@@ -236,7 +243,7 @@ class Answer:
         if close is not None:
             close()
 
-    def _stream(self, status: int, line: bytes, fields: bytes, *, chunked: bool) -> None:
+    def _stream(self, status: int, line: bytes, *, chunked: bool) -> None:
         message = self.message
         pieces = iter(self._pieces)
         try:
@@ -244,6 +251,7 @@ class Answer:
         except KsrvError as error:  # before the first byte
             self._refuse(error)
             return
+        fields = self._fields(getattr(self._pieces, "head_fields", ()))
         if not message.begin_stream(status, line, fields):
             return
         if not message.send(first, chunked=chunked):

@@ -18,6 +18,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.client_watch import LOOK_NS, ThreadWaiter
 from ksrv.server.http.received_body import MESSAGE
+from ksrv.server.rest.responses import usable_headers
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -79,6 +80,7 @@ class StreamedAnswer:
 
     Attributes:
         probe: Bytes that say nothing; the system of a client that has gone answers them with a reset.
+        head_fields: The headers that the handler chose before its first answer, once that is there.
 
     Raises:
         KsrvError: The request is not accepted.
@@ -96,6 +98,7 @@ class StreamedAnswer:
     ) -> None:
         self._events = content_type == EVENT_STREAM
         self.probe = b": \n\n" if self._events else b"\n"
+        self.head_fields: list[tuple[str, str]] = []
         self._sent_at = time.monotonic()
         self._render = render
         self._waiter = waiter
@@ -126,6 +129,8 @@ class StreamedAnswer:
         begun = False
         try:
             for responses in self._responses():
+                if responses and not begun:
+                    self.head_fields = usable_headers(responses[0].headers)
                 framed, error = self._rendered(responses)
                 if framed:
                     yield framed
@@ -201,6 +206,7 @@ class BegunAnswer:
             answer.close()
             raise
         self._begun = False
+        self.head_fields = answer.head_fields
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -230,11 +236,15 @@ def send_stream(
     Raises:
         KsrvError: The request failed before its first answer, where the server waits for it here.
     """
-    # The native server begins the answer with its first piece; others have no way back then.
-    pieces = answer if MESSAGE in environ else BegunAnswer(answer)
     resp.content_type = (
         f"{content_type}; charset=utf-8" if content_type == EVENT_STREAM else content_type
     )
     resp.set_header("Cache-Control", "no-cache")
     resp.set_header("X-Accel-Buffering", "no")  # nginx would collect the events
-    resp.stream = cast(Any, pieces)
+    if MESSAGE in environ:
+        resp.stream = cast(Any, answer)  # the native server begins the answer with its first piece
+        return
+    begun = BegunAnswer(answer)
+    for name, value in begun.head_fields:
+        resp.set_header(name, value)
+    resp.stream = cast(Any, begun)
