@@ -16,6 +16,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import InferenceError, quote
+from ksrv.handlers.batch import headers_so_far
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
 
 if TYPE_CHECKING:
