@@ -272,7 +272,7 @@ def _reset(end: socket.socket) -> None:
 def _run_in_processes(path: Path) -> None:
     """Have the models below a path that name no executor run in processes."""
     for file in [path] if path.suffix == ".yaml" else path.rglob("model.yaml"):
-        with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError):
+        with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError):
             text = file.read_text(encoding="utf-8")
             read = yaml.safe_load(text)
             if isinstance(read, dict) and "executor" not in read and not text.endswith("}\n"):

@@ -73,7 +73,8 @@ class Handler(BaseHandler):
 SETTINGS = VECTOR + "timeout_ms: 400\nwarmup: false\n"
 BATCHED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
 MODELS = {
-    "quick": SETTINGS,  # runs on the threads of the front ends once it is trusted
+    "quick": SETTINGS
+    + "executor: inline\n",  # runs on the threads of the front ends once it is trusted
     "joined": SETTINGS + BATCHED,
     "cold": SETTINGS + "instances: 2\n",  # runs on its instances' threads
     "apart": SETTINGS.replace("400", "20000") + "executor: process\n",

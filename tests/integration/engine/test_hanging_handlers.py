@@ -127,7 +127,7 @@ def in_the_handler(send) -> str:
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("hanging")
     for name, timeout in TIMEOUTS.items():
-        write_model(root, name, HANDLER, f"{TENSORS}timeout_ms: {timeout}\n")
+        write_model(root, name, HANDLER, f"{TENSORS}executor: inline\ntimeout_ms: {timeout}\n")
     with Server(root) as server:
         yield Served(server, root)
 

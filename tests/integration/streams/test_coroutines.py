@@ -42,6 +42,8 @@ async def handle(batch, context):
     return {"y": batch["x"]}
 """
 
+# A handler process runs one batch at a time.
+MANY = "executor: inline\nconcurrent_batches: 40\n"
 ROWS = """
 import asyncio
 
@@ -67,11 +69,11 @@ class Rows(BaseHandler):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    write_model(root, "meeting", MEETING, VECTOR + "warmup: false\nconcurrent_batches: 40\n")
-    write_model(root, "narrow", MEETING, VECTOR + "warmup: false\nconcurrent_batches: 2\n")
+    write_model(root, "meeting", MEETING, VECTOR + "warmup: false\n" + MANY)
+    write_model(root, "narrow", MEETING, VECTOR + "warmup: false\n" + MANY.replace("40", "2"))
     write_model(root, "handle", HANDLE, VECTOR)
     write_model(root, "rows", ROWS, TEXT + "batching: {max_batch_size: 4, max_delay_ms: 300}\n")
-    write_later(root, "later", "concurrent_batches: 40\n")
+    write_later(root, "later", MANY)
     with Server(root) as made:
         yield made
 

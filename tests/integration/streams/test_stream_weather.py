@@ -27,7 +27,7 @@ def server(tmp_path_factory, certificate):
     root = tmp_path_factory.mktemp("models")
     write_words(root)
     write_words(root, "words-process", "executor: process\n")
-    write_later(root)
+    write_later(root, yaml="executor: inline\n")  # a process is not told of a client that left
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text("good\n")
     key, cert = certificate

@@ -441,8 +441,10 @@ class Good:
             head, _, body = whole.partition(b"\r\n\r\n")
             headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
             connection = connection or self._connection()
+            began = time.monotonic()
             try:
                 connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+                sent = time.monotonic()
                 answer = connection.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
@@ -450,6 +452,8 @@ class Good:
                 connection.close()
                 connection = None
                 continue
+            if answer.status == 408 and sent - began >= SETTINGS["head_timeout"]:
+                continue  # on a busy machine this thread itself may be too slow
             if answer.status == 503:  # the budget is full for the moment, which is told at once
                 continue
             if answer.status != 200 or not content.endswith(rows(turn % 100 + 1).tobytes()):
