@@ -3,7 +3,8 @@
     python benchmarks/load/composition.py [--requests 300] [--rounds 7]
 
 One client, one connection. Told are the microseconds of the two calls together, of the one call to the
-handler that makes them, and the ratio of the medians; for handlers in the server and in processes.
+handler that makes them, and the ratio of the medians; for handlers in the server and in processes, and
+for an ensemble of Triton's with the two as its steps.
 """
 
 import argparse
@@ -47,6 +48,14 @@ inputs: [{name: x, datatype: FP32, shape: [-1, 256]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 256]}]
 batching: {max_batch_size: 8}
 """
+ENSEMBLE = """platform: "ensemble" max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 256 }
+output { name: "y" data_type: TYPE_FP32 dims: 256 }
+ensemble_scheduling {
+  step { model_name: "first" input_map { key: "x" value: "x" } output_map { key: "y" value: "m" } }
+  step { model_name: "second" input_map { key: "x" value: "m" } output_map { key: "y" value: "y" } }
+}
+"""
 BODY = np.random.default_rng(0).standard_normal((1, 256), dtype=np.float32).tobytes()
 
 
@@ -58,6 +67,8 @@ def write_models(root: Path) -> None:
         chained = name in ("inline", "process")
         (folder / "handler.py").write_text(CHAIN if chained else HANDLER)
         (folder / "model.yaml").write_text(YAML + (f"executor: {name}\n" if chained else ""))
+    (root / "ensemble/1").mkdir(parents=True)
+    (root / "ensemble/config.pbtxt").write_text(ENSEMBLE)
 
 
 class Client:
@@ -104,6 +115,7 @@ def main() -> None:
                 "two calls": ("first", "second"),
                 "inline": ("inline",),
                 "process": ("process",),
+                "ensemble": ("ensemble",),
             }
             found: dict[str, list[float]] = {way: [] for way in ways}
             for way in ways:
