@@ -14,6 +14,7 @@ import numpy as np
 from ksrv.image_rules import default_image
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
+from ksrv.loaders.onnx_external import check_external_data
 from ksrv.request import Array
 from ksrv.source import OpenVinoOptions
 from ksrv.spec import Dimension, TensorSpec
@@ -127,8 +128,9 @@ def load(request: LoadRequest) -> LoadedModel:
 
 
 def _weights(path: Path, root: Path) -> Path | None:
-    """Return the `.bin` beside an IR, once both are known to be what they are called."""
+    """Return the `.bin` beside an IR, once the files are known to be what they are called."""
     if path.suffix != ".xml":
+        check_external_data(path, root)
         return None
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)

@@ -2,6 +2,7 @@
 
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 import requests
@@ -12,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server
 from tests.support.model_files.onnx_models import write_add_sub, write_graph, write_scale
 from tests.support.model_files.triton_repository import infer, write_folder
-from tests.support.models import write_model
+from tests.support.models import ECHO, write_model
 
 both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 
@@ -79,6 +80,17 @@ ensemble_scheduling {
 }
 """
 
+BITS = """
+platform: "ensemble" max_batch_size: 4
+input { name: "x" data_type: TYPE_BF16 dims: 2 } output { name: "y" data_type: TYPE_BF16 dims: 2 }
+output { name: "x_again" data_type: TYPE_BF16 dims: 2 }
+ensemble_scheduling {
+  step { model_name: "bits" input_map { key: "x" value: "x" } output_map { key: "y" value: "middle" } }
+  step { model_name: "bits" input_map { key: "x" value: "middle" } output_map { key: "y" value: "y" } }
+  step { model_name: "bits" input_map { key: "x" value: "x" } output_map { key: "y" value: "x_again" } }
+}
+"""
+
 
 @pytest.fixture(scope="module", params=["inline", "process"])
 def server(request, tmp_path_factory):
@@ -107,6 +119,9 @@ def server(request, tmp_path_factory):
         f"batching: {{max_batch_size: 8}}\nexecutor: {request.param}\n"
     )
     write_model(root, "choosy", CHOOSY, yaml)
+    bits = yaml.replace("FP32", "BF16").replace("-1, 4", "-1, 2")
+    write_model(root, "bits", ECHO, bits)
+    write_folder(root, "bits_twice", BITS)
     with Server(root) as running:
         yield running
 
@@ -139,6 +154,21 @@ def test_only_wanted_outputs_are_answered(module, server):
 def test_more_rows_than_the_ensemble_takes_are_refused(module, server):
     with pytest.raises(InferenceServerException, match=r"7 rows.*max_batch_size.*6"):
         infer(module, server, "diamond", {"IN": np.ones((7, 4), np.float32)})
+
+
+@both
+def test_bfloat16_stays_what_it_is(module, server):
+    values = np.array([[0.5, -3e38]], ml_dtypes.bfloat16)
+    tensor = module.InferInput("x", [1, 2], "BF16")
+    tensor.set_data_from_numpy(values)
+    address = server.http if module is tritonclient.http else server.grpc
+    client = module.InferenceServerClient(address)
+    answer = client.infer("bits_twice", [tensor])
+    client.close()
+    for name in ("y", "x_again"):
+        assert (
+            answer.as_numpy(name).astype(np.float32).tolist() == values.astype(np.float32).tolist()
+        )
 
 
 @both
@@ -175,3 +205,55 @@ def test_models_of_an_ensemble_join_its_requests_in_statistics(server):
     infer(tritonclient.http, server, "diamond", {"IN": np.ones((3, 4), np.float32)})
     after = requests.get(f"{server.url}/v2/models/by_three/stats").json()["model_stats"][0]
     assert after["inference_count"] == before["inference_count"] + 3
+
+
+SLOW = """
+import time
+
+from ksrv import BaseHandler
+
+
+class Slow(BaseHandler):
+    def inference(self, x):
+        time.sleep(0.6)
+        return {"y": x}
+"""
+
+
+def test_steps_behind_a_deadline_are_not_run(tmp_path):
+    write_model(
+        tmp_path,
+        "slow",
+        SLOW,
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]\nbatching: {max_batch_size: 8}\n"
+        "warmup: false\n",
+    )
+    write_scale(write_folder(tmp_path, "by_two", SCALE) / "1/model.onnx", 2)
+    write_folder(tmp_path, "late", GUARDED.replace("choosy", "slow"))
+    with Server(tmp_path) as running:
+        before = requests.get(f"{running.url}/v2/models/by_two/stats").json()["model_stats"][0]
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        body = {"inputs": [tensor], "parameters": {"timeout": 100_000}}
+        answer = requests.post(f"{running.url}/v2/models/late/infer", json=body)
+        assert answer.status_code == 504, answer.text
+        body.pop("parameters")
+        answer = requests.post(f"{running.url}/v2/models/late/infer", json=body)
+        assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
+        after = requests.get(f"{running.url}/v2/models/by_two/stats").json()["model_stats"][0]
+        assert after["inference_count"] == before["inference_count"] + 1
+
+
+def test_an_ensemble_of_a_model_that_is_unloaded_says_so(tmp_path):
+    write_scale(write_folder(tmp_path, "by_two", SCALE) / "1/model.onnx", 2)
+    write_scale(write_folder(tmp_path, "choosy", SCALE) / "1/model.onnx", 1)
+    write_folder(tmp_path, "guarded", GUARDED)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    with Server(tmp_path) as running:
+        url = f"{running.url}/v2/models/guarded/infer"
+        assert requests.post(url, json={"inputs": [tensor]}).status_code == 200
+        requests.post(f"{running.url}/v2/repository/models/by_two/unload").raise_for_status()
+        answer = requests.post(url, json={"inputs": [tensor]})
+        assert answer.status_code in (400, 404, 503) and "by_two" in answer.json()["error"]
+        requests.post(f"{running.url}/v2/repository/models/by_two/load").raise_for_status()
+        assert requests.post(url, json={"inputs": [tensor]}).status_code == 200

@@ -81,6 +81,25 @@ def test_weights_are_needed_whole_and_inside_of_the_folder(tmp_path):
         load(path)
 
 
+def test_an_onnx_file_names_no_data_outside_of_its_folder(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    from tests.support.model_files.onnx_models import write_scale as write_onnx
+
+    path = write_onnx(tmp_path / "model/m.onnx", 2)
+    loaded = load(path, openvino=OpenVinoOptions())
+    assert loaded.platform == "OpenVINO"
+    assert loaded.model(np.ones((1, 4), np.float32))["y"].tolist() == [[2] * 4]
+    model = onnx.load(path)
+    weights = model.graph.initializer[0]
+    weights.ClearField("raw_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="../secret.bin")
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelLoadError, match="leaves the model's folder"):
+        load(path, openvino=OpenVinoOptions())
+
+
 def test_tensors_come_from_the_file(tmp_path):
     x = parameter("x", [(1, 8), 3, (2, 9)], "i32")
     path = write_ir(tmp_path / "m.xml", [x], {"y": ops.convert(x, "f16")})
