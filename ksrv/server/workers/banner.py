@@ -232,7 +232,7 @@ def _seconds(nanoseconds: int) -> str:
 
 def _handler(model: "ModelVersion") -> str:
     config = model.config
-    if config.handler is None:
+    if config.handler is None or config.handler.startswith("ksrv."):  # of no file of the user's
         return model.spec.platform
     path, colon, name = config.handler.partition(":")
     return f"{PurePath(path).name}{colon}{name}"
