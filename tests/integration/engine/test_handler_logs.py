@@ -103,7 +103,7 @@ def test_the_logger_of_an_installed_module_names_the_model_that_it_serves(tmp_pa
         "beside.speak()", "pass"))  # fmt: skip
     folder = tmp_path / "models" / "cats"
     folder.mkdir(parents=True)
-    (folder / "model.yaml").write_text(f"handler: cat_handlers:Logs\n{VECTOR}")
+    (folder / "model.yaml").write_text(f"handler: cat_handlers:Logs\n{VECTOR}executor: inline\n")
     environment = {"PYTHONPATH": str(tmp_path)}
     with Server(tmp_path / "models", log_format="json", environment=environment) as server:
         said = [one for one in records(server) if one["message"] == "loading weights"]
