@@ -1,4 +1,4 @@
-"""ksrv's gRPC HTTP server under load, beside a plain grpcio server and beside grpcio alone.
+"""ksrv's gRPC server under load, beside a plain grpcio server and beside grpcio alone.
 
     python benchmarks/load/grpc_load.py [--rounds 5] [--seconds 1.0] [--json FILE] [W1] [W2] [W4]
 

@@ -94,7 +94,7 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
 cdef tuple DTYPES = DATATYPE_DTYPES
 cdef tuple NAMES = DATATYPE_NAMES
 
-cdef size_t MOST_PLANS = 256  # sizes of pictures; behind them all are asked for anew
+cdef size_t MOST_PLANS = 256  # sizes of pictures; a further size clears all plans
 
 
 cdef class DispatchedBatch:

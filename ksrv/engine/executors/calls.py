@@ -22,9 +22,9 @@ from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse
 MOST_CALLS = 1024
 """Calls of one batch whose results were not waited for."""
 LOOK_SECONDS = 0.005
-"""A look waits for so long for a call to end; others of the process wait for the link meanwhile."""
+"""How long a LOOK waits for a call to end; the process's other coroutines cannot use the link meanwhile."""
 PAUSE_SECONDS = 0.0005
-"""Between two looks, for others that wait for the link."""
+"""The pause between two LOOKs, in which other coroutines may use the link."""
 
 
 class HandlerCalls:

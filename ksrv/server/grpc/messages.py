@@ -10,8 +10,8 @@ message here has; what cannot be inflated is taken as it came.
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits, show_limit
-from ksrv.server.http.body import COMPRESSED_STEP, inflated
 from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.compression import COMPRESSED_STEP, inflated
 
 _GZIP = b"\x1f\x8b\x08"
 _ZLIB = b"\x78"

@@ -12,7 +12,6 @@ into an answer, or the client would see two.
 
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,27 +19,23 @@ from typing import Any
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
+from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
+from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated
 from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
 from ksrv.server.threaded.transfer_rate import begin_transfer
 
 ALIGNMENT = 64
 STEP = MIB
-COMPRESSED_STEP = 64 * 1024
 COMPRESSION_OVERHEAD = 1024
 COUNTED_STEP = 64 * 1024
 COUNTED_STEP_MOST = 8 * MIB
 """Between these a step of a body is as long as what has come of it already."""
 
-UNRATED_INFLATION = MIB
-"""Inflated bytes below which the ratio is not looked at: small bodies of zeros are honest."""
-
 DIGITS = re.compile(r"[0-9]{1,18}")
-_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 Environ = dict[str, Any]
 Read = Callable[[int], bytes]
@@ -176,59 +171,6 @@ def _pieces(read: Read, length: int | None, step: int, most: int) -> Iterator[by
         yield piece
 
 
-def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator[bytes]:
-    """Yield what a compressed body inflates to, a bounded piece at a time.
-
-    Args:
-        pieces: The body as it came; the ratio is looked at behind each piece.
-        encoding: "gzip", "x-gzip" or "deflate".
-        limits: The bound on the ratio.
-
-    Raises:
-        BodyTooLarge: It inflates to more than the ratio allows.
-        InvalidRequest: It is corrupt, ends early, or goes on behind its end.
-    """
-    machine = zlib.decompressobj(_WINDOW_BITS[encoding])
-    received = inflated = 0
-    for piece in pieces:
-        received += len(piece)
-        rest = piece
-        while rest and not machine.eof:
-            try:
-                out = machine.decompress(rest, STEP)
-            except zlib.error as error:
-                raise InvalidRequest(f"the {encoding} body is corrupt: {error}") from error
-            rest = machine.unconsumed_tail
-            inflated += len(out)
-            allowed = max(UNRATED_INFLATION, received * limits.inflate_ratio)
-            if inflated > allowed:
-                raise BodyTooLarge(
-                    f"the {encoding} body inflates above the "
-                    f"{show_limit('inflate_ratio', limits.inflate_ratio)}: {received} bytes became "
-                    f"{inflated}"
-                )
-            yield out
-        if machine.eof and (rest or machine.unused_data):
-            raise InvalidRequest(f"the {encoding} body goes on behind the end of its stream")
-    if not machine.eof:
-        raise InvalidRequest(f"the {encoding} body ends before its stream does")
-    yield machine.flush()
-
-
-def _encoding(environ: Environ, allowed: bool) -> str:
-    encoding = str(environ.get("HTTP_CONTENT_ENCODING", "")).strip().lower() or "identity"
-    if encoding == "identity":
-        return encoding
-    if encoding in _WINDOW_BITS and allowed:
-        return encoding
-    accepted = (
-        "identity, gzip or deflate" if allowed else "identity only (setting 'decompress_requests')"
-    )
-    raise UnsupportedEncoding(
-        f"Content-Encoding {quote(encoding)} is not supported; expected {accepted}"
-    )
-
-
 def _received(
     message: AppMessage,
     limits: Limits,
@@ -290,7 +232,7 @@ def read_body(
         Overloaded: The bytes in flight are at their bound.
         UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
     """
-    encoding = _encoding(environ, decompress)
+    encoding = content_encoding(str(environ.get("HTTP_CONTENT_ENCODING", "")), decompress)
     length = content_length(environ)
     if length is not None and length > limits.body:
         raise BodyTooLarge(

@@ -6,7 +6,6 @@ as slices with a Content-Length, because WSGI takes nothing but bytes.
 
 import logging
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast
@@ -20,6 +19,7 @@ from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
 from ksrv.server.http.byte_budget import hold_answer
+from ksrv.server.http.compression import chosen_encoding, compressed
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.threaded.transfer_rate import begin_transfer
 
@@ -127,27 +127,6 @@ def _slices(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
             yield bytes(view[start : start + JOINED])
 
 
-def _compressed(pieces: Iterable[bytes], window_bits: int) -> Iterator[bytes]:
-    machine = zlib.compressobj(1, zlib.DEFLATED, window_bits)
-    for piece in pieces:
-        out = machine.compress(piece)
-        if out:
-            yield out
-    yield machine.flush()
-
-
-def chosen_encoding(accept: str | None) -> str | None:
-    """Return "gzip" or "deflate" if an `Accept-Encoding` header allows it, else None."""
-    weights: dict[str, float] = {}
-    for item in (accept or "").lower().split(","):
-        name, _, parameters = item.partition(";")
-        match = re.fullmatch(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*", parameters)
-        weights[name.strip()] = float(match[1]) if match else 1.0
-    offers = [(weights.get(name, weights.get("*", 0.0)), name) for name in ("gzip", "deflate")]
-    weight, name = max(offers, key=lambda offer: offer[0])
-    return name if weight > 0 else None
-
-
 class _Held:
     """The pieces of an answer, which holds its bytes of the budget until the server is done with it."""
 
@@ -191,7 +170,7 @@ def send_parts(
     if encoding is not None:
         resp.set_header("Content-Encoding", encoding)
         resp.set_header("Vary", "Accept-Encoding")
-        pieces = _compressed(_slices(parts), 31 if encoding == "gzip" else 15)
+        pieces = compressed(_slices(parts), encoding)
         if message:
             resp.data = b"".join(pieces)
             return

@@ -6,9 +6,9 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
 from ksrv.request import InferResponse
 from ksrv.server.http.byte_budget import SMALL_ANSWER
+from ksrv.server.http.compression import chosen_encoding
 from ksrv.server.rest.responses import (
     JOINED,
-    chosen_encoding,
     send_error,
     send_parts,
     server_timing,

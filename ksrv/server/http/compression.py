@@ -1,0 +1,110 @@
+"""gzip and deflate: bodies that are inflated within their limits, and answers that are compressed."""
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+
+from ksrv.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding, quote
+from ksrv.limits import MIB, Limits, show_limit
+
+COMPRESSED_STEP = 64 * 1024
+"""A compressed body is read in steps of so many bytes."""
+
+UNRATED_INFLATION = MIB
+"""Inflated bytes below which the ratio is not looked at: small bodies of zeros are honest."""
+
+_INFLATED_STEP = MIB
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+
+
+def content_encoding(given: str, allowed: bool) -> str:
+    """Return the encoding of a body, "identity" for none.
+
+    Args:
+        given: The `Content-Encoding` header, or "".
+        allowed: Whether compressed bodies are taken.
+
+    Raises:
+        UnsupportedEncoding: The encoding is unknown or not allowed.
+    """
+    encoding = given.strip().lower() or "identity"
+    if encoding == "identity":
+        return encoding
+    if encoding in _WINDOW_BITS and allowed:
+        return encoding
+    accepted = (
+        "identity, gzip or deflate" if allowed else "identity only (setting 'decompress_requests')"
+    )
+    raise UnsupportedEncoding(
+        f"Content-Encoding {quote(encoding)} is not supported; expected {accepted}"
+    )
+
+
+def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator[bytes]:
+    """Yield what a compressed body inflates to, a bounded piece at a time.
+
+    Args:
+        pieces: The body as it came; the ratio is looked at behind each piece.
+        encoding: "gzip", "x-gzip" or "deflate".
+        limits: The bound on the ratio.
+
+    Raises:
+        BodyTooLarge: It inflates to more than the ratio allows.
+        InvalidRequest: It is corrupt, ends early, or goes on behind its end.
+    """
+    machine = zlib.decompressobj(_WINDOW_BITS[encoding])
+    received = inflated = 0
+    for piece in pieces:
+        received += len(piece)
+        rest = piece
+        while rest and not machine.eof:
+            try:
+                out = machine.decompress(rest, _INFLATED_STEP)
+            except zlib.error as error:
+                raise InvalidRequest(f"the {encoding} body is corrupt: {error}") from error
+            rest = machine.unconsumed_tail
+            inflated += len(out)
+            allowed = max(UNRATED_INFLATION, received * limits.inflate_ratio)
+            if inflated > allowed:
+                raise BodyTooLarge(
+                    f"the {encoding} body inflates above the "
+                    f"{show_limit('inflate_ratio', limits.inflate_ratio)}: {received} bytes became "
+                    f"{inflated}"
+                )
+            yield out
+        if machine.eof and (rest or machine.unused_data):
+            raise InvalidRequest(f"the {encoding} body goes on behind the end of its stream")
+    if not machine.eof:
+        raise InvalidRequest(f"the {encoding} body ends before its stream does")
+    yield machine.flush()
+
+
+def compressed(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield what the pieces of an answer compress to.
+
+    Args:
+        pieces: The answer.
+        encoding: "gzip" or "deflate".
+    """
+    machine = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS[encoding])
+    for piece in pieces:
+        out = machine.compress(piece)
+        if out:
+            yield out
+    yield machine.flush()
+
+
+def chosen_encoding(accept: str | None) -> str | None:
+    """Return "gzip" or "deflate" if an `Accept-Encoding` header allows it, else None.
+
+    Args:
+        accept: The header.
+    """
+    weights: dict[str, float] = {}
+    for item in (accept or "").lower().split(","):
+        name, _, parameters = item.partition(";")
+        match = re.fullmatch(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*", parameters)
+        weights[name.strip()] = float(match[1]) if match else 1.0
+    offers = [(weights.get(name, weights.get("*", 0.0)), name) for name in ("gzip", "deflate")]
+    weight, name = max(offers, key=lambda offer: offer[0])
+    return name if weight > 0 else None
