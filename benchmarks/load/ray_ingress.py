@@ -80,7 +80,11 @@ def main() -> None:
         write_models(folder / "models")
         ingress = free_port()
         ray.init(
-            num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False
+            "local",
+            num_cpus=2,
+            object_store_memory=100 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
         )
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": ingress})
