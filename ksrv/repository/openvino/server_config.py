@@ -176,7 +176,9 @@ class _Model:
                 if getattr(keys, key) not in (None, {}, ""):
                     into[key] = reason
         if keys.stateful:
-            report.refused["stateful"] = "models with state are not served"
+            report.refused["stateful"] = (
+                "a model file keeps no state here; a handler with sequences: does"
+            )
         self._device(keys.target_device)
         properties, instances = self._properties(keys.plugin_config)
         shapes = self._shapes(keys.shape)

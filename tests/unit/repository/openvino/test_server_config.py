@@ -110,7 +110,7 @@ def test_a_mapping_file_renames_tensors(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"stateful": True}, "stateful: models with state are not served"),
+        ({"stateful": True}, "stateful: a model file keeps no state here"),
         ({"target_device": "GPU"}, "target_device: 'GPU'; OpenVINO's models run on the CPU"),
         ({"mean": "[1,2,3]"}, "mean: a model.yaml says it"),
         ({"custom_loader_options": {"loader_name": "x"}}, "custom_loader_options: "),

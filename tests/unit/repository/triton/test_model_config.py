@@ -89,7 +89,7 @@ def test_an_onnx_folder_with_external_data(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sequence_batching { }", "sequence_batching: sequences"),
+        ("sequence_batching { }", "sequence_batching: a model file keeps no state here"),
         ("batch_input { kind: X }", "batch_input:"),
         ('model_operations { op_library_filename: "x.so" }', "model_operations: libraries"),
         ("model_transaction_policy { decoupled: true }", "decoupled: one request has one answer"),
