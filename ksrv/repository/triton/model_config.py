@@ -4,7 +4,6 @@ Every key is applied, or named as ignored, or refused where serving without it w
 answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of models.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +12,14 @@ from msgspec.structs import replace
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.labels import LabelError, read_labels
 from ksrv.repository.report import Report
+from ksrv.repository.triton.backends import (
+    BACKENDS,
+    ENSEMBLE,
+    IGNORED,
+    PLATFORMS,
+    REFUSED,
+    Backend,
+)
 from ksrv.repository.triton.ensembles import read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
@@ -42,46 +49,6 @@ _OTHERS = "ksrv serves onnxruntime, pytorch (TorchScript), openvino and ensemble
 _NO_HANDLER = "what it does is written as a handler in ksrv (handler.py and model.yaml)"
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A backend of Triton's that ksrv stands in for.
-
-    Attributes:
-        name: Its name in config.pbtxt.
-        platform: The platform that Triton shows, or None for the loader's own.
-        file: The default name of the model file.
-    """
-
-    name: str
-    platform: str | None
-    file: str
-
-
-ENSEMBLE = Backend("ensemble", "ensemble", "")
-BACKENDS = {
-    "onnxruntime": Backend("onnxruntime", "onnxruntime_onnx", "model.onnx"),
-    "pytorch": Backend("pytorch", "pytorch_libtorch", "model.pt"),
-    "openvino": Backend("openvino", None, "model.xml"),
-}
-PLATFORMS = {
-    "onnxruntime_onnx": BACKENDS["onnxruntime"],
-    "pytorch_libtorch": BACKENDS["pytorch"],
-    "ensemble": ENSEMBLE,
-}
-REFUSED = {
-    "sequence_batching": "a model file keeps no state here; a handler with sequences: does",
-    "batch_input": "inputs that Triton makes of a batch are not made here",
-    "batch_output": "outputs that Triton scatters over a batch are not taken apart here",
-    "cc_model_filenames": "files for one kind of GPU are not chosen here",
-    "model_operations": "libraries of custom operators are not loaded",
-    "model_repository_agents": "agents that change a model before it is loaded are not run",
-}
-IGNORED = {
-    "optimization": "it changes speed alone, and ksrv leaves it to the runtime",
-    "model_warmup": "ksrv warms every batch size up by itself where the shapes are closed",
-    "metric_tags": "the metrics have the labels model and version",
-    "model_metrics": "the metrics have buckets of their own",
-}
 _THREADS = {"intra_op_thread_count", "INFERENCE_NUM_THREADS"}
 _REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are not loaded"}
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ksrv.repository.layout import Repository
-from ksrv.repository.triton.model_config import IGNORED, REFUSED
+from ksrv.repository.triton.backends import IGNORED, REFUSED
 from ksrv.repository.triton.model_keys import ModelKeys
 from ksrv.source import Batching, Cache, VersionPolicy
 

@@ -1,0 +1,45 @@
+"""The backends of Triton that ksrv stands in for, and the keys that it refuses or ignores for all of them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A backend of Triton's that ksrv stands in for.
+
+    Attributes:
+        name: Its name in config.pbtxt.
+        platform: The platform that Triton shows, or None for the loader's own.
+        file: The default name of the model file.
+    """
+
+    name: str
+    platform: str | None
+    file: str
+
+
+ENSEMBLE = Backend("ensemble", "ensemble", "")
+BACKENDS = {
+    "onnxruntime": Backend("onnxruntime", "onnxruntime_onnx", "model.onnx"),
+    "pytorch": Backend("pytorch", "pytorch_libtorch", "model.pt"),
+    "openvino": Backend("openvino", None, "model.xml"),
+}
+PLATFORMS = {
+    "onnxruntime_onnx": BACKENDS["onnxruntime"],
+    "pytorch_libtorch": BACKENDS["pytorch"],
+    "ensemble": ENSEMBLE,
+}
+REFUSED = {
+    "sequence_batching": "a model file keeps no state here; a handler with sequences: does",
+    "batch_input": "inputs that Triton makes of a batch are not made here",
+    "batch_output": "outputs that Triton scatters over a batch are not taken apart here",
+    "cc_model_filenames": "files for one kind of GPU are not chosen here",
+    "model_operations": "libraries of custom operators are not loaded",
+    "model_repository_agents": "agents that change a model before it is loaded are not run",
+}
+IGNORED = {
+    "optimization": "it changes speed alone, and ksrv leaves it to the runtime",
+    "model_warmup": "ksrv warms every batch size up by itself where the shapes are closed",
+    "metric_tags": "the metrics have the labels model and version",
+    "model_metrics": "the metrics have buckets of their own",
+}
