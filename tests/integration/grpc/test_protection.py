@@ -126,7 +126,6 @@ def test_a_message_that_goes_on_is_waited_for(engine):
     assert [handle.request.id for handle in engine.handles] == ["7"]
 
 
-@pytest.mark.carrier("native")
 @pytest.mark.parametrize("order", [("bad", "good"), ("good", "bad"), ("good", "good")])
 def test_a_second_authorization_is_refused(guarded, order):
     twice = tuple(("authorization", f"Bearer {token}") for token in order)
