@@ -135,6 +135,7 @@ class Connection final : public http2::SessionEvents {
     void answer_rest(Call *call) noexcept;
     void read_rest(Call *call) noexcept;
     void note_body(Call *call) noexcept;
+    void give_up_body(Call *call) noexcept;
     void refuse_rest(Call *call, uint16_t status) noexcept;
 
     // deadlines.cpp

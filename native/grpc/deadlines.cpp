@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t LATE_NS = 1000000000u;  // that the engine has to answer a request past its deadline
 constexpr uint64_t SECOND = 1000000000u;
+constexpr uint64_t SILENT_NS = SECOND;  // that a request which is not whole may be silent while the server stops
 
 }  // namespace
 
@@ -79,7 +80,13 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
     bool finished, watched, waits;
     size_t out_bytes;
+    const bool silent = went_away_ && server_->draining.load(std::memory_order_relaxed) &&
+                        now - std::max(call->opened_ns, call->progress_ns) >= SILENT_NS;
     if (call->rest) {  // the HTTP server judges the pace of what it receives
+        if (silent && call->waits_for_body && !call->trailed && call->rest->awaits_body()) {
+            give_up_body(call);
+            return;
+        }
         out_bytes = call->rest->unsent();
         finished = true;
         watched = waits = false;
@@ -110,6 +117,10 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     if (call->discards || !waits) return;
     const bool partial = call->prefix_got != 0;
     if (!partial && call->method && call->method->streams) return;  // the thread that takes its messages judges their pace
+    if (silent) {
+        refuse(call, UNAVAILABLE, "the server stops, and no whole request message has come");
+        return;
+    }
     const uint64_t begin = config.head_ns;
     const uint64_t allowed = begin + std::min<uint64_t>(call->got / server_->least_rate(call->incoming.length),
                                                         300) * SECOND;

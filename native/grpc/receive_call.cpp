@@ -191,12 +191,12 @@ void Connection::note_first(Call *call) noexcept {
 
 void Connection::data(void *stream, const unsigned char *data, size_t length) noexcept {
     Call *call = static_cast<Call *>(stream);
+    call->progress_ns = now_;
     if (call->rest) {
         put_rest(call, data, length);
         return;
     }
     call->unconsumed += length;
-    call->progress_ns = now_;
     if (length && call->held) refuse_second(call);
     while (length && !call->discards) {
         if (call->prefix_got < PREFIX) {

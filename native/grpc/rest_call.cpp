@@ -73,8 +73,14 @@ void Connection::note_body(Call *call) noexcept {
     bodies.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Ends requests whose bodies do not come, the oldest first. None has been run, so that the client
-// may send them again.
+// The request has not been run, so that the client may send it again.
+void Connection::give_up_body(Call *call) noexcept {
+    note_body(call);
+    call->trailed = true;
+    session_.reset(call->stream, http2::REFUSED_STREAM);
+}
+
+// Ends requests whose bodies do not come, the oldest first.
 void Connection::free_streams() noexcept {
     uint32_t most = (bodies.load(std::memory_order_relaxed) + 1) / 2;
     Call *call = calls_;
@@ -83,9 +89,7 @@ void Connection::free_streams() noexcept {
         Call *following = call->previous;
         if (call->waits_for_body && !call->trailed && call->rest->awaits_body()) {
             server_->count(GRPC_TOO_MANY_CALLS);
-            note_body(call);
-            call->trailed = true;
-            session_.reset(call->stream, http2::REFUSED_STREAM);
+            give_up_body(call);
             --most;
         }
         call = following;

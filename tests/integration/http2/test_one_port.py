@@ -245,6 +245,25 @@ def test_a_stop_does_not_wait_for_the_first_look_at_a_young_connection(models, a
         assert server.process.wait(60) == 0
 
 
+@pytest.mark.parametrize("sent", [0, 7])
+def test_a_stop_does_not_wait_for_requests_that_are_silent(models, sent):
+    patient = {"head_timeout": 300, "stop_timeout": 300, "transfer_grace": 300}
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    with Server(models, **patient) as server, Http2Client(server.http) as client:
+        told = client.begin("POST", INFER, [("content-length", str(len(BODY)))])
+        untold = client.begin("POST", INFER)
+        call = client.begin("POST", path, [("content-type", "application/grpc")])
+        for stream, whole in ((told, BODY), (untold, BODY), (call, bytes([0, 0, 0, 0, 90, 1, 1]))):
+            client.send(stream, whole[:sent])
+        assert client.request("GET", "/v2/health/live").status == 200
+        server.process.send_signal(signal.SIGTERM)
+        for stream in (told, untold):
+            assert client.wait(stream).error == h2.errors.ErrorCodes.REFUSED_STREAM
+        assert client.wait(call).fields["grpc-status"] == "14"
+        client.until_over()
+        assert server.process.wait(60) == 0
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_reloads_under_load_lose_nothing(models, tmp_path, encrypted):
     """Clients open a new connection when they are told goodbye, as every client of HTTP/2 does."""
