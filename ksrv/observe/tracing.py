@@ -6,11 +6,15 @@ trace themselves belongs to the same tree. A handler process has its own, which 
 first batch that comes with a span.
 """
 
+import copy
+import itertools
 import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +25,26 @@ class TracingError(RuntimeError):
     """OpenTelemetry is not installed."""
 
 
+class TraceSetting(msgspec.Struct):
+    """What is said of the requests of one model, or of all; None for nothing.
+
+    Attributes:
+        enabled: Whether they are traced.
+        rate: One of so many is traced. A request that belongs to its caller's trace is so where
+            the caller's header says it.
+    """
+
+    enabled: bool | None = None
+    rate: int | None = None
+
+
+class FullSetting(NamedTuple):
+    """What holds for the requests of one model, or of all; see `TraceSetting`."""
+
+    enabled: bool
+    rate: int
+
+
 class _Tracing:
     """The tracer of this process; None while nothing is traced."""
 
@@ -28,6 +52,8 @@ class _Tracing:
         self.lock = threading.Lock()
         self.provider: Any = None
         self.tracer: Any = None
+        self.settings: dict[str, TraceSetting] = {}
+        self.requests: dict[str, Iterator[int]] = {}
 
 
 _OF_PROCESS = _Tracing()
@@ -91,6 +117,49 @@ def stop() -> None:
 def tracer() -> Any:
     """Return the tracer of this process; None while nothing is traced."""
     return _OF_PROCESS.tracer
+
+
+def own_setting(model: str) -> TraceSetting:
+    """Return a copy of what is said of a model; "" for all models."""
+    return copy.copy(_OF_PROCESS.settings.get(model, TraceSetting()))
+
+
+def set_setting(model: str, setting: TraceSetting) -> None:
+    """Trace by other settings from now on.
+
+    Args:
+        model: The model; "" for all that have no settings of their own.
+        setting: What is said of it.
+    """
+    with _OF_PROCESS.lock:
+        if setting == TraceSetting():
+            _OF_PROCESS.settings.pop(model, None)
+        else:
+            _OF_PROCESS.settings[model] = setting
+        _OF_PROCESS.requests.pop(model, None)
+
+
+def setting(model: str) -> FullSetting:
+    """Return what holds for a model; "" for those that have no settings of their own."""
+    all_models = _OF_PROCESS.settings.get("", TraceSetting())
+    own = _OF_PROCESS.settings.get(model, all_models)
+    enabled = all_models.enabled if own.enabled is None else own.enabled
+    rate = all_models.rate if own.rate is None else own.rate
+    return FullSetting(enabled is not False, 1 if rate is None else rate)
+
+
+def is_traced(model: str, headers: Mapping[str, str]) -> bool:
+    """Return whether the next request of a model is traced, as far as the settings say.
+
+    Args:
+        model: The model.
+        headers: The request's, names in lower case.
+    """
+    enabled, rate = setting(model)
+    if not enabled or rate == 1 or TRACEPARENT in headers:
+        return enabled
+    with _OF_PROCESS.lock:
+        return next(_OF_PROCESS.requests.setdefault(model, itertools.count())) % rate == 0
 
 
 def context_of(headers: Mapping[str, str]) -> Any:

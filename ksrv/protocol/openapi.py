@@ -117,6 +117,7 @@ def _server_paths(metrics: bool) -> Document:
                 requestBody={"content": _json(_ref("LogSettings"))},
             ),
         },
+        "/v2/trace/setting": _trace_operations("server"),
         "/v1/models": {"get": _operation("The models", "v1", _json(_ref("Models")))},
     }
     for verb in ("load", "unload"):
@@ -128,6 +129,12 @@ def _server_paths(metrics: bool) -> Document:
     return paths
 
 
+def _trace_operations(tag: str) -> Document:
+    settings = _json(_ref("TraceSettings"))
+    change = _operation("Change what is traced", tag, settings, requestBody={"content": settings})
+    return {"get": _operation("What is traced", tag, settings), "post": change}
+
+
 def _model_paths(spec: ModelSpec) -> Document:
     name = spec.name
     base = f"/v2/models/{name}"
@@ -136,6 +143,7 @@ def _model_paths(spec: ModelSpec) -> Document:
         base: {"get": _operation("Inputs and outputs", name, _json(_ref("ModelMetadata")))},
         f"{base}/ready": {"get": ready},
         f"{base}/config": {"get": _operation("Configuration", name, _json(_OBJECT))},
+        f"{base}/trace/setting": _trace_operations(name),
         f"{base}/stats": {"get": _operation("What the model has done", name, _json(_OBJECT))},
         f"{base}/infer": {"post": _infer(spec)},
         f"{base}/generate": {"post": _generate(spec, _json(_OBJECT))},
@@ -364,6 +372,18 @@ _SCHEMAS: Document = {
             "log_warning": {"type": "boolean"},
             "log_error": {"type": "boolean"},
             "log_verbose_level": {"type": "integer", "minimum": 0},
+        },
+    },
+    "TraceSettings": {
+        "type": "object",
+        "properties": {
+            "trace_level": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "enum": ["OFF", "TIMESTAMPS"]},
+                "minItems": 1,
+                "maxItems": 1,
+            },
+            "trace_rate": {"type": ["string", "null"], "pattern": "^[1-9][0-9]{0,8}$"},
         },
     },
     "PredictRequest": {

@@ -6,7 +6,6 @@ while the body is being read belongs to the server in front and goes through unc
 """
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -15,6 +14,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.server.audit import AuditLog
+from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
@@ -24,13 +24,13 @@ from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
+from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
 from ksrv.server.rest.cross_origin import CrossOrigin
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import V1, InferResource
 from ksrv.server.rest.kserve_v1 import V1ModelResource
-from ksrv.server.rest.logging import LoggingResource, set_level
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
@@ -139,7 +139,7 @@ def make_app(
     budget: MemoryBudget | None = None,
     shared_memory: SharedMemory | None = None,
     statistics: ServerStatistics | None = None,
-    change_level: Callable[[str], None] = set_level,
+    changeable: ChangeableSettings | None = None,
 ) -> falcon.App[Any, Any]:
     """Return the WSGI app for an engine.
 
@@ -150,7 +150,7 @@ def make_app(
         budget: The bytes in flight to share with another front end.
         shared_memory: The clients' regions to share with another front end.
         statistics: The statistics of all workers; those of the engine if left out.
-        change_level: Begins the log at another level, in every worker.
+        changeable: What calls may change, in every worker; in this process alone if left out.
     """
     statistics = statistics or ServerStatistics(engine)
     access = access or Access(settings)
@@ -222,7 +222,12 @@ def make_app(
         )
     if settings.ui:
         add_page(app)
-    app.add_route("/v2/logging", LoggingResource(read_document, change_level), needs=Needs.CONTROL)
+    changeable = changeable or ChangeableSettings()
+    logging_resource = LoggingResource(changeable, read_document)
+    app.add_route("/v2/logging", logging_resource, needs=Needs.CONTROL)
+    trace = TraceResource(changeable, engine, read_document)
+    app.add_route("/v2/trace/setting", trace, needs=Needs.CONTROL)
+    app.add_route("/v2/models/{name}/trace/setting", trace, needs=Needs.CONTROL)
     index = IndexResource(engine, read_document)
     app.add_route("/v2/repository/index", index, needs=Needs.TOKEN)
     load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)

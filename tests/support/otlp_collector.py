@@ -32,6 +32,10 @@ class Spans:
     def of_trace(self, trace_id: str) -> list[Any]:
         return [span for span in self.all if span.trace_id.hex() == trace_id]
 
+    def named(self, name: str) -> int:
+        """How many spans of a name there are so far."""
+        return sum(span.name == name for span in self.all)
+
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Spans]:

@@ -53,6 +53,8 @@ class BatchTrace:
     def _request_span(self, handle: Any, name: str) -> Any:
         request = handle.request
         began = handle.enqueued_ns or self._began
+        if not tracing.is_traced(name, request.headers):
+            return self._trace.INVALID_SPAN
         span = self._tracer.start_span(
             f"infer {name}",
             context=tracing.context_of(request.headers),

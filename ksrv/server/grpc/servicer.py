@@ -10,6 +10,7 @@ from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
 from ksrv.protocol.protobuf import message_class
+from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.grpc.calls import Behavior, Call
 from ksrv.server.memory_regions import SharedMemory
 from ksrv.server.workers.shared_statistics import ServerStatistics
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 _CUDA = "CUDA shared memory is not offered: ksrv's tensors travel in the messages"
 _SYSTEM = "system shared memory is off; --allow-shared-memory switches it on"
-_TRACE = "trace settings are not offered over gRPC: tracing is configured when the server starts"
-_LOG = "log settings are not offered over gRPC: /v2/logging over REST shows and changes the log's level"
 
 SHARED_MEMORY = (
     "SystemSharedMemoryStatus",
@@ -32,16 +31,22 @@ REFUSED = {
     "CudaSharedMemoryStatus": _CUDA,
     "CudaSharedMemoryRegister": _CUDA,
     "CudaSharedMemoryUnregister": _CUDA,
-    "TraceSetting": _TRACE,
-    "LogSettings": _LOG,
 }
 """The calls that exist to say why they do nothing."""
 
 OPEN = frozenset({"ServerLive", "ServerReady"})
 """The calls that need no credentials; their messages are empty."""
 
-CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", *SHARED_MEMORY})
-"""The calls that load and unload models, or reach into this machine's memory."""
+CONTROL = frozenset(
+    {
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "LogSettings",
+        "TraceSetting",
+        *SHARED_MEMORY,
+    }
+)
+"""The calls that change the models or the settings, or reach into this machine's memory."""
 
 
 class Servicer:
@@ -52,6 +57,7 @@ class Servicer:
         statistics: The statistics of all workers.
         limits: Bounds on requests; model metadata shows them.
         extensions: The protocol's extensions that work here.
+        changeable: What calls may change.
         shared_memory: The clients' regions; None where shared memory is off.
     """
 
@@ -61,12 +67,14 @@ class Servicer:
         statistics: ServerStatistics,
         limits: Limits,
         extensions: tuple[str, ...],
+        changeable: ChangeableSettings,
         shared_memory: SharedMemory | None = None,
     ) -> None:
         self._engine = engine
         self._statistics = statistics
         self._limits = limits
         self._extensions = extensions
+        self._changeable = changeable
         self._regions = shared_memory
 
     def behaviors(self) -> dict[str, Behavior]:
@@ -82,6 +90,8 @@ class Servicer:
             "RepositoryIndex": self._repository_index,
             "RepositoryModelLoad": self._repository_model_load,
             "RepositoryModelUnload": self._repository_model_unload,
+            "LogSettings": self._log_settings,
+            "TraceSetting": self._trace_setting,
         }
         answered |= {name: _refusing(text) for name, text in REFUSED.items()}
         if self._regions is None:
@@ -138,6 +148,35 @@ class Servicer:
         _check_parameters(request.parameters)
         self._engine.unload(request.model_name)
         return message_class("inference.RepositoryModelUnloadResponse")()
+
+    def _log_settings(self, request: Any, call: Call) -> Any:
+        document = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "bool_param")
+            for name, value in request.settings.items()
+        }
+        answer = message_class("inference.LogSettingsResponse")()
+        for name, value in self._changeable.log(document).items():
+            kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
+            setattr(answer.settings[name], kind, value)
+        return answer
+
+    def _trace_setting(self, request: Any, call: Call) -> Any:
+        if request.model_name:
+            self._engine.spec(request.model_name, "")
+        # A setting without a value is to be as it was at the start.
+        document = {
+            name: _one_or_all(list(value.value)) for name, value in request.settings.items()
+        }
+        answer = message_class("inference.TraceSettingResponse")()
+        for name, value in self._changeable.trace(request.model_name, document).items():
+            answer.settings[name].value.extend([value] if isinstance(value, str) else value)
+        return answer
+
+
+def _one_or_all(values: list[str]) -> str | list[str] | None:
+    if len(values) > 1:
+        return values
+    return values[0] if values else None
 
 
 def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Behavior]:

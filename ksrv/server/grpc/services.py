@@ -19,6 +19,7 @@ from ksrv.limits import Limits
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA, methods
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.server.audit import audited, audited_check
+from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import (
@@ -87,6 +88,7 @@ class Services:
         shared_memory: The clients' regions to share with another front end.
         budget: The bytes that requests may hold together, to share with another front end.
         statistics: The statistics of all workers; those of the engine if left out.
+        changeable: What calls may change, in every worker; in this process alone if left out.
 
     Attributes:
         methods: Every method by its path.
@@ -106,8 +108,10 @@ class Services:
         shared_memory: SharedMemory | None = None,
         budget: MemoryBudget | None = None,
         statistics: ServerStatistics | None = None,
+        changeable: ChangeableSettings | None = None,
     ) -> None:
         self.settings = settings
+        self._changeable = changeable or ChangeableSettings()
         self.access = access if access is not None else Access(settings)
         self.budget = budget or process_budget(settings.limits)
         self.small = msgspec.structs.replace(
@@ -177,6 +181,7 @@ class Services:
             self._statistics,
             limits,
             extensions_of(self.settings),
+            self._changeable,
             self._shared_memory,
         )
         found = {}

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ksrv.errors import KsrvError
 from ksrv.observe import tracing
 from ksrv.server.addresses import Address
+from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
@@ -173,6 +174,7 @@ class Service:
         access = self._access = self.files.access
         budget = process_budget(settings.limits)
         self.shared_memory = shared_memory_of(settings)
+        changeable = ChangeableSettings(replicator.change_setting)
         self._app = make_app(
             self._engine,
             settings,
@@ -180,7 +182,7 @@ class Service:
             budget=budget,
             shared_memory=self.shared_memory,
             statistics=statistics,
-            change_level=replicator.change_level,
+            changeable=changeable,
         )
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
         accepts = self._table.accepting(self._slot)
@@ -194,6 +196,7 @@ class Service:
             "shared_memory": self.shared_memory,
             "budget": budget,
             "statistics": statistics,
+            "changeable": changeable,
         }
         if self.grpc_address is not None:
             self._start_grpc(self.grpc_address)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ksrv.errors import KsrvError, quote
-from ksrv.server.rest.logging import set_level
+from ksrv.server import changeable_settings
 from ksrv.server.workers.worker_table import WorkerTable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.1
 LONE_LOOK_SECONDS = 1.0
 WAIT_SECONDS = 0.02
 
-Kind = Literal["load", "unload", "reload", "level"]
+Kind = Literal["load", "unload", "reload"] | changeable_settings.Kind
 
 
 class RepositoryChange(msgspec.Struct):
@@ -37,7 +37,8 @@ class RepositoryChange(msgspec.Struct):
     Attributes:
         slot: The slot of the worker that made it.
         kind: The kind of the change.
-        name: The model's name; "" for all of the repository. The level, for the log's.
+        name: The model's name; "" for all of the repository. What a setting becomes; see
+            `ksrv.server.changeable_settings.apply`.
     """
 
     slot: int
@@ -102,8 +103,8 @@ class ChangeReplicator:
             elif change.kind == "load":
                 self.unloaded.discard(change.name)
                 self.loaded.add(change.name)
-            elif change.kind == "level":
-                set_level(change.name)
+            elif change.kind in ("level", "trace"):
+                changeable_settings.apply(change.kind, change.name)
         table.acknowledge(slot, self._position)
 
     def publish(self, kind: Kind, name: str) -> None:
@@ -117,14 +118,10 @@ class ChangeReplicator:
         while not self._table.acknowledged(end, besides=self._slot):
             time.sleep(WAIT_SECONDS)
 
-    def change_level(self, level: str) -> None:
-        """Begin the log at another level, in every worker.
-
-        Args:
-            level: The level's name.
-        """
-        set_level(level)
-        self.publish("level", level)
+    def change_setting(self, kind: changeable_settings.Kind, text: str) -> None:
+        """Change a setting in every worker; see `ksrv.server.changeable_settings.apply`."""
+        changeable_settings.apply(kind, text)
+        self.publish(kind, text)
 
     def run(self, engine: "Engine", ended: threading.Event) -> None:
         """Apply the changes of the others until the worker leaves.
@@ -143,10 +140,10 @@ class ChangeReplicator:
 
 
 def _apply(engine: "Engine", change: RepositoryChange) -> None:
-    if change.kind == "level":
-        set_level(change.name)
-        return
     try:
+        if change.kind == "level" or change.kind == "trace":
+            changeable_settings.apply(change.kind, change.name)
+            return
         engine.follow(change.kind, change.name)
     except KsrvError as error:
         log.error("another worker's %s of %s: %s", change.kind, _shown(change), error.message)

@@ -22,7 +22,7 @@ from tests.support.models import write_double
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PUBLIC = re.compile(r"/v2/health/live$|/v2/health/ready$|/ping$|/$|/ui/")
 CONTROL = re.compile(
-    r"/v2/repository/models/|/v1/config/reload|/v2/systemsharedmemory/|/v2/logging"
+    r"/v2/repository/models/|/v1/config/reload|/v2/systemsharedmemory/|/v2/logging|/v2/(.+/)?trace/setting$"
 )
 VALUES = {"name": "double", "version": "1", "region": "r", "url_path:path": "a/b"}
 

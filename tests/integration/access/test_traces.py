@@ -192,3 +192,90 @@ def test_a_collector_that_is_gone_costs_no_request(tmp_path):
     with Server(tmp_path, trace="otlp", environment=variables) as running:
         for _ in range(20):
             over_http(running, "inline", new_trace()[2])
+
+
+def settings_of(server, model=""):
+    path = f"/v2/models/{model}/trace/setting" if model else "/v2/trace/setting"
+    return server.url + path
+
+
+def traced(collected, server, model, count):
+    """How many of so many requests without a caller's span are traced."""
+    before = collected.named(f"infer {model}")
+    for _ in range(count):
+        url = f"{server.url}/v2/models/{model}/infer"
+        assert requests.post(url, data=body(), timeout=60).status_code == 200
+    trace, _, parent = new_trace()
+    requests.post(settings_of(server, model), json={"trace_level": ["TIMESTAMPS"]}, timeout=60)
+    over_http(server, model, parent)  # spans come in order: those before it are there by then
+    wait_until(lambda: any(one.name == f"infer {model}" for one in collected.of_trace(trace)))
+    return collected.named(f"infer {model}") - before - 1
+
+
+AT_START = {
+    "trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "-1", "log_frequency": "0",
+    "trace_file": "", "trace_mode": "opentelemetry",
+}  # fmt: skip
+BACK = {"trace_level": None, "trace_rate": None}
+
+
+@pytest.fixture
+def settings(server):
+    yield server
+    for model in ("", "inline", "process"):
+        assert requests.post(settings_of(server, model), json=BACK, timeout=60).json() == AT_START
+
+
+@pytest.mark.parametrize("model", ["inline", "process"])
+def test_a_model_that_is_not_to_be_traced_is_not(settings, collected, model):
+    off = requests.post(settings_of(settings, model), json={"trace_level": "OFF"}, timeout=60)
+    assert off.json() == AT_START | {"trace_level": ["OFF"]}
+    assert requests.get(settings_of(settings), timeout=60).json() == AT_START
+    assert traced(collected, settings, model, 5) == 0
+    assert traced(collected, settings, model, 5) == 5
+
+
+def test_one_of_so_many_requests_is_traced(settings, collected):
+    for_all = requests.post(settings_of(settings), json={"trace_rate": "4"}, timeout=60)
+    assert for_all.json() == AT_START | {"trace_rate": "4"}
+    assert requests.get(settings_of(settings, "inline"), timeout=60).json() == for_all.json()
+    assert traced(collected, settings, "inline", 12) == 3
+    own = requests.post(settings_of(settings, "inline"), json={"trace_rate": 1}, timeout=60)
+    assert own.json() == AT_START
+    assert traced(collected, settings, "inline", 12) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trace_file": "/tmp/x"}, "cannot be changed by a call"),
+        ({"trace_count": "5"}, "cannot be changed by a call"),
+        ({"trace_level": ["TENSORS"]}, 'must be ["OFF"] or ["TIMESTAMPS"]'),
+        ({"trace_level": ["OFF", "TIMESTAMPS"]}, 'must be ["OFF"] or ["TIMESTAMPS"]'),
+        ({"trace_level": [["OFF"]]}, 'must be ["OFF"] or ["TIMESTAMPS"]'),
+        ({"trace_level": 5}, 'must be ["OFF"] or ["TIMESTAMPS"]'),
+        ({"trace_rate": "0"}, "at least 1"),
+        ({"trace_rate": "-3"}, "at least 1"),
+        ({"trace_rate": "9" * 5000}, "at least 1"),
+        ({"trace_rate": 10**30}, ""),
+        ({"trace_rate": 1.5}, "at least 1"),
+        ({"trace_rate": True}, "at least 1"),
+        ({"trace_all": True}, "there is no trace setting 'trace_all'"),
+    ],
+)
+def test_trace_settings_that_cannot_be(server, change, said):
+    answer = requests.post(settings_of(server), json=change, timeout=60)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert requests.get(settings_of(server), timeout=60).json() == AT_START
+    assert requests.get(settings_of(server, "nope"), timeout=60).status_code == 404
+
+
+def test_a_server_that_does_not_trace_says_so(tmp_path):
+    write_model(tmp_path, "m", SLOW, VECTOR)
+    with Server(tmp_path, grpc="off") as running:
+        off = requests.get(settings_of(running), timeout=60).json()
+        assert off == AT_START | {"trace_level": ["OFF"]}
+        answer = requests.post(settings_of(running), json={"trace_level": ["OFF"]}, timeout=60)
+        assert answer.status_code == 400
+        assert "--trace otlp" in answer.json()["error"]

@@ -281,8 +281,6 @@ def counted(driver):
 def test_what_is_not_done_says_so(driver):
     """UNIMPLEMENTED over gRPC; over REST the routes do not exist."""
     calls = {
-        "get_trace_settings": (),
-        "update_trace_settings": (),
         "get_system_shared_memory_status": (),
         "get_cuda_shared_memory_status": (),
         "register_cuda_shared_memory": ("r", b"aGFuZGxl", 0, 64),
@@ -290,10 +288,24 @@ def test_what_is_not_done_says_so(driver):
         "register_system_shared_memory": ("r", "key", 64),
         "unregister_system_shared_memory": (),
     }
-    if driver.is_grpc:  # over REST /v2/logging shows and changes the level
-        calls |= {"get_log_settings": (), "update_log_settings": ({"log_verbose_level": 1},)}
     for name, arguments in calls.items():
         assert driver.refused(404, "UNIMPLEMENTED", name, *arguments), name
+
+
+def test_log_and_trace_settings(driver):
+    level = {"log_verbose_level": 1}
+    try:
+        changed = driver.call("update_log_settings", level)
+        assert changed == driver.call("get_log_settings") or driver.is_grpc
+        shown = driver.call("get_trace_settings")
+        found = shown.settings["trace_level"].value if driver.is_grpc else shown["trace_level"]
+        assert list(found) == ["OFF"]
+        of_model = driver.call("get_trace_settings", "witness")
+        assert str(of_model) == str(shown)
+        change = {"trace_rate": "2"}  # nothing is traced here, and a call cannot begin it
+        assert driver.refused(400, "INVALID_ARGUMENT", "update_trace_settings", "witness", change)
+    finally:
+        driver.call("update_log_settings", {"log_verbose_level": 0})
 
 
 def test_many_requests_at_once_over_http(server):

@@ -1,6 +1,7 @@
 """The calls beside ModelInfer: state, description, repository, refusals, health, reflection, access."""
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -115,7 +116,47 @@ def test_repository(engine, channel):
 def test_calls_without_a_meaning_here_say_so(channel, name):
     text = refused("UNIMPLEMENTED", lambda: call(channel, name))
     assert len(text.split()) > 5
-    assert ("/v2/logging" in text) == (name == "LogSettings")
+
+
+def test_the_log_settings_are_shown_and_changed(channel):
+    before = call(channel, "LogSettings").settings
+    assert before["log_error"].bool_param
+    assert before["log_file"].WhichOneof("parameter_choice") == "string_param"
+    value = message_class("inference.LogSettingsRequest.SettingValue")
+
+    def changed(**settings):
+        return call(channel, "LogSettings", settings=settings).settings
+
+    loggers = [logging.getLogger(), logging.getLogger("ksrv")]
+    levels = [one.level for one in loggers]
+    try:
+        verbose = changed(log_verbose_level=value(uint32_param=1))
+        assert verbose["log_verbose_level"].uint32_param == 1
+        assert verbose["log_info"].bool_param
+        quiet = changed(log_verbose_level=value(uint32_param=0), log_info=value(bool_param=False))
+        assert not quiet["log_info"].bool_param
+        assert quiet["log_warning"].bool_param
+        for given in (
+            {"log_file": value(string_param="/tmp/x")},
+            {"log_info": value(uint32_param=1)},
+            {"log_verbose_level": value()},
+            {"log_all": value(bool_param=True)},
+        ):
+            refused("INVALID_ARGUMENT", lambda given=given: changed(**given))
+        assert call(channel, "LogSettings").settings == quiet
+    finally:
+        for one, level in zip(loggers, levels, strict=True):
+            one.setLevel(level)
+
+
+def test_the_trace_settings_are_shown(channel):
+    found = call(channel, "TraceSetting").settings
+    assert list(found["trace_level"].value) == ["OFF"]
+    assert list(found["trace_rate"].value) == ["1"]
+    value = message_class("inference.TraceSettingRequest.SettingValue")
+    change = {"trace_rate": value(value=["3"])}
+    refused("INVALID_ARGUMENT", lambda: call(channel, "TraceSetting", settings=change))
+    refused("NOT_FOUND", lambda: call(channel, "TraceSetting", model_name="nope"))
 
 
 def test_every_call_of_the_services_is_registered(channel):

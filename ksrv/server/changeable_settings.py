@@ -1,0 +1,191 @@
+"""The settings that a call may change while the server runs: the log's level, and what is traced.
+
+Both have the form of Triton's extensions, of which they are the safe part: levels and rates may change;
+files may not, because a client would then say where the server writes.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from ksrv.errors import InvalidRequest, quote
+from ksrv.observe import tracing
+
+Kind = Literal["level", "trace"]
+
+LEVELS = {"log_error": "error", "log_warning": "warning", "log_info": "info"}
+"""Triton's switches, and the level at which the log begins while they are on."""
+
+FIXED = ("log_file", "log_format")
+
+_TRACE_FIXED = ("trace_file", "trace_count", "log_frequency", "trace_mode", "trace_config")
+MOST_RATE = 2**31 - 1
+
+
+class TraceChange(msgspec.Struct):
+    """What is to be traced from now on.
+
+    Attributes:
+        model: Of which model; "" for all that have no settings of their own.
+        setting: What is said of it.
+    """
+
+    model: str
+    setting: tracing.TraceSetting
+
+
+def apply(kind: Kind, text: str) -> None:
+    """Carry out a change in this process.
+
+    Args:
+        kind: What changes.
+        text: The log's level ("debug", "info", "warning" or "error"), or a `TraceChange` as JSON.
+    """
+    if kind == "level":
+        for logger in (logging.getLogger("ksrv"), logging.getLogger()):
+            logger.setLevel(text.upper())
+    else:
+        change = msgspec.json.decode(text, type=TraceChange)
+        tracing.set_setting(change.model, change.setting)
+
+
+@dataclass(frozen=True)
+class ChangeableSettings:
+    """The settings as one worker shows and changes them.
+
+    Attributes:
+        change: Carries a change out, in every worker.
+    """
+
+    change: Callable[[Kind, str], None] = apply
+
+    def log(self, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the settings of the log, after a change where there is one.
+
+        Args:
+            document: The settings to change; the others stay as they are.
+
+        Raises:
+            InvalidRequest: It asks for what cannot be, or may not change here.
+        """
+        if document:
+            self.change("level", _level_of(document))
+        return _log_settings()
+
+    def trace(self, model: str, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what is traced, after a change where there is one.
+
+        Args:
+            model: Of which model; "" for all that have no settings of their own.
+            document: The settings to change; null takes back what was said of one.
+
+        Raises:
+            InvalidRequest: It asks for what cannot be, or may not change here.
+        """
+        if document:
+            change = TraceChange(model, _trace_of(model, document))
+            self.change("trace", msgspec.json.encode(change).decode())
+        return _trace_settings(model)
+
+
+def _log_settings() -> dict[str, Any]:
+    """Return the settings of the log in Triton's form."""
+    level = logging.getLogger("ksrv").getEffectiveLevel()
+    return {
+        "log_file": "",
+        "log_info": level <= logging.INFO,
+        "log_warning": level <= logging.WARNING,
+        "log_error": level <= logging.ERROR,
+        "log_verbose_level": int(level <= logging.DEBUG),
+        "log_format": "default",
+    }
+
+
+def _level_of(document: Mapping[str, Any]) -> str:
+    """Return the level that a document asks for, where it leaves the others as they are.
+
+    Args:
+        document: The settings to change.
+
+    Raises:
+        InvalidRequest: It asks for what cannot be, or may not change here.
+    """
+    wanted = _log_settings()
+    for name, value in document.items():
+        if name in FIXED:
+            raise InvalidRequest(
+                f"setting {quote(name)} cannot be changed by a call: the server's own settings say"
+                " where and in what form it logs"
+            )
+        if name in LEVELS:
+            if not isinstance(value, bool):
+                raise InvalidRequest(f"setting {quote(name)} must be true or false")
+        elif name == "log_verbose_level":
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
+                raise InvalidRequest(f"setting {quote(name)} must be a number of at least 0")
+        else:
+            raise InvalidRequest(f"there is no log setting {quote(name)}")
+        wanted[name] = value
+    if wanted["log_verbose_level"]:
+        return "debug"
+    for name in ("log_info", "log_warning", "log_error"):
+        if wanted[name]:
+            return LEVELS[name]
+    raise InvalidRequest(
+        "errors are always logged: one of log_error, log_warning, log_info is true"
+    )
+
+
+def _trace_settings(model: str) -> dict[str, Any]:
+    """Return what is traced of a model, or of all, in Triton's form."""
+    found = tracing.setting(model)
+    return {
+        "trace_level": ["TIMESTAMPS" if tracing.tracer() and found.enabled else "OFF"],
+        "trace_rate": str(found.rate),
+        "trace_count": "-1",
+        "log_frequency": "0",
+        "trace_file": "",
+        "trace_mode": "opentelemetry",
+    }
+
+
+def _trace_of(model: str, document: Mapping[str, Any]) -> tracing.TraceSetting:
+    if tracing.tracer() is None:
+        raise InvalidRequest(
+            "nothing is traced, and a call cannot begin it: start the server with --trace otlp"
+        )
+    wanted = tracing.own_setting(model)
+    for name, value in document.items():
+        if name in _TRACE_FIXED:
+            raise InvalidRequest(
+                f"setting {quote(name)} cannot be changed by a call: where traces go is said by the"
+                " variables OTEL_... of the server"
+            )
+        if name == "trace_level":
+            wanted.enabled = None if value is None else _is_traced_at(value)
+        elif name == "trace_rate":
+            wanted.rate = None if value is None else _rate_of(value)
+        else:
+            raise InvalidRequest(f"there is no trace setting {quote(name)}")
+    return wanted
+
+
+def _is_traced_at(levels: Any) -> bool:
+    if levels in ("TIMESTAMPS", ["TIMESTAMPS"]):
+        return True
+    if levels in ("OFF", ["OFF"]):
+        return False
+    raise InvalidRequest('setting "trace_level" must be ["OFF"] or ["TIMESTAMPS"]')
+
+
+def _rate_of(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RATE:
+        raise InvalidRequest(
+            'setting "trace_rate" must be a number of requests, of which one is traced: at least 1'
+        )
+    return value
