@@ -103,6 +103,7 @@ def deployment(actor: Mapping[str, Any]) -> Any:
         name=DEPLOYMENT,
         num_replicas=1,
         max_ongoing_requests=1000,
+        max_surge_percent=100,  # a redeploy replaces the list, and it is asked meanwhile
         ray_actor_options={**place, **actor},
         logging_config={"enable_access_log": False},  # each replica calls every second
     )

@@ -97,6 +97,8 @@ class ReplicaLoad:
         while not self._ended.wait(0.3):
             try:
                 self._addresses = tuple(self._ask())
+            except TimeoutError:  # a busy machine starts the list anew
+                continue
             except Exception as error:
                 self.errors.append(error)
 
