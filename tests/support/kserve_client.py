@@ -1,6 +1,6 @@
-"""Drives KServe's own InferenceRESTClient against a server; run by a Python that has `kserve`.
+"""Drives KServe's own REST and gRPC clients against a server; run by a Python that has `kserve`.
 
-    python kserve_client.py http://127.0.0.1:8080
+    python kserve_client.py http://127.0.0.1:8080 127.0.0.1:8001
 
 It prints "done" when everything came back as it should.
 """
@@ -8,9 +8,16 @@ It prints "done" when everything came back as it should.
 import asyncio
 import sys
 
+import grpc
 import httpx
 import numpy as np
-from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+from kserve import (
+    InferenceGRPCClient,
+    InferenceRESTClient,
+    InferInput,
+    InferRequest,
+    RESTConfig,
+)
 from kserve.protocol.infer_type import RequestedOutput
 
 VALUES = {
@@ -75,6 +82,34 @@ async def drive(url):
         assert "nope" in told and "404" in told, told
 
 
+async def drive_grpc(address):
+    client = InferenceGRPCClient(address)
+    assert await client.is_server_live()
+    assert await client.is_server_ready()
+    assert await client.is_model_ready("witness")
+    for datatype, values in VALUES.items():
+        request = InferRequest(
+            model_name=f"echo_{datatype}",
+            request_id="7",
+            infer_inputs=[tensor(values, datatype, True)],
+        )
+        answer = await client.infer(request)
+        assert answer.id == "7" and answer.model_name == f"echo_{datatype}"
+        got = answer.outputs[0].as_numpy()
+        if datatype == "BYTES":
+            got = [e.encode() if isinstance(e, str) else bytes(e) for e in got.ravel()]
+            values = values.ravel().tolist()
+        assert np.array_equal(got, values), (datatype, got)
+    code = None
+    try:
+        await client.infer(InferRequest("nope", [tensor(VALUES["FP32"], "FP32", True)]))
+    except grpc.RpcError as error:
+        code = error.code()
+    assert code is grpc.StatusCode.NOT_FOUND, code
+    await client.close()
+
+
 if __name__ == "__main__":
     asyncio.run(drive(sys.argv[1]))
+    asyncio.run(drive_grpc(sys.argv[2]))
     print("done")

@@ -1,4 +1,4 @@
-"""KServe's InferenceRESTClient, and the exact messages that it puts on the wire.
+"""KServe's REST and gRPC clients, and the exact messages that the first puts on the wire.
 
 `kserve` needs a protobuf that tritonclient does not work with, so it runs in a Python of its own:
 `KSERVE_PYTHON` names one that has the package (`make test-kserve` makes it). Without that the
@@ -35,7 +35,7 @@ def server(tmp_path_factory):
 )
 def test_the_client_itself(server):
     done = subprocess.run(
-        [os.environ["KSERVE_PYTHON"], str(CLIENT), server.url],
+        [os.environ["KSERVE_PYTHON"], str(CLIENT), server.url, server.grpc],
         capture_output=True,
         text=True,
         timeout=100,
