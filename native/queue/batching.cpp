@@ -195,7 +195,8 @@ Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
         std::int64_t wake = NEVER;
         if (!prefetching_) {
             const bool busy = idle_ == 0 && ready_batches_ == 0;
-            Request *leader = busy && may_prefetch.load() ? first_queued() : nullptr;
+            // Any instance may take such a batch, so that requests of sequences are not for it.
+            Request *leader = busy && may_prefetch.load() && !sequenced_ ? first_queued() : nullptr;
             if (leader != nullptr) {
                 prefetching_ = true;
                 prefetched_key_ = leader->batch_key;

@@ -1,7 +1,8 @@
 // Drives native/queue/ from many threads at once, without Python, for the sanitizers.
 //
 // Producers push, cancel and wait; instances take, run and have their slots claimed; a prefetcher works ahead; the
-// timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
+// timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time. In every
+// other round the requests belong to sequences, which run in order on their instances.
 // Every request must end exactly once and be freed. Exits 1, or aborts, when not.
 
 #include <unistd.h>
@@ -18,12 +19,25 @@ using namespace ksrv;
 
 namespace {
 
-constexpr std::size_t ROOM = 32, MOST_ROWS = 8, INSTANCES = 3, PRODUCERS = 4;
+constexpr std::size_t ROOM = 32, MOST_ROWS = 8, INSTANCES = 3, PRODUCERS = 4, SEQUENCES = 7;
 
 std::atomic<long> alive_requests{0}, ended_requests{0}, answered_entries{0};
 
 struct Payload {
     std::atomic<int> ends{0};
+    std::atomic<int> *running = nullptr;  // of its sequence: how many of its requests a batch has
+};
+
+struct Sequences {
+    Sequence *all[SEQUENCES] = {};
+    std::atomic<int> running[SEQUENCES] = {};
+
+    Sequences() {
+        for (std::size_t n = 0; n < SEQUENCES; ++n) all[n] = new Sequence(n % INSTANCES);
+    }
+    ~Sequences() {
+        for (Sequence *one : all) release(one);
+    }
 };
 
 Payload *payload(Request *request) { return static_cast<Payload *>(request->payload); }
@@ -43,7 +57,19 @@ void freed(Request *request) {
     alive_requests.fetch_sub(1);
 }
 
-void run_batch(Queue *queue, const std::vector<Request *> &batch) {
+// Counts the requests of a batch as running ones of their sequences, or as such no more.
+void note_running(const std::vector<Request *> &batch, std::size_t slot, int change) {
+    for (Request *request : batch) {
+        if (request->sequence == nullptr) continue;
+        const int now = payload(request)->running->fetch_add(change) + change;
+        if (request->sequence->slot != slot || now < 0 || now > 1) {
+            std::printf("%d requests of a sequence run at once, on slot %zu\n", now, slot);
+            std::abort();
+        }
+    }
+}
+
+void run_batch(Queue *queue, const std::vector<Request *> &batch, std::size_t slot) {
     std::vector<Request *> requests = batch, running;
     std::vector<unsigned char> alive(requests.size()), won;
     queue->start(requests.data(), requests.size(), alive.data());
@@ -51,7 +77,9 @@ void run_batch(Queue *queue, const std::vector<Request *> &batch) {
         if (alive[i]) running.push_back(requests[i]);
     won.resize(running.size());
     std::vector<unsigned char> again(running.size());
+    note_running(running, slot, 1);
     for (Request *request : running) retain(request);  // as a pusher that is in doubt holds its own
+    note_running(running, slot, -1);
     queue->finish(running.data(), running.size(), won.data());
     queue->finish(running.data(), running.size(), again.data());
     queue->start(running.data(), running.size(), again.data());
@@ -118,7 +146,7 @@ void instance(Queue *queue, std::size_t slot, std::int64_t delay, ReadyBatches *
         std::vector<Request *> batch(out, out + count);
         if (taken == TAKE_READY_BATCH) batch = ready->get();
         if (random() % 4 == 0) usleep(random() % 300);
-        if (!batch.empty()) run_batch(queue, batch);
+        if (!batch.empty()) run_batch(queue, batch, slot);
     }
 }
 
@@ -143,7 +171,7 @@ void prefetcher(Queue *queue, std::int64_t delay, ReadyBatches *ready) {
     }
 }
 
-Request *make_entry(std::mt19937 &random) {
+Request *make_entry(std::mt19937 &random, Sequences *sequences) {
     Request *request = new Request;
     alive_requests.fetch_add(1);
     request->payload = new Payload;
@@ -153,14 +181,21 @@ Request *make_entry(std::mt19937 &random) {
     request->batch_key = random() % 2;
     request->priority = random() % 3;
     request->nbytes = 10;
+    if (sequences != nullptr) {
+        const std::size_t n = random() % SEQUENCES;
+        request->priority = 0;
+        request->sequence = sequences->all[n];
+        retain(request->sequence);
+        payload(request)->running = &sequences->running[n];
+    }
     if (random() % 3 == 0) request->deadline_ns = now_ns() + random() % 500000;
     return request;
 }
 
 // What arrived together: the first ones may run on a claimed slot, as one batch.
-void push_together(Queue *queue, std::mt19937 &random) {
+void push_together(Queue *queue, std::mt19937 &random, Sequences *sequences) {
     std::vector<Request *> requests, inlined;
-    for (std::size_t n = 1 + random() % 6; n > 0; --n) requests.push_back(make_entry(random));
+    for (std::size_t n = 1 + random() % 6; n > 0; --n) requests.push_back(make_entry(random, sequences));
     std::vector<Push> results(requests.size());
     std::size_t slot = 0;
     const std::size_t count =
@@ -174,25 +209,25 @@ void push_together(Queue *queue, std::mt19937 &random) {
     }
     if (inlined.size() != count || rows > MOST_ROWS) std::abort();
     if (count > 0) {
-        run_batch(queue, inlined);
+        run_batch(queue, inlined, slot);
         queue->return_slot(slot);
     }
     for (Request *request : requests) release(request);
 }
 
-void producer(Queue *queue, unsigned seed, Watcher *watcher) {
+void producer(Queue *queue, unsigned seed, Watcher *watcher, Sequences *sequences) {
     std::mt19937 random(seed);
     for (int i = 0; i < 2000; ++i) {
         if (random() % 4 == 0) {
-            push_together(queue, random);
+            push_together(queue, random, sequences);
             continue;
         }
-        Request *request = make_entry(random);
+        Request *request = make_entry(random, sequences);
         if (random() % 3 == 0) watcher->watch(request);
         std::size_t slot = 0;
         const Push pushed = queue->push(request, random() % 2 ? &slot : nullptr);
         if (pushed == PUSH_INLINE) {
-            run_batch(queue, {request});
+            run_batch(queue, {request}, slot);
             queue->return_slot(slot);
         } else if (pushed == PUSH_OK) {
             if (random() % 5 == 0) {
@@ -207,7 +242,7 @@ void producer(Queue *queue, unsigned seed, Watcher *watcher) {
     }
 }
 
-bool round_of(unsigned number) {
+bool round_of(unsigned number, Sequences *sequences) {
     Queue *queue = new Queue(64);
     process_timer().watch(queue);
     queue->may_prefetch = true;
@@ -222,7 +257,7 @@ bool round_of(unsigned number) {
         takers.emplace_back(instance, queue, n, delay, &ready);
     takers.emplace_back(prefetcher, queue, delay, &ready);
     for (unsigned n = 0; n < PRODUCERS; ++n)
-        makers.emplace_back(producer, queue, number * 10 + n, &watcher);
+        makers.emplace_back(producer, queue, number * 10 + n, &watcher, sequences);
     for (std::thread &thread : makers) thread.join();
     watcher.over.store(true);
     watching.join();
@@ -238,8 +273,9 @@ bool round_of(unsigned number) {
 
 int main(int argc, char **argv) {
     const unsigned rounds = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 3;
+    Sequences sequences;
     for (unsigned number = 0; number < rounds; ++number)
-        if (!round_of(number)) return 1;
+        if (!round_of(number, nullptr) || !round_of(number, &sequences)) return 1;
     for (int i = 0; i < 1000 && alive_requests.load() != 0; ++i) usleep(1000);  // the timer's last
     std::printf("%ld ended, %ld answered, %ld left\n", ended_requests.load(),
                 answered_entries.load(), alive_requests.load());
