@@ -4,6 +4,7 @@ The handler's own file puts the tests' device in the place of its own, so that n
 """
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -65,7 +66,8 @@ def server(request, tmp_path):
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER)
     (folder / "model.yaml").write_text(MODEL.format(executor=request.param))
-    with Server(tmp_path, environment={"PYTHONPATH": str(ROOT)}, start_timeout=120) as running:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with Server(tmp_path, environment={"PYTHONPATH": path}, start_timeout=120) as running:
         running.executor = request.param
         yield running
 
