@@ -12,7 +12,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-ways test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-ways test-decoders test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -71,6 +71,17 @@ test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chu
 	set -e; for way in $(WAYS); do \
 		$(BIN)/python -m pytest --way $$way -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
 			$(BEHAVIOUR); done
+
+DECODERS := libjpeg-turbo simplejpeg cv2
+IMAGES := tests/unit/images tests/unit/native/image tests/unit/native/jpeg tests/unit/native/resize tests/property/test_image.py \
+	tests/unit/engine/batches tests/unit/server/http/test_fast_path_images.py tests/unit/handlers/builtin \
+	tests/integration/images tests/integration/clients/test_kserve_v1.py tests/integration/torchserve/test_own_pipelines.py
+
+test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of the three JPEG decoders
+	set -e; for decoder in $(DECODERS); do \
+		$(BIN)/python -m pytest --jpeg-decoder $$decoder -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
+			$(IMAGES); \
+		KSRV_JPEG_DECODER=$$decoder $(MAKE) demo-once; done
 
 # Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.
 $(VENV)/.page: $(VENV)/.built

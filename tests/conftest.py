@@ -52,8 +52,21 @@ assert not missing, f"LONG_FILES in tests/conftest.py names files that are not t
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the way that tests of behaviour take."""
+    """Add the way that tests of behaviour take, and the decoder that tests of images use."""
     parser.addoption("--way", choices=WAYS, default="plain", help="see tests/support/ways.py")
+    parser.addoption(
+        "--jpeg-decoder", default="auto", help="the decoder of the tests' process and servers"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have this process and the servers of all tests decode JPEGs by the decoder that the run asks for."""
+    name = config.getoption("--jpeg-decoder")
+    if name != "auto":
+        from ksrv.images import jpeg
+
+        jpeg.choose(name)
+        os.environ["KSRV_JPEG_DECODER"] = name
 
 
 @pytest.fixture(autouse=True, scope="session")
