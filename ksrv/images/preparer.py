@@ -289,7 +289,7 @@ class ImagePreparer:
         taken: list[Picture] = []
         plans: list[RowPlan] = []
         for picture in pictures:
-            plan = self._row_plans.plan(picture.header, out[0])
+            plan = self._row_plans.plan(picture.header, self.input.size(picture.header), out[0])
             if plan is None:
                 left.append(picture)
             else:
@@ -303,6 +303,7 @@ class ImagePreparer:
             [picture.row for picture in taken],
             out,
             [picture.request for picture in taken],
+            upright=self.input.image.exif == "apply",
         )
         for picture, outcome in zip(taken, outcomes, strict=True):
             if outcome == ENDED:

@@ -45,21 +45,20 @@ class RowPlans:
         self._kind = _row_kind(geometry.spec.resize, linear)
         self._tables: dict[tuple[int, ...], PlanTable] = {}
 
-    def plan(self, header: Header, slot: Array) -> RowPlan | None:
+    def plan(self, header: Header, size: Size, slot: Array) -> RowPlan | None:
         """Return how a picture is decoded row by row; None where it is not.
 
         Args:
             header: The picture's header.
+            size: Its height and width, turned as it stands in the batch.
             slot: A row of the batch.
         """
         if not jpeg.decodes(header):
             return None
-        if self._geometry.spec.exif == "apply" and header.orientation != 1:
-            return None
-        return self.table(slot).find(header.height, header.width, header.channels)
+        return self.table(slot).find(*size, header.channels)
 
     def table(self, slot: Array) -> PlanTable:
-        """Return the plans for upright 8-bit JPEGs of one or three channels.
+        """Return the plans for 8-bit JPEGs of one or three channels, by the size that they are seen in.
 
         Args:
             slot: A row of the batch.

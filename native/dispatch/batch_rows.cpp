@@ -97,6 +97,7 @@ bool BatchRows::write(Request *const *requests, std::size_t count, unsigned char
                 job.target.data = job.row + plan->offset;
                 job.decode_ns = images[k].decode_ns;
                 job.decoder_bytes = images[k].decoder_bytes;
+                job.orientation = images[k].orientation;
                 job.ended = &request->done;
             }
             row += nbytes;

@@ -34,4 +34,12 @@ inline std::uint64_t row_decoder_bytes(const ImageHeader &header) noexcept {
     return nbytes;
 }
 
+// The same where EXIF turns the picture as well, which is then kept as a whole.
+inline std::uint64_t upright_decoder_bytes(const ImageHeader &header) noexcept {
+    std::uint64_t nbytes = row_decoder_bytes(header);
+    if (header.orientation != 1)
+        nbytes += std::uint64_t{header.width} * header.height * static_cast<std::uint64_t>(header.channels);
+    return nbytes;
+}
+
 }  // namespace ksrv

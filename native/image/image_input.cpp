@@ -15,11 +15,13 @@ bool ImageInputReader::read(std::size_t offset, std::size_t length, EncodedImage
         if (seen < length) return false;
         walked_ += length;
     }
+    const int orientation = rules_.upright ? header.orientation : 1;
+    const std::uint32_t seen_width = orientation >= 5 ? header.height : header.width;
+    const std::uint32_t seen_height = orientation >= 5 ? header.width : header.height;
     const bool is_plain = header.bit_depth == 8 && (header.components == 1 || header.components == 3) &&
                           header.width != 0 && header.height != 0 && header.scans != 0;
     if (!is_plain || (rules_.strict && header.channels != rules_.channels) ||
-        (rules_.upright && header.orientation != 1) ||
-        (!rules_.resized && (header.width != rules_.width || header.height != rules_.height)))
+        (!rules_.resized && (seen_width != rules_.width || seen_height != rules_.height)))
         return false;
     const std::uint64_t pixels = std::uint64_t{header.width} * header.height;
     const std::uint64_t most_scans =
@@ -28,8 +30,8 @@ bool ImageInputReader::read(std::size_t offset, std::size_t length, EncodedImage
         return false;
     pixels_ += pixels;
     total_ns_ += decode_ns(header);
-    *out = {offset, length, header.width, header.height, static_cast<std::uint32_t>(header.channels),
-            decode_ns(header), row_decoder_bytes(header)};
+    *out = {offset, length, seen_width, seen_height, static_cast<std::uint32_t>(header.channels), orientation,
+            decode_ns(header), orientation == 1 ? row_decoder_bytes(header) : upright_decoder_bytes(header)};
     return true;
 }
 

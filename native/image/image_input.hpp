@@ -16,7 +16,7 @@ namespace ksrv {
 struct ImageRules {
     bool accepted = false;
     bool strict = true;    // an image must have the input's channels
-    bool upright = false;  // EXIF's orientation is applied: images that must be turned need Python
+    bool upright = false;  // EXIF's orientation is applied
     bool resized = true;   // images may have another size than the input
     int channels = 3;
     std::uint32_t height = 0, width = 0;  // the input's
@@ -26,8 +26,9 @@ struct ImageRules {
 
 struct EncodedImage {
     std::size_t offset, length;  // in the body
-    std::uint32_t width, height;
+    std::uint32_t width, height;  // as it is seen
     std::uint32_t channels;
+    int orientation;  // EXIF's, where that is applied; else 1
     std::uint64_t decode_ns, decoder_bytes;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "resize/upright_picture.hpp"
+
 namespace ksrv {
 namespace {
 
@@ -26,6 +28,18 @@ void fill_border(const BatchedJpeg &one) noexcept {
     }
 }
 
+Decoded decode_upright(const BatchedJpeg &one, RowReceiver &resize) noexcept {
+    if (one.orientation == 1) return decode_jpeg(one.jpeg, resize);
+    UprightPicture picture(one.orientation, one.jpeg.height, one.jpeg.width, one.window.channels);
+    if (!picture.prepare()) return Decoded::no_memory;
+    JpegJob stored = one.jpeg;
+    stored.height = picture.stored_height();
+    stored.width = picture.stored_width();
+    const Decoded result = decode_jpeg(stored, picture);
+    if (result == Decoded::whole) picture.hand_on(resize);
+    return result;
+}
+
 void decode_one(BatchedJpeg &one) noexcept {
     one.passed_over = has_ended(one);
     if (!one.passed_over) {
@@ -33,7 +47,7 @@ void decode_one(BatchedJpeg &one) noexcept {
         const auto resize =
             make_row_resize(one.kind, one.window, PIXEL_U8, one.target, *one.coefficients);
         const bool ready = resize && resize->prepare();
-        one.result = ready ? decode_jpeg(one.jpeg, *resize) : Decoded::no_memory;
+        one.result = ready ? decode_upright(one, *resize) : Decoded::no_memory;
     }
     if (one.passed_over || one.result != Decoded::whole) std::memset(one.row, 0, one.row_bytes);
 }

@@ -13,7 +13,7 @@
 
 namespace ksrv {
 
-// One of them. `ended` tells whether its request has ended; null for an image of no request.
+// One of them, of the size that it is seen in. `ended` tells whether its request has ended; null for an image of no request.
 struct BatchedJpeg {
     JpegJob jpeg{};
     ResizeKind kind{};
@@ -27,6 +27,7 @@ struct BatchedJpeg {
     unsigned char border[32] = {};
     std::size_t border_bytes = 0;
     std::uint64_t decode_ns = 0, decoder_bytes = 0;
+    int orientation = 1;  // EXIF's, which is applied
     const std::atomic<std::int32_t> *ended = nullptr;
     Decoded result = Decoded::elsewhere;
     bool passed_over = false;  // its request had ended

@@ -115,6 +115,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         job->coefficients = &coefficients;
         job->decode_ns = choice & 8 ? one.decode_ns : 1000000;  // so that threads share small files as well
         job->decoder_bytes = one.decoder_bytes;
+        job->orientation = one.orientation;
         if (choice & 16) {  // a border, which the picture then covers
             job->border_bytes = CHANNELS * sizeof(float);
             std::memset(job->border, 7, job->border_bytes);

@@ -105,6 +105,7 @@ cdef ImageHeader known_header(header) except *:
     known.width, known.height = header.width, header.height
     known.channels, known.components = header.channels, header.components
     known.scans, known.pixel_bytes = header.scans, header.pixel_bytes
+    known.orientation = header.orientation
     return known
 
 

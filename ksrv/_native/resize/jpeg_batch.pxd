@@ -23,6 +23,7 @@ cdef extern from "resize/jpeg_batch.hpp" namespace "ksrv" nogil:
         size_t border_bytes
         uint64_t decode_ns
         uint64_t decoder_bytes
+        int orientation
         const AtomicInt *ended
         Decoded result
         bint passed_over

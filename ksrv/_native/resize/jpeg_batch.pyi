@@ -42,4 +42,6 @@ def decode_rows(
     rows: list[int],
     out: Array,
     requests: list[NativeHandle | None] | None,
+    *,
+    upright: bool,
 ) -> list[int]: ...

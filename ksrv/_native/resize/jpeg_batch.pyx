@@ -11,7 +11,7 @@ from ksrv._native.image.convert_pixels cimport Conversion, Plane
 from ksrv._native.image.decode_memory cimport process_decode_memory
 from ksrv._native.image.decode_pool cimport DecodePool
 from ksrv._native.image.image_header cimport (
-    ImageHeader, c_decode_ns, c_row_decoder_bytes, known_header,
+    ImageHeader, c_decode_ns, c_row_decoder_bytes, c_upright_decoder_bytes, known_header,
 )
 from ksrv._native.image.jpeg_decoder cimport Decoded, PixelOrder
 from ksrv._native.queue.request_handle cimport NativeHandle
@@ -125,7 +125,7 @@ WHOLE, ELSEWHERE, ENDED = range(3)
 
 def decode_rows(
     DecodePool pool not None, list plans not None, list files not None, list headers not None,
-    list rows not None, out, list requests
+    list rows not None, out, list requests, *, bint upright
 ):
     """Decode JPEGs into rows of a batch.
 
@@ -137,6 +137,8 @@ def decode_rows(
         rows: The row of each.
         out: [rows, height, width, channels], C-ordered and writable, of the plans' row.
         requests: The handle of each picture's request, or None; None for no requests.
+        upright: Whether pictures are turned as EXIF says; the plans are for the sizes that they
+            have then.
 
     Returns:
         WHOLE, ELSEWHERE or ENDED for each. The rows of the latter two are zero.
@@ -181,6 +183,9 @@ def decode_rows(
             )
             jobs[i].decode_ns = c_decode_ns(header)
             jobs[i].decoder_bytes = c_row_decoder_bytes(header)
+            if upright:
+                jobs[i].orientation = header.orientation
+                jobs[i].decoder_bytes = c_upright_decoder_bytes(header)
             if requests is not None and requests[i] is not None:
                 request = requests[i]
                 jobs[i].ended = &request.native.done

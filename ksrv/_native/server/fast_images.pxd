@@ -28,6 +28,7 @@ cdef extern from "image/image_input.hpp" namespace "ksrv" nogil:
         uint32_t width
         uint32_t height
         uint32_t channels
+        int orientation
         uint64_t decode_ns
         uint64_t decoder_bytes
 

@@ -176,6 +176,7 @@ cdef int _plan(
         plan.fill(job, request.body() + one.offset, one.length, _row(self, place, row + i))
         job.decode_ns = one.decode_ns
         job.decoder_bytes = one.decoder_bytes
+        job.orientation = one.orientation
         job.ended = &request.done
         decoded.push_back(where)
     return 0

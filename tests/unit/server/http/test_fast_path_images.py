@@ -204,6 +204,12 @@ def test_unusual_and_wrong_images_are_answered_as_python_does(fast, general, mod
     ask_both(fast, general, images(model, good, UNUSUAL[kind], good))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_that_are_turned_need_no_python(fast, general, orientation):
+    sent = [files.oriented(20, 47, orientation), files.jpeg(30, 20)]
+    assert ask_both(fast, general, images("crop", *sent)) == 1
+
+
 def test_damaged_images_of_every_kind_are_answered_as_python_does(fast, general):
     source = random.Random(14)
     whole = [files.jpeg(24, 32), files.jpeg(24, 32, "L"), files.jpeg(24, 32, progressive=True)]
