@@ -4,7 +4,8 @@
 
 `bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
 `ksrv serve` with `--grpc-server` native and grpcio; the handler returns its tensor (W1, W4) or ten values (W2). The
-client is nghttp's h2load. All servers are up at once, and a round gives each in turn the same load. Figures are
+client is nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet; in
+the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. All servers are up at once, and a round gives each in turn the same load. Figures are
 CPU time of all the server's processes for a call, the median over the rounds, and the median of the ratios to `bare`
 within a round. Before the load every server is asked once, and its answer is looked at. Only ratios mean anything.
 """
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
 from grpc_load import METHOD, OPTIONS, processes_of, request_of
-from servers import TICK, free_port, write_models
+from servers import free_port, write_models
 
 from ksrv.protocol.protobuf import message_class
 from ksrv.testing import Server
@@ -43,6 +45,7 @@ class Row:
     connections: int
     streams: int
     calls: int
+    client: str = "h2load"
 
 
 ROWS = {
@@ -51,16 +54,16 @@ ROWS = {
     "W1-16-connections": Row("W1", 16, 1, 20_000),
     "W2-8-streams": Row("W2", 1, 8, 800),
     "W4-1-stream": Row("W4", 1, 1, 8),
+    "W1-16-grpcio": Row("W1", 1, 16, 3_000, "grpcio"),
+    "W1-1-grpcio": Row("W1", 1, 1, 1_500, "grpcio"),
+    "W2-8-grpcio": Row("W2", 1, 8, 200, "grpcio"),
 }
 
 
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of a process and its descendants."""
-    ticks = 0
-    for one in processes_of(pid):
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICK
+    threads = (path for one in processes_of(pid) for path in Path(f"/proc/{one}/task").iterdir())
+    return sum(int((path / "schedstat").read_text().split()[0]) for path in threads) / 1e9
 
 
 def build(folder: Path) -> Path:
@@ -92,9 +95,26 @@ def ask(address: str, workload: str) -> None:
     assert len(np.frombuffer(found.raw_output_contents[0], np.float32)) >= 10
 
 
+def call_with_grpcio(address: str, row: Row) -> None:
+    """Keep so many calls of one channel under way as the row has streams."""
+    message, room = request_of(row.workload), threading.Semaphore(row.streams)
+    with grpc.insecure_channel(address, OPTIONS) as channel:
+        infer = channel.unary_unary(METHOD)
+        calls = []
+        for _ in range(row.calls):
+            room.acquire()
+            calls.append(infer.future(message, timeout=60))
+            calls[-1].add_done_callback(lambda _: room.release())
+        for call in calls:
+            call.result()
+
+
 def load(address: str, pid: int, row: Row, body: Path) -> float:
     """Give a server the load of a row; returns its CPU seconds for a call."""
     before = cpu_seconds(pid)
+    if row.client == "grpcio":
+        call_with_grpcio(address, row)
+        return (cpu_seconds(pid) - before) / row.calls
     done = subprocess.run(
         ["h2load", "-n", str(row.calls), "-c", str(row.connections), "-m", str(row.streams),
          "-w", "30", "-W", "30", "-d", body, "-H", "content-type: application/grpc", "-H", "te: trailers",
