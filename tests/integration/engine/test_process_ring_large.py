@@ -284,13 +284,15 @@ def test_a_process_killed_under_load_leaves_every_answer_its_own(served):
     for thread in threads:
         thread.start()
     killed: set[int] = set()
-    while len(killed) < 3:
-        wait_until(lambda: pids - killed)
-        killed.add(pid := next(iter(pids - killed)))
-        os.kill(pid, signal.SIGKILL)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        while len(killed) < 3:
+            wait_until(lambda: pids - killed, 200)  # processes start slowly on a busy machine
+            killed.add(pid := next(iter(pids - killed)))
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert wrong == []
 
 
