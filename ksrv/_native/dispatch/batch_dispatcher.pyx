@@ -26,7 +26,7 @@ from ksrv._native.tensor.datatype cimport RANK_LIMIT
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
-from ksrv._native.ipc.batch_ring import FIRST_SEQUENCE
+from ksrv._native.ipc.batch_ring import FIRST_BATCH_NUMBER
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES, NAMES as DATATYPE_NAMES
 
 cnp.import_array()
@@ -103,7 +103,7 @@ cdef class DispatchedBatch:
     Attributes:
         ring: The process's.
         handles: Its requests, in row order; those that ended before it was run as well.
-        sequence: Its number on the channel.
+        batch_number: Its number on the channel.
         began_ns: When the handler came to it, on the clock of `time.monotonic_ns`.
         deadline_ns: When to give up, or None.
         assemble_ns: How long joining the requests took.
@@ -114,7 +114,7 @@ cdef class DispatchedBatch:
 
     cdef readonly WorkerRing ring
     cdef readonly list handles
-    cdef readonly object sequence
+    cdef readonly object batch_number
     cdef readonly object began_ns
     cdef readonly object deadline_ns
     cdef readonly object assemble_ns
@@ -234,7 +234,7 @@ cdef class BatchDispatcher:
         cdef CDispatchedBatch *batch = &self.dispatcher.batch
         cdef DispatchedBatch made = DispatchedBatch.__new__(DispatchedBatch)
         made.ring = self.ring
-        made.sequence = FIRST_SEQUENCE + batch.number
+        made.batch_number = FIRST_BATCH_NUMBER + batch.number
         made.began_ns = batch.began_ns
         made.deadline_ns = None if batch.deadline_ns == NEVER else batch.deadline_ns
         made.assemble_ns = batch.assemble_ns

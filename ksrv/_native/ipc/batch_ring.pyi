@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-FIRST_SEQUENCE: Final[int]
+FIRST_BATCH_NUMBER: Final[int]
 
 class WorkerRing:
     collect: Callable[[Any, Any], Any]

@@ -38,8 +38,8 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 
-FIRST_SEQUENCE = 1 << 63
-"""On the channel, the sequence number of a batch in the ring is this plus its number there."""
+FIRST_BATCH_NUMBER = 1 << 63
+"""On the channel, the number of a batch in the ring is this plus its number there."""
 
 # What a process looks for its next batch before it sleeps: about what its waking up would take.
 cdef int64_t SPIN_NS = 5000
@@ -190,8 +190,8 @@ cdef class ProcessRing:
 
         Args:
             run: Runs a batch, as `Runner.run`.
-            answer: Sends outputs that do not fit the ring: called with a sequence number and them.
-            fail: Sends an exception of the two: called with a sequence number and the exception.
+            answer: Sends outputs that do not fit the ring: called with a number and them.
+            fail: Sends an exception of the two: called with a number and the exception.
         """
         cdef Bell bell
         cdef uint64_t number
@@ -215,12 +215,12 @@ cdef class ProcessRing:
                 place.ended_ns = now_ns()
                 if not self._write(place, number, outputs):
                     form = RING_ON_CHANNEL
-                    answer(FIRST_SEQUENCE + number, outputs)
+                    answer(FIRST_BATCH_NUMBER + number, outputs)
             except SystemExit:
                 raise
             except BaseException as error:
                 form = RING_ON_CHANNEL
-                fail(FIRST_SEQUENCE + number, error)
+                fail(FIRST_BATCH_NUMBER + number, error)
             outputs = None
             place.form = form
             self.completed = number

@@ -25,7 +25,7 @@ class Frame:
     @property
     def kind(self) -> int: ...
     @property
-    def sequence(self) -> int: ...
+    def batch_number(self) -> int: ...
     @property
     def payload(self) -> bytes: ...
     @property
@@ -44,7 +44,7 @@ class Link:
         kind: int,
         payload: bytes,
         *,
-        sequence: int = 0,
+        batch_number: int = 0,
         blocks: list[Block] | None = None,
         lenient: bool = False,
         wait: bool = True,

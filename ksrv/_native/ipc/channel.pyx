@@ -65,7 +65,7 @@ cdef struct Head:
     uint16_t returned
     uint16_t retired
     uint8_t unused[4]
-    uint64_t sequence
+    uint64_t batch_number
     uint64_t length
 
 cdef struct Announced:
@@ -221,13 +221,13 @@ cdef class Frame:
 
     Attributes:
         kind: Its subject, a number that both ends know.
-        sequence: Of the batch that it belongs to; 0 outside of one.
+        batch_number: Of the batch that it belongs to; 0 outside of one.
         payload: Its payload.
         lenient: Whether the JSON in it is the standard library's, with NaN and lone surrogates.
     """
 
     cdef readonly int kind
-    cdef readonly uint64_t sequence
+    cdef readonly uint64_t batch_number
     cdef readonly bytes payload
     cdef readonly bint lenient
 
@@ -264,7 +264,7 @@ cdef class Link:
         int kind,
         bytes payload not None,
         *,
-        uint64_t sequence=0,
+        uint64_t batch_number=0,
         list blocks=None,
         bint lenient=False,
         bint wait=True,
@@ -274,7 +274,7 @@ cdef class Link:
         Args:
             kind: Its subject, a number that both ends know.
             payload: Records and JSON.
-            sequence: Of the batch that it belongs to.
+            batch_number: Of the batch that it belongs to.
             blocks: The blocks of this side that the payload refers to.
             lenient: Whether the JSON is the standard library's.
             wait: Whether to wait for room in the socket.
@@ -298,7 +298,7 @@ cdef class Link:
         memcpy(head.magic, b"ksv1", 4)
         head.kind = <uint8_t>kind
         head.flags = LENIENT if lenient else 0
-        head.sequence = sequence
+        head.batch_number = batch_number
         head.length = tail_bytes
         if tail_bytes > INLINE_PAYLOAD:
             block = self.exported.lease(tail_bytes)
@@ -438,7 +438,7 @@ cdef class Link:
             retired += sizeof(uint64_t)
             self.imported.forget(number)
         frame.kind = head.kind
-        frame.sequence = head.sequence
+        frame.batch_number = head.batch_number
         frame.lenient = (head.flags & LENIENT) != 0
         return frame
 

@@ -80,7 +80,7 @@ class HandlerCalls:
         if pending is None:
             raise ChannelError(f"it waited for call {note.number}, which it did not make")
         if not note.cancel:
-            self._send_result(link, frame.sequence, pending)
+            self._send_result(link, frame.batch_number, pending)
         elif not isinstance(pending, KsrvError):
             pending.cancel()
 
@@ -110,13 +110,17 @@ class HandlerCalls:
         if not ended and self._one_ended.wait(LOOK_SECONDS):
             ended = self._ended(numbers)
         payload, lenient = messages.dump(NumbersMessage(ended))
-        link.send(MessageType.ENDED, payload, sequence=frame.sequence, lenient=lenient, wait=False)
+        link.send(
+            MessageType.ENDED, payload, batch_number=frame.batch_number, lenient=lenient, wait=False
+        )
 
     def _ended(self, numbers: list[int]) -> list[int]:
         found = ((number, self._pending[number]) for number in numbers)
         return [number for number, one in found if isinstance(one, KsrvError) or one.done()]
 
-    def _send_result(self, link: Link, sequence: int, pending: PendingResponse | KsrvError) -> None:
+    def _send_result(
+        self, link: Link, batch_number: int, pending: PendingResponse | KsrvError
+    ) -> None:
         outputs = BatchOutputs([])
         try:
             if isinstance(pending, KsrvError):
@@ -134,7 +138,7 @@ class HandlerCalls:
         link.send(
             MessageType.RESULT,
             payload,
-            sequence=sequence,
+            batch_number=batch_number,
             blocks=blocks,
             lenient=lenient,
             wait=False,
@@ -152,23 +156,23 @@ class CallsHome:
     def __init__(self, link: Link, lock: threading.Lock) -> None:
         self._link = link
         self._lock = lock
-        self._sequence = 0
+        self._batch_number = 0
         self._number = 0
         self._awaited: dict[int, CallHome] = {}
         self._looks = False
 
-    def begin(self, sequence: int) -> None:
+    def begin(self, batch_number: int) -> None:
         """Let a batch make calls.
 
         Args:
-            sequence: The batch.
+            batch_number: The batch.
         """
-        self._sequence = sequence
+        self._batch_number = batch_number
 
     def end(self) -> None:
         """Make no further call: the batch has its answer."""
         with self._lock:
-            self._sequence = 0
+            self._batch_number = 0
 
     def __call__(self, request: InferRequest, caller: BatchInputs | None) -> PendingResponse:
         """Submit a request on behalf of the running batch.
@@ -181,7 +185,7 @@ class CallsHome:
             HandlerFailed: No batch runs, or a batch of the ring, whose worker does not listen.
         """
         with self._lock:
-            if not self._sequence:
+            if not self._batch_number:
                 raise HandlerFailed(
                     f"the handler called the model {request.model_name} outside of a batch, or by a way "
                     f"that its own module does not show: use `self.context.models[...]` in the stages"
@@ -190,15 +194,19 @@ class CallsHome:
             written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
             payload, lenient = messages.pack_call(request, self._number, written)
             self._link.send(
-                MessageType.CALL, payload, sequence=self._sequence, blocks=blocks, lenient=lenient
+                MessageType.CALL,
+                payload,
+                batch_number=self._batch_number,
+                blocks=blocks,
+                lenient=lenient,
             )
-            return CallHome(self, request, self._sequence, self._number)
+            return CallHome(self, request, self._batch_number, self._number)
 
-    def wait(self, sequence: int, number: int, *, cancel: bool = False) -> BatchOutputs | None:
+    def wait(self, batch_number: int, number: int, *, cancel: bool = False) -> BatchOutputs | None:
         """Wait for a result, or give the call up.
 
         Args:
-            sequence: The batch of the call.
+            batch_number: The batch of the call.
             number: The call's number.
             cancel: Whether to give it up.
 
@@ -209,11 +217,11 @@ class CallsHome:
             HandlerFailed: The batch of the call is over.
         """
         with self._lock:
-            if sequence != self._sequence:
+            if batch_number != self._batch_number:
                 raise HandlerFailed("the batch that called another model is over")
             self._awaited.pop(number, None)
             note, lenient = messages.dump(WaitMessage(number, cancel))
-            self._link.send(MessageType.WAIT, note, sequence=sequence, lenient=lenient)
+            self._link.send(MessageType.WAIT, note, batch_number=batch_number, lenient=lenient)
             if cancel:
                 return None
             frame = self._link.receive()
@@ -245,7 +253,7 @@ class CallsHome:
         """Return the awaited calls that need not be waited for any more; None where none is awaited."""
         with self._lock:
             awaited = self._awaited
-            over = [one for one, call in awaited.items() if call.sequence != self._sequence]
+            over = [one for one, call in awaited.items() if call.batch_number != self._batch_number]
             if over:
                 return [awaited.pop(number) for number in over]
             if not awaited:
@@ -253,7 +261,9 @@ class CallsHome:
                 return None
             try:
                 note, lenient = messages.dump(NumbersMessage(list(awaited)))
-                self._link.send(MessageType.LOOK, note, sequence=self._sequence, lenient=lenient)
+                self._link.send(
+                    MessageType.LOOK, note, batch_number=self._batch_number, lenient=lenient
+                )
                 frame = self._link.receive()
             except ChannelClosed:
                 return [awaited.pop(number) for number in list(awaited)]
@@ -269,17 +279,19 @@ class CallHome:
     Args:
         calls: Sends what is asked of it.
         request: The request.
-        sequence: The batch of the call.
+        batch_number: The batch of the call.
         number: The call's number.
 
     Attributes:
-        sequence: The batch of the call.
+        batch_number: The batch of the call.
     """
 
-    def __init__(self, calls: CallsHome, request: InferRequest, sequence: int, number: int) -> None:
+    def __init__(
+        self, calls: CallsHome, request: InferRequest, batch_number: int, number: int
+    ) -> None:
         self._calls = calls
         self._request = request
-        self.sequence = sequence
+        self.batch_number = batch_number
         self._number = number
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Any], object]] = []
@@ -294,7 +306,7 @@ class CallHome:
                     if self._cancelled:
                         text = f"the call to {self._request.model_name} was given up"
                         raise HandlerFailed(text)
-                    self._result = self._calls.wait(self.sequence, self._number)
+                    self._result = self._calls.wait(self.batch_number, self._number)
         finally:
             self._call_back()
         assert self._result is not None, "a call that is waited for has a result"
@@ -309,7 +321,7 @@ class CallHome:
             if self.done():
                 return False
             self._cancelled = True
-            self._calls.wait(self.sequence, self._number, cancel=True)
+            self._calls.wait(self.batch_number, self._number, cancel=True)
         self._call_back()
         return True
 

@@ -88,13 +88,13 @@ class EventLogHandler(logging.Handler):
         self._events.send(MessageType.LOG, *messages.dump(note))
 
 
-def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutputs) -> None:
+def send_answer(link: Link, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
     """Send an answer or an intermediate one; its tensors are gone from `outputs` afterwards.
 
     Args:
         link: The link for batches.
         kind: ANSWER or CHUNK.
-        sequence: The batch that it belongs to.
+        batch_number: The batch that it belongs to.
         outputs: The handler's answer.
     """
     written, blocks = tensor_descriptors.write(outputs.tensors, link.exported)
@@ -102,7 +102,7 @@ def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutp
     # Emptied before sending, because the message names the input blocks without references, and
     # an output may be a view of an input.
     outputs.tensors.clear()
-    link.send(kind, payload, sequence=sequence, blocks=blocks, lenient=lenient)
+    link.send(kind, payload, batch_number=batch_number, blocks=blocks, lenient=lenient)
 
 
 class Chunks:
@@ -113,13 +113,13 @@ class Chunks:
 
     Args:
         link: The link for batches.
-        sequence: The batch.
+        batch_number: The batch.
         lock: Held while the link is used.
     """
 
-    def __init__(self, link: Link, sequence: int, lock: threading.Lock) -> None:
+    def __init__(self, link: Link, batch_number: int, lock: threading.Lock) -> None:
         self._link = link
-        self._sequence = sequence
+        self._batch_number = batch_number
         self._lock = lock
         self._ended = False
 
@@ -127,14 +127,14 @@ class Chunks:
         """See `ksrv.request.Emitter`."""
         with self._lock:
             if not self._ended:
-                send_answer(self._link, MessageType.CHUNK, self._sequence, outputs)
+                send_answer(self._link, MessageType.CHUNK, self._batch_number, outputs)
 
     def listening(self) -> frozenset[int]:
         """Ask the worker; see `ksrv.request.Emitter.listening`."""
         with self._lock:
             if self._ended:
                 return frozenset()
-            self._link.send(MessageType.ASK, b"", sequence=self._sequence)
+            self._link.send(MessageType.ASK, b"", batch_number=self._batch_number)
             frame = self._link.receive()
             if frame.kind != MessageType.LISTENING:
                 raise ChannelError(f"a message was {frame.kind}, not LISTENING")
@@ -248,12 +248,12 @@ class Child:
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
-            self._fail_batch(frame.sequence, error)
+            self._fail_batch(frame.batch_number, error)
         return True
 
     def _run(self, runner: Runner, frame: Frame) -> None:
-        chunks = Chunks(self._link, frame.sequence, self._lock)
-        self._calls.begin(frame.sequence)
+        chunks = Chunks(self._link, frame.batch_number, self._lock)
+        self._calls.begin(frame.batch_number)
         batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
         try:
             with continued(span):
@@ -262,24 +262,24 @@ class Child:
             chunks.end()
             self._calls.end()
         del batch
-        self._answer(frame.sequence, outputs)
+        self._answer(frame.batch_number, outputs)
 
-    def _answer(self, sequence: int, outputs: BatchOutputs) -> None:
-        send_answer(self._link, MessageType.ANSWER, sequence, outputs)
+    def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
+        send_answer(self._link, MessageType.ANSWER, batch_number, outputs)
 
-    def _fail_batch(self, sequence: int, error: BaseException) -> None:
+    def _fail_batch(self, batch_number: int, error: BaseException) -> None:
         """Tell the worker why a batch has no answer."""
         if isinstance(error, KsrvError):
-            self._fail(error.with_traceback(None), sequence)
+            self._fail(error.with_traceback(None), batch_number)
             return
         # The runner's own fault, or outputs that do not fit.
         log.error("a batch failed outside of its handler", exc_info=error)
         text = f"the batch's answer cannot be sent: {type(error).__name__}"
-        self._fail(HandlerFailed(text), sequence)
+        self._fail(HandlerFailed(text), batch_number)
 
-    def _fail(self, error: KsrvError, sequence: int = 0) -> None:
+    def _fail(self, error: KsrvError, batch_number: int = 0) -> None:
         payload, lenient = messages.dump(messages.to_message(error))
-        self._link.send(MessageType.FAILED, payload, sequence=sequence, lenient=lenient)
+        self._link.send(MessageType.FAILED, payload, batch_number=batch_number, lenient=lenient)
 
 
 def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:

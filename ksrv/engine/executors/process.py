@@ -84,7 +84,7 @@ class ProcessExecutor:
         self._process: HandlerProcess | None = None
         self._link: Link | None = None
         self._ring: WorkerRing | None = None
-        self._sequence = 0
+        self._batch_number = 0
         self._ended_sequences: deque[int] = deque()
         self._loaded = False
         self._spec: ModelSpec | None = None
@@ -273,20 +273,20 @@ class ProcessExecutor:
             except MemoryError as error:
                 raise Overloaded(str(error), "memory") from error
             self._backoff.served()
-            self._sequence += 1
+            self._batch_number += 1
             try:
                 self._tell_ended_sequences(link)
                 link.send(
                     MessageType.RUN,
                     payload,
-                    sequence=self._sequence,
+                    batch_number=self._batch_number,
                     blocks=blocks,
                     lenient=lenient,
                     wait=False,
                 )
             except (ChannelClosed, BlockingIOError) as error:
                 raise self._died(process, "while it ran the batch") from error
-            return self._answer(link, process, batch, self._sequence, deadline_ns)
+            return self._answer(link, process, batch, self._batch_number, deadline_ns)
 
     def _collect(
         self,
@@ -315,14 +315,14 @@ class ProcessExecutor:
             if dispatched.ring is not self._ring:
                 raise self._died(process, "while it ran the batch")
             deadline_ns = dispatched.deadline_ns
-            return self._answer(link, process, batch, dispatched.sequence, deadline_ns)
+            return self._answer(link, process, batch, dispatched.batch_number, deadline_ns)
 
     def _answer(
         self,
         link: Link,
         process: HandlerProcess,
         batch: BatchInputs,
-        sequence: int,
+        batch_number: int,
         deadline_ns: int | None,
     ) -> BatchOutputs:
         """Wait for the answer on the channel; the caller holds the lock."""
@@ -331,7 +331,7 @@ class ProcessExecutor:
             deadline_ns += _STREAM_GRACE_NS
         try:
             with self._calls.of_batch(batch):
-                answer = self._await(link, batch, sequence, deadline_ns)
+                answer = self._await(link, batch, batch_number, deadline_ns)
         except TimeoutError as error:
             self._kill(process, "it had not answered when the deadline passed")
             raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
@@ -348,17 +348,17 @@ class ProcessExecutor:
         return answer
 
     def _await(
-        self, link: Link, batch: BatchInputs, sequence: int, deadline_ns: int | None
+        self, link: Link, batch: BatchInputs, batch_number: int, deadline_ns: int | None
     ) -> BatchOutputs | KsrvError:
         """Return the answer, or the error that failed the whole batch."""
         while True:
             frame = link.receive(deadline_ns)
-            if frame.sequence != sequence:
-                raise ChannelError(f"it answered batch {frame.sequence}, not {sequence}")
+            if frame.batch_number != batch_number:
+                raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
             if frame.kind == MessageType.ANSWER:
                 return messages.unpack_answer(frame, link.imported, len(batch.requests))
             if frame.kind == MessageType.ASK:
-                self._tell_listening(link, batch, sequence)
+                self._tell_listening(link, batch, batch_number)
                 continue
             if frame.kind in (MessageType.CALL, MessageType.WAIT, MessageType.LOOK):
                 self._calls.take(link, frame)
@@ -369,13 +369,15 @@ class ProcessExecutor:
             if batch.emit is not None:
                 batch.emit(chunk)
 
-    def _tell_listening(self, link: Link, batch: BatchInputs, sequence: int) -> None:
+    def _tell_listening(self, link: Link, batch: BatchInputs, batch_number: int) -> None:
         """Answer the handler's question whether a client still waits for the batch."""
         emit = batch.emit
         if emit is None:
             raise ChannelError("it asked for listeners of a batch without streams")
         payload, lenient = messages.dump(messages.ListeningMessage(sorted(emit.listening())))
-        link.send(MessageType.LISTENING, payload, sequence=sequence, lenient=lenient, wait=False)
+        link.send(
+            MessageType.LISTENING, payload, batch_number=batch_number, lenient=lenient, wait=False
+        )
 
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""

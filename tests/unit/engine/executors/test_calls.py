@@ -22,6 +22,6 @@ from ksrv.handlers.models import refuse_calls
 )
 def test_a_process_cannot_ask_about_calls_that_it_did_not_make(kind, note):
     payload, lenient = messages.dump(note)
-    frame = SimpleNamespace(kind=kind, payload=payload, lenient=lenient, sequence=1)
+    frame = SimpleNamespace(kind=kind, payload=payload, lenient=lenient, batch_number=1)
     with pytest.raises(ChannelError):
         HandlerCalls(refuse_calls).take(None, frame)

@@ -49,7 +49,7 @@ class Liar:
         text = json.dumps({"names": list(names), **note}).encode() if text is None else text
         count = len(names) if count is None and records else count or 0
         payload = struct.pack("<II", count, len(records)) + records + text
-        self.link.send(MessageType.ANSWER, payload, sequence=1, blocks=self.keep)
+        self.link.send(MessageType.ANSWER, payload, batch_number=1, blocks=self.keep)
 
     def head(
         self, kind=17, flags=0, announced=(), returned=(), fds=(), payload=b"", length=None, cut=0
