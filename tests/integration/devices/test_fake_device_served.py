@@ -94,8 +94,7 @@ def test_batches_are_pinned_copies_and_one_wait(server, protocol):
     assert all(several[0] == "enter" for several in whole)
     assert {one.split()[0] for one in seen} <= {"enter", "in", "out", "synchronise", "leave"}
     assert seen.count("synchronise") <= seen.count("enter")
-    if server.executor == "process":
-        assert any(one.startswith("in") and one.endswith("pinned") for one in seen)
+    # Batches of one request lie where they were received, those of the ring in its places: both pageable.
     assert all(one.endswith("pinned") for one in seen if one.startswith("out"))
 
 

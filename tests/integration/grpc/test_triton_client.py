@@ -163,10 +163,11 @@ def test_description_state_and_repository(engine, client):
     client.load_model("add")
     client.unload_model("add")
     assert engine.loaded == []
+    assert list(client.get_trace_settings().settings["trace_level"].value) == ["OFF"]
+    assert client.get_log_settings().settings["log_error"].bool_param
     for refused in (
         lambda: client.load_model("add", config="{}"),
-        client.get_trace_settings,
-        client.get_log_settings,
+        lambda: client.update_trace_settings(settings={"trace_rate": "2"}),
         client.get_system_shared_memory_status,
         client.get_cuda_shared_memory_status,
     ):
