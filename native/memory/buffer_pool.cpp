@@ -190,9 +190,18 @@ void BufferPool::release(Block *block) noexcept {
     put(block);
 }
 
+namespace {
+constexpr unsigned FOR_EVERY_DEVICE = 1;  // cudaHostRegisterPortable
+}
+
 void BufferPool::use_pinning(PinFunction pin, UnpinFunction unpin) noexcept {
     unpin_.store(unpin);
     pin_.store(pin);
+}
+
+bool BufferPool::pin_memory(void *data, std::size_t nbytes) noexcept {
+    const PinFunction pin = pin_.load();
+    return pin != nullptr && pin(data, nbytes, FOR_EVERY_DEVICE) == 0;
 }
 
 bool BufferPool::pin(Block *block) noexcept {
@@ -201,7 +210,6 @@ bool BufferPool::pin(Block *block) noexcept {
     if (block->backend == BACKEND_HEAP || pin == nullptr) return false;
     const std::lock_guard<std::mutex> guard(pinning_);
     if (block->pinned.load(std::memory_order_relaxed)) return true;
-    constexpr unsigned FOR_EVERY_DEVICE = 1;
     if (pin(block->data, block->capacity, FOR_EVERY_DEVICE) != 0) return false;
     pinned_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
     block->pinned.store(true, std::memory_order_release);

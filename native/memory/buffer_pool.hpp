@@ -96,6 +96,9 @@ class BufferPool {
     // device, and where the device refuses. A holder calls it, on a thread that uses the device.
     bool pin(Block *block) noexcept;
 
+    // The same for memory that is no block, for as long as the process lives; the caller asks once.
+    bool pin_memory(void *data, std::size_t nbytes) noexcept;
+
     // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
     std::uint64_t trim(std::uint64_t idle) noexcept;
 

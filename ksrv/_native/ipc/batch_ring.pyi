@@ -11,6 +11,9 @@ class WorkerRing:
     @property
     def used(self) -> bool: ...
 
+class LargePlace:
+    def pin(self) -> bool: ...
+
 class ProcessRing:
     def __init__(
         self,

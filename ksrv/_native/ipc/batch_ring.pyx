@@ -23,6 +23,7 @@ cimport numpy as cnp
 
 
 from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.memory.buffer_pool cimport process_pool
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
@@ -137,6 +138,20 @@ cdef class LargePlace:
     cdef ProcessRing ring
     cdef int number
 
+    def pin(self) -> bool:
+        """Pin the place for the process's device; it stays pinned, and in memory, to the end.
+
+        Returns:
+            Whether it is pinned; False without a device, and where that refuses.
+        """
+        cdef void *data = self.ring.ring.large(self.number)
+        if self.ring.pinned[self.number] == 0:
+            with nogil:
+                self.ring.pinned[self.number] = (
+                    1 if process_pool().pin_memory(data, RING_LARGE_BYTES) else -1
+                )
+        return self.ring.pinned[self.number] > 0
+
     def __dealloc__(self):
         if self.ring is not None:
             self.ring.ring.control().held[self.number].store(0)
@@ -169,11 +184,13 @@ cdef class ProcessRing:
     cdef list inputs
     cdef object make_requests
     cdef uint64_t completed
+    cdef int pinned[RING_LARGE_PLACES]  # 1 if a large place is, -1 if the device refused
 
     def __cinit__(self, int descriptor, int channel, inputs, make_requests):
         self.ring = BatchRing.map(descriptor)
         if self.ring == NULL:
             raise ValueError("the descriptor is not one of memory for batches")
+        memset(self.pinned, 0, sizeof(self.pinned))
         self.channel = channel
         self.make_requests = make_requests
         self.inputs = []

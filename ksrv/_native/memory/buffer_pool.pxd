@@ -56,6 +56,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         void release(CBlock *block) noexcept
         void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept
         bint pin(CBlock *block) noexcept
+        bint pin_memory(void *data, size_t nbytes) noexcept
         uint64_t trim(uint64_t idle) noexcept
         BufferPoolStatistics statistics() noexcept
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv._native.ipc.batch_ring import LargePlace
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.handlers.devices.device import Device
@@ -216,8 +217,8 @@ def lease_pages(nbytes: int) -> Block:
     return buffer_pool.lease(nbytes, pages=True)
 
 
-def block_of(array: Array) -> Block | None:
-    """Return the block that an array is a view of, or None.
+def block_of(array: Array) -> Block | LargePlace | None:
+    """Return the block, or the place of a ring, that an array is a view of; None for other memory.
 
     Args:
         array: The array.
@@ -227,7 +228,7 @@ def block_of(array: Array) -> Block | None:
         owner = owner.base
     if isinstance(owner, memoryview):
         owner = owner.obj
-    return owner if isinstance(owner, Block) else None
+    return owner if isinstance(owner, Block | LargePlace) else None
 
 
 @cache
