@@ -155,15 +155,19 @@ class Batch(Mapping[str, Array]):
         """
         self.failures.setdefault(self.request_of(row), InferenceError(message, status))
 
-    def set_header(self, row: int, name: str, value: str) -> None:
+    def set_header(self, row: int, name: str, value: str | float) -> None:
         """Add a header to the response of the request that owns a row.
 
         Args:
             row: The row.
             name: The header's name.
-            value: Its value.
+            value: Its value, a text or a number.
         """
-        self.headers.setdefault(self.request_of(row), {})[name] = value
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is a {type(name).__name__}, not a text")
+        if not isinstance(value, (int, float, str)):
+            raise TypeError(f"the header {name!r} is a {type(value).__name__}")
+        self.headers.setdefault(self.request_of(row), {})[name] = str(value)
 
     def set_parameter(self, row: int, name: str, value: Parameter) -> None:
         """Add a parameter to the response of the request that owns a row.

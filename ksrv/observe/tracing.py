@@ -9,6 +9,7 @@ first batch that comes with a span.
 import copy
 import itertools
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ import msgspec
 log = logging.getLogger(__name__)
 
 TRACEPARENT = "traceparent"
+_TRACEPARENT = re.compile(
+    r"\s*[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*"
+)
 
 
 class TracingError(RuntimeError):
@@ -156,7 +160,7 @@ def is_traced(model: str, headers: Mapping[str, str]) -> bool:
         headers: The request's, names in lower case.
     """
     enabled, rate = setting(model)
-    if not enabled or rate == 1 or TRACEPARENT in headers:
+    if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(TRACEPARENT, "")):
         return enabled
     with _OF_PROCESS.lock:
         return next(_OF_PROCESS.requests.setdefault(model, itertools.count())) % rate == 0

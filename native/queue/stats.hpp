@@ -28,7 +28,7 @@ inline constexpr int BOUNDS = static_cast<int>(std::size(DURATION_BOUNDS));
 // eight. Bucket `i` ends at 2^((FIRST_EXPONENTIAL + i) / 8) s, inclusively; the first one, which is the
 // zero bucket, begins at 0, and the last one takes in all that is longer (2^12 s is above an hour).
 inline constexpr int EXPONENTIAL_SCHEMA = 3;
-inline constexpr int FIRST_EXPONENTIAL = -20 << EXPONENTIAL_SCHEMA;  // 2^-20 s is about a microsecond
+inline constexpr int FIRST_EXPONENTIAL = -20 * (1 << EXPONENTIAL_SCHEMA);  // 2^-20 s is about a microsecond
 inline constexpr int EXPONENTIAL_BUCKETS = (32 << EXPONENTIAL_SCHEMA) + 1;
 
 // The exponential bucket of a time in nanoseconds.

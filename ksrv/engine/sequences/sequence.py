@@ -30,7 +30,7 @@ class OpenSequence:
         requests: Its requests that have not ended.
         begun: Whether its first request has reached the handler.
         last: Whether no further request may come.
-        ended: Why it has ended before its time, or None.
+        ended: Why it has ended before its time, or "".
     """
 
     __slots__ = ("begun", "ended", "id", "last", "number", "order", "requests")
@@ -42,7 +42,7 @@ class OpenSequence:
         self.requests = 0
         self.begun = False
         self.last = False
-        self.ended: SequenceEnded | None = None
+        self.ended = ""
 
     def refusal(self, request: SequenceRequest) -> SequenceEnded | None:
         """Return why a request cannot be run, once the requests before it have ended; else None.
@@ -50,8 +50,9 @@ class OpenSequence:
         Args:
             request: What the request says of the sequence.
         """
-        if self.ended is not None:
-            return self.ended
+        if self.ended:
+            # Of each request its own: a raised error holds what it has come by, which is the request.
+            return SequenceEnded(self.ended)
         if self.begun or request.start:
             return None
         return SequenceEnded(

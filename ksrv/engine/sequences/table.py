@@ -67,7 +67,7 @@ class SequenceTable:
         self._counts = dict.fromkeys(self._instances, 0)  # of the open ones, by slot
         # Those without a request under way and the times at which they end, the first one first.
         self._idle: OrderedDict[OpenSequence, int] = OrderedDict()
-        self._forgotten: OrderedDict[SequenceId, SequenceEnded] = OrderedDict()
+        self._forgotten: OrderedDict[SequenceId, str] = OrderedDict()  # why they have ended
         self._thread: threading.Thread | None = None
         self._closed = False
         self.ended: dict[str, int] = dict.fromkeys(ENDINGS, 0)
@@ -198,7 +198,7 @@ class SequenceTable:
             return known
         forgotten = self._forgotten.get(name)
         if forgotten is not None:
-            raise forgotten.with_traceback(None)
+            raise SequenceEnded(forgotten)
         raise InvalidRequest(
             f"the model {self._model} has no open sequence {shown(name)}: the first request of a sequence needs "
             f"the parameter 'sequence_start'"
@@ -215,16 +215,16 @@ class SequenceTable:
         if why:
             sequence.ended = self._forget(sequence.id, why)
 
-    def _forget(self, name: SequenceId, why: str) -> SequenceEnded:
-        error = SequenceEnded(
+    def _forget(self, name: SequenceId, why: str) -> str:
+        text = (
             f"the sequence {shown(name)} of the model {self._model} has ended: {why}; begin it anew with "
             f"'sequence_start'"
         )
-        self._forgotten[name] = error
+        self._forgotten[name] = text
         self._forgotten.move_to_end(name)
         while len(self._forgotten) > self._limits.max:
             self._forgotten.popitem(last=False)
-        return error
+        return text
 
     def _drop(self, sequences: Sequence[OpenSequence]) -> None:
         """Free the state of sequences; the caller does not hold the lock."""

@@ -40,6 +40,7 @@ _OURS = frozenset(
         "date",
         "inference-header-content-length",
         "keep-alive",
+        "proxy-connection",
         "server",
         "server-timing",
         "set-cookie",

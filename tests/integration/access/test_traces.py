@@ -9,6 +9,7 @@ import grpc
 import pytest
 import requests
 
+from ksrv.observe import tracing
 from ksrv.testing import Server
 from tests.support.models import SLOW, VECTOR, write_model
 from tests.support.wait_until import wait_until
@@ -243,6 +244,24 @@ def test_one_of_so_many_requests_is_traced(settings, collected):
     own = requests.post(settings_of(settings, "inline"), json={"trace_rate": 1}, timeout=60)
     assert own.json() == AT_START
     assert traced(collected, settings, "inline", 12) == 12
+
+
+@pytest.mark.parametrize(
+    ("parent", "is_one"),
+    [
+        ("00-" + "a" * 32 + "-" + "b" * 16 + "-01", True),
+        ("x", False),
+        ("00-" + "0" * 32 + "-" + "b" * 16 + "-01", False),
+        ("", False),
+    ],
+)
+def test_only_a_callers_span_passes_the_rate(parent, is_one):
+    tracing.set_setting("m", tracing.TraceSetting(rate=1000))
+    try:
+        assert tracing.is_traced("m", {})  # the first of a thousand
+        assert tracing.is_traced("m", {"traceparent": parent}) == is_one
+    finally:
+        tracing.set_setting("m", tracing.TraceSetting())
 
 
 @pytest.mark.parametrize(

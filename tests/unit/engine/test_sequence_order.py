@@ -1,8 +1,10 @@
 """The order of requests in sequences, whatever is cancelled, late or run at the same time."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections import defaultdict
 
 import numpy as np
@@ -207,4 +209,20 @@ def test_an_idle_sequence_is_dropped_and_a_busy_one_is_not():
     assert table.ended["idle_timeout"] == 1
     with pytest.raises(SequenceEnded, match="no request came for it in time"):
         made.submit(asked("busy"))
+    made.close()
+
+
+def test_a_refused_request_is_not_kept_with_the_reason():
+    made, _ = recorded(lambda: None, idle_timeout_ms=30)
+    made.submit(asked("idle", start=True)).wait()
+    table = made.find("m").sequences
+    wait_until(lambda: table.open == 0)
+    refused = [asked("idle") for _ in range(3)]
+    for one in refused:
+        with pytest.raises(SequenceEnded, match="no request came for it in time"):
+            made.submit(one)
+    kept = [weakref.ref(one.inputs[0].data) for one in refused]
+    del refused, one
+    gc.collect()
+    assert [one() for one in kept] == [None] * 3
     made.close()

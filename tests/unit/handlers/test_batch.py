@@ -112,6 +112,12 @@ def test_headers_and_parameters_go_to_the_request():
     batch.set_header(2, "x-b", "2")
     batch.set_parameter(1, "score", 0.5)
     assert batch.headers == {0: {"x-a": "1"}, 1: {"x-b": "2"}}
+    batch.set_header(0, "x-a", 5)
+    assert batch.headers[0] == {"x-a": "5"}
+    for name, value in [("x-a", None), ("x-a", b"5"), ("x-a", ["5"]), (None, "a"), (b"x-a", "a")]:
+        with pytest.raises(TypeError, match="header"):
+            batch.set_header(0, name, value)
+    assert batch.headers == {0: {"x-a": "5"}, 1: {"x-b": "2"}}
     assert batch.parameters == {1: {"score": 0.5}}
     with pytest.raises(TypeError, match="list"):
         batch.set_parameter(0, "bad", [1])
