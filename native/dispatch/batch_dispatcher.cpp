@@ -263,18 +263,24 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         row += request->rows;
     }
 
+    // The process writes all of its times: none of them is trusted, nor their difference to fit.
+    const std::uint64_t said =
+        static_cast<std::uint64_t>(answer.ended_ns) - static_cast<std::uint64_t>(answer.began_ns);
     const std::int64_t ran =
-        std::clamp<std::int64_t>(answer.ended_ns - answer.began_ns, 0, now_ns() - done.began_ns);
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(said), 0, now_ns() - done.began_ns);
     BatchTimes times;
     times.assemble = done.assemble_ns;
     times.inference = static_cast<std::uint64_t>(ran);
     ReplyStage stages[RING_STAGES + 1] = {{"assemble", 8, done.assemble_ns}};
+    // No stage takes longer than the process has had the batch.
+    const std::uint64_t most_ns = static_cast<std::uint64_t>(now_ns() - done.dispatched_ns);
     for (std::uint32_t i = 0; i < answer.stages; ++i) {
         const RingStage &stage = answer.stage[i];
-        stages[i + 1] = {stage.name, std::strlen(stage.name), stage.ns};
-        if (std::strcmp(stage.name, "preprocess") == 0) times.preprocess = stage.ns;
-        if (std::strcmp(stage.name, "inference") == 0) times.inference = stage.ns;
-        if (std::strcmp(stage.name, "postprocess") == 0) times.postprocess = stage.ns;
+        const std::uint64_t took_ns = std::min(stage.ns, most_ns);
+        stages[i + 1] = {stage.name, std::strlen(stage.name), took_ns};
+        if (std::strcmp(stage.name, "preprocess") == 0) times.preprocess = took_ns;
+        if (std::strcmp(stage.name, "inference") == 0) times.inference = took_ns;
+        if (std::strcmp(stage.name, "postprocess") == 0) times.postprocess = took_ns;
     }
     ran_ns_ += (ran - ran_ns_) / 8;
     if (ran > QUICK_NS) ran_ns_ = std::max(ran_ns_, ran);

@@ -37,6 +37,7 @@ void *taken(Request *) { return nullptr; }
 enum class End { channel_closed, garbage };
 
 constexpr std::size_t ANSWERED = 16;  // bytes of a row
+constexpr std::uint64_t LONGER_THAN_TRUE = UINT64_MAX / 3;  // no number of them adds up to a short time
 
 // One life of a process: echoes the first bytes of rows until `batches` were run.
 void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_bytes) {
@@ -67,7 +68,8 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
         answer->outputs = answer->stages = 1;
         answer->form = number % 37 == 0 ? RING_ON_CHANNEL : RING_OUTPUTS_HERE;
         std::strcpy(answer->stage[0].name, "inference");
-        answer->stage[0].ns = 1;
+        answer->stage[0].ns = number % 5 == 0 ? LONGER_THAN_TRUE : 1;
+        if (number % 10 == 0) answer->began_ns = INT64_MIN;
         RingOutput &output = answer->output[0];
         output.datatype = DT_FP32;
         output.rank = 2;
@@ -224,6 +226,9 @@ struct World {
                 whole = end + 4 + std::strtoul(answer.c_str() + at + 18, nullptr, 10);
             }
             require(answer.size() == whole, "an answer is one");
+            const std::size_t timed = answer.find("inference;dur=");
+            require(timed == std::string::npos || std::strtod(answer.c_str() + timed + 14, nullptr) < 600000,
+                    "a stage took no longer than its batch");
             if (answer.compare(9, 3, "500") == 0) {
                 failed.fetch_add(1);
                 continue;
@@ -262,6 +267,10 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
     require(world->server.open_fast_requests.load() == 0, "no request is left");
     require(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
             "the answered ones are counted");
+    require(world->sums.stages[STAGE_INFERENCE].ns <= world->sums.stages[STAGE_REQUEST].ns,
+            "a stage took no longer than the requests of its batches");
+    for (const auto &size : world->sums.sizes)
+        require(size.second.infer_ns <= world->sums.stages[STAGE_REQUEST].ns, "nor did batches of a size");
 }
 
 // An answer's head is read or refused, whatever its bytes are.
