@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "image/decode_cost.hpp"
 #include "image/row_memory.hpp"
 
 namespace ksrv {
@@ -46,7 +47,7 @@ UprightPicture::~UprightPicture() { memory().trim(); }
 
 bool UprightPicture::prepare() noexcept {
     const std::size_t picture = std::size_t{height_} * width_ * channels_;
-    pixels_ = memory().reserve(picture + ROWS_AT_ONCE * width_ * channels_ + RowMemory::SLACK);
+    pixels_ = memory().reserve(picture + std::size_t{UPRIGHT_ROWS} * width_ * channels_ + RowMemory::SLACK);
     if (!pixels_) return false;
     rows_ = pixels_ + picture;
     return true;
@@ -73,7 +74,7 @@ void UprightPicture::hand_on(RowReceiver &receiver) noexcept {
     const PixelBox box = receiver.box(height_, width_);
     const std::size_t row_bytes = width_ * channels_;
     for (std::uint32_t at = box.top; at < box.top + box.height;) {
-        const std::uint32_t most = lies_ ? ROWS_AT_ONCE : 1;
+        const std::uint32_t most = lies_ ? UPRIGHT_ROWS : 1;
         const std::uint32_t count = std::min(most, box.top + box.height - at);
         const std::uint8_t *row = rows_;
         if (lies_) {

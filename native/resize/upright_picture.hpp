@@ -31,8 +31,6 @@ class UprightPicture final : public RowReceiver {
     void hand_on(RowReceiver &receiver) noexcept;
 
   private:
-    static constexpr std::size_t ROWS_AT_ONCE = 16;  // so that the bytes of a cache line are read together
-
     std::size_t stored_bytes() const noexcept { return stored_width() * channels_; }
     void make_rows(std::uint32_t first, std::uint32_t count) noexcept;
 

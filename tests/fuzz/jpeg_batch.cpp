@@ -87,6 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         require(one.channels == 1 || one.channels == 3);
         require(!rules.strict || one.channels == CHANNELS);
         require(one.decode_ns > 0 && one.decoder_bytes > 0);
+        require(one.orientation == 1 || one.decoder_bytes > here * CHANNELS);
         pixels += here;
         images.push_back(one);
     }

@@ -33,7 +33,7 @@ cdef extern from "image/decode_cost.hpp" namespace "ksrv" nogil:
     uint64_t c_decode_ns "ksrv::decode_ns"(const ImageHeader &header) noexcept
     uint64_t c_row_decoder_bytes "ksrv::row_decoder_bytes"(const ImageHeader &header) noexcept
     uint64_t c_upright_decoder_bytes "ksrv::upright_decoder_bytes"(
-        const ImageHeader &header
+        const ImageHeader &header, uint64_t channels
     ) noexcept
 
 

@@ -185,7 +185,9 @@ def decode_rows(
             jobs[i].decoder_bytes = c_row_decoder_bytes(header)
             if upright:
                 jobs[i].orientation = header.orientation
-                jobs[i].decoder_bytes = c_upright_decoder_bytes(header)
+                jobs[i].decoder_bytes = c_upright_decoder_bytes(
+                    header, plan.job.window.channels
+                )
             if requests is not None and requests[i] is not None:
                 request = requests[i]
                 jobs[i].ended = &request.native.done

@@ -93,3 +93,26 @@ def test_images_that_are_decoded_by_rows_need_no_room_for_whole_pictures(resize,
     assert all("while it is decoded" in str(error) for error in errors)
     assert not out.any()
     assert PROCESS.held == before
+
+
+def test_a_grey_picture_that_is_turned_takes_the_room_of_the_colours_it_becomes(monkeypatch):
+    if "libjpeg-turbo" not in jpeg.present_decoders():
+        pytest.skip("ksrv was built without libjpeg-turbo")
+    monkeypatch.setattr(jpeg, "decoder", lambda: "libjpeg-turbo")
+    keys = {"resize": "area", "exif": "apply", "channels": "convert"}
+    spec = TensorSpec("x", "UINT8", (-1, 32, 32, 3), ImageSpec(**keys))
+    prepare = ImagePreparer(spec, Limits(), pool=DecodePool(1))
+    exif = files.Image.Exif()
+    exif[0x0112] = 6
+    sent = [files.jpeg(1500, 2000, "L", exif=exif)]
+    out = np.empty((1, 32, 32, 3), np.uint8)
+    before = PROCESS.held
+    # Above a byte of each pixel, and below the two that cv2 is counted for.
+    PROCESS.bound = before + 5_000_000
+    (error,) = prepare.prepare(sent, out)
+    assert "while it is decoded" in str(error)
+    assert not out.any()
+    PROCESS.bound = before + 12_000_000
+    assert prepare.prepare(sent, out) == [None]
+    assert out.any()
+    assert PROCESS.held == before
