@@ -68,6 +68,16 @@ J_COLOR_SPACE color_space(PixelOrder order) noexcept {
     return JCS_UNKNOWN;
 }
 
+// Whether the scans of a progressive file leave out bits of its coefficients. The library makes these up from the
+// neighbours of a block, each version in its own way, and from others where columns are left out.
+bool lacks_coefficients(const jpeg_decompress_struct &state) noexcept {
+    if (!state.coef_bits) return false;  // the file is not progressive
+    for (int component = 0; component < state.num_components; ++component)
+        for (const int bits_below : state.coef_bits[component])
+            if (bits_below != 0) return true;
+    return false;
+}
+
 // Skipping and cropping keep all other pixels as they are from this version on.
 #if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
 
@@ -130,7 +140,8 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     state->scale_num = 1;
     state->scale_denom = job.reduction;
     state->buffered_image = FALSE;
-    jpeg_start_decompress(state);
+    jpeg_start_decompress(state);  // reads all scans of a progressive file
+    if (lacks_coefficients(*state)) leave(reinterpret_cast<j_common_ptr>(state));
     if (!job.library_codes) one.codes.take_over(state);
     const unsigned height = state->output_height, width = state->output_width;
     const unsigned channels = static_cast<unsigned>(state->output_components);

@@ -171,6 +171,49 @@ def test_every_cut_of_a_file_is_left_to_cv2(decoder):
         assert not jpeg.decode_into(data[:length] or b"x", got, "BGR")
 
 
+def of_first_scans(data):
+    """Yield a progressive file as it is with its first scan, its first two, and so on until it is whole."""
+    scans = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+    assert len(scans) > 5
+    for end in scans[1:]:
+        yield data[:end] + b"\xff\xd9"
+    yield data
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"resize": "area"},
+        {"resize": "pillow", "shorter_side": 48},
+        {"resize": "linear", "shorter_side": 90},
+        {"resize": "linear", "reduced": "auto"},
+    ],
+    ids=str,
+)
+def test_a_progressive_file_with_fewer_scans_gives_cv2s_pixels(monkeypatch, keys, channels):
+    shape = (40, 40, channels)
+    spec = TensorSpec("x", "UINT8", (-1, *shape), ImageSpec(**keys))
+    prepare = ImagePreparer(spec, Limits(), pool=DecodePool(2))
+    sent = list(of_first_scans(encode(picture(100, 300, channels), progressive=True)))
+    rows = {}
+    for name in ("cv2", jpeg.present_decoders()[0]):
+        monkeypatch.setattr(jpeg, "decoder", lambda name=name: name)
+        rows[name] = np.empty((len(sent), *shape), np.uint8)
+        assert prepare.prepare(sent, rows[name]) == [None] * len(sent)
+    np.testing.assert_array_equal(rows[jpeg.present_decoders()[0]], rows["cv2"])
+
+
+@native
+def test_a_progressive_file_is_left_to_cv2_until_all_its_scans_are_there():
+    for pixels in (picture(100, 300), picture(100, 300, 1)):
+        *some, whole = of_first_scans(encode(pixels, progressive=True))
+        got = np.empty((100, 300, 3), np.uint8)
+        assert not any(jpeg_decoder.decode_jpeg_into(data, got, "BGR") for data in some)
+        assert jpeg_decoder.decode_jpeg_into(whole, got, "BGR")
+        np.testing.assert_array_equal(got, decoded_by_cv2(whole, "BGR"))
+
+
 def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
     data = encode(picture(64, 64), restart=2)
     random = np.random.default_rng(5)
