@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server
 from tests.support.model_files.triton_models import DATATYPES, ECHO, write_echoes, write_witness
 from tests.support.models import write_model
+from tests.support.wait_until import wait_until
 
 MODULES = {
     "http": tritonclient.http,
@@ -247,6 +248,7 @@ def test_description_statistics_and_repository(driver):
     assert driver.call("is_model_ready", "versioned", "2")
     before = counted(driver)
     driver.infer("witness", [driver.tensor(ROW)])
+    wait_until(lambda: counted(driver) > before)  # an answer is sent before it is counted
     assert counted(driver) == before + 1
     server = driver.call("get_server_metadata")
     config = driver.call("get_model_config", "batched")
