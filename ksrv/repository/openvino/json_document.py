@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ksrv.repository.yaml_document import MAX_BYTES, ConfigError, Document
+from ksrv.repository.yaml_document import ConfigError, Document, read_settings_text
 
 
 def read_json(path: Path) -> Document:
@@ -20,19 +20,9 @@ def read_json(path: Path) -> Document:
     Raises:
         ConfigError: It cannot be read, is too long or too deep, or is no JSON.
     """
+    text = read_settings_text(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
-    try:
-        text = raw.decode("utf-8-sig")
         value: Any = json.loads(text, parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}, line {error.lineno}: no JSON: {error.msg}") from None
     except RecursionError:
