@@ -142,7 +142,7 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     state->buffered_image = FALSE;
     jpeg_start_decompress(state);  // reads all scans of a progressive file
     if (lacks_coefficients(*state)) leave(reinterpret_cast<j_common_ptr>(state));
-    if (!job.library_codes) one.codes.take_over(state);
+    if (!job.codes_by_library) one.codes.take_over(state);
     const unsigned height = state->output_height, width = state->output_width;
     const unsigned channels = static_cast<unsigned>(state->output_components);
     if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))

@@ -28,7 +28,7 @@ struct JpegJob {
     PixelOrder order;
     unsigned reduction;            // 1, 2, 4 or 8: the decoder scales down by it
     std::uint32_t height, width;   // what the header check saw, reduced
-    bool library_codes = false;    // leaves Huffman codes to the library, to compare the two
+    bool codes_by_library = false;    // leaves Huffman codes to the library, to compare the two
 };
 
 // Keeps the picture.

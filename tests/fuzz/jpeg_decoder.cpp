@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
 
     if (first == ksrv::Decoded::whole) {
         ksrv::JpegJob all_by_library = job;
-        all_by_library.library_codes = true;
+        all_by_library.codes_by_library = true;
         std::unique_ptr<std::uint8_t[]> wanted(new std::uint8_t[row * job.height]);
         ksrv::WholePicture receiver(wanted.get(), static_cast<std::ptrdiff_t>(row));
         const ksrv::Decoded result = ksrv::decode_jpeg(all_by_library, receiver);

@@ -19,7 +19,7 @@ cdef extern from "image/jpeg_decoder.hpp" namespace "ksrv" nogil:
         unsigned int reduction
         uint32_t height
         uint32_t width
-        bint library_codes
+        bint codes_by_library
 
     cdef cppclass RowReceiver:
         void take(uint32_t row, const uint8_t *pixels) noexcept

@@ -4,5 +4,5 @@ VERSION: str
 ORDERS: dict[str, int]
 
 def decode_jpeg_into(
-    file: Element, picture: Array, order: str, reduction: int = 1, *, library_codes: bool = False
+    file: Element, picture: Array, order: str, reduction: int = 1, *, codes_by_library: bool = False
 ) -> bool: ...

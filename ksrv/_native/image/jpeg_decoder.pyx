@@ -37,7 +37,7 @@ cdef bint is_whole(Decoded result) except -1:
     return result == Decoded.whole
 
 
-def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint library_codes=False):
+def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint codes_by_library=False):
     """Decode a JPEG into memory.
 
     Args:
@@ -46,7 +46,7 @@ def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint library_
             `reduction` and rounded up.
         order: "GRAY" for one channel, "BGR" or "RGB" for three.
         reduction: By what the decoder scales down: 1, 2, 4 or 8.
-        library_codes: Leaves Huffman codes to the library, to compare the two.
+        codes_by_library: Leaves Huffman codes to the library, to compare the two.
 
     Returns:
         Whether the picture was decoded. If not, it holds anything, and another decoder must look:
@@ -67,7 +67,7 @@ def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint library_
     PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
     try:
         fill_job(&job, &view, order, reduction, plane.height, plane.width)
-        job.library_codes = library_codes
+        job.codes_by_library = codes_by_library
         receiver = new WholePicture(<uint8_t *>plane.view.buf, plane.row_bytes)
         try:
             with nogil:

@@ -32,10 +32,10 @@ def encode(pixels, *, quality=90, optimized=False, restart=0, sampling=0x211111)
     return cv2.imencode(".jpg", pixels, keys)[1].tobytes()
 
 
-def decoded(data, height, width, library_codes=False):
+def decoded(data, height, width, codes_by_library=False):
     """Return the pixels; None where the file is left to another decoder."""
     out = np.empty((height, width, 3), np.uint8)
-    whole = jpeg_decoder.decode_jpeg_into(data, out, "BGR", library_codes=library_codes)
+    whole = jpeg_decoder.decode_jpeg_into(data, out, "BGR", codes_by_library=codes_by_library)
     return out if whole else None
 
 
@@ -59,7 +59,7 @@ def test_pixels_are_those_of_the_library(
         restart=restart,
         sampling=sampling,
     )
-    np.testing.assert_array_equal(decoded(data, *size), decoded(data, *size, library_codes=True))
+    np.testing.assert_array_equal(decoded(data, *size), decoded(data, *size, codes_by_library=True))
 
 
 @pytest.mark.parametrize("quality", [50, 90, 100])
@@ -67,7 +67,7 @@ def test_pixels_are_those_of_the_library(
 def test_a_picture_of_many_windows_of_codes(quality, restart):
     data = encode(picture(700, 900, 60), quality=quality, restart=restart)
     np.testing.assert_array_equal(
-        decoded(data, 700, 900), decoded(data, 700, 900, library_codes=True)
+        decoded(data, 700, 900), decoded(data, 700, 900, codes_by_library=True)
     )
 
 
@@ -79,7 +79,7 @@ def test_the_tables_of_the_file_before_are_not_used():
         for pixels in (smooth, noisy)
         for optimized in (True, False)
     ]
-    wanted = [decoded(data, 64, 80, library_codes=True) for data in files]
+    wanted = [decoded(data, 64, 80, codes_by_library=True) for data in files]
     for index in np.random.default_rng(3).integers(0, len(files), 60):
         np.testing.assert_array_equal(decoded(files[index], 64, 80), wanted[index])
 
@@ -91,7 +91,7 @@ def test_fill_bytes_between_codes_are_left_to_another_decoder():
     filled = data[:stuffed] + b"\xff" + data[stuffed:]
     assert decoded(filled, 40, 56) is None
     np.testing.assert_array_equal(
-        decoded(filled, 40, 56, library_codes=True), decoded(data, 40, 56)
+        decoded(filled, 40, 56, codes_by_library=True), decoded(data, 40, 56)
     )
 
 
@@ -99,7 +99,7 @@ def test_bytes_behind_the_last_code_are_left_to_another_decoder():
     data = encode(picture(40, 56, 20))
     padded = data[:-2] + EXTRA + data[-2:]
     assert decoded(padded, 40, 56) is None
-    assert decoded(padded, 40, 56, library_codes=True) is None
+    assert decoded(padded, 40, 56, codes_by_library=True) is None
 
 
 def test_fill_bytes_before_the_end_are_no_codes():
@@ -148,4 +148,4 @@ def test_a_damaged_file_that_is_decoded_has_the_pixels_of_the_library(restart, c
         data[2 + int(place * (len(data) - 3))] = byte
     got = decoded(bytes(data), 48, 64)
     if got is not None:
-        np.testing.assert_array_equal(got, decoded(bytes(data), 48, 64, library_codes=True))
+        np.testing.assert_array_equal(got, decoded(bytes(data), 48, 64, codes_by_library=True))
