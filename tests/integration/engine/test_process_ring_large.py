@@ -48,6 +48,14 @@ class Large(BaseHandler):
             return {"sum": sums, "kept": shown, "flags": flags, "pid": pid, "pixels": x}
         return {"sum": sums, "kept": shown, "flags": flags, "pid": pid}
 """
+ECHO = """
+from ksrv import BaseHandler
+
+class Echo(BaseHandler):
+    def inference(self, x):
+        return {"pixels": x}
+"""
+ANSWERED = f"outputs: [{{name: pixels, datatype: FP32, shape: [-1, {HEIGHT}, {WIDTH}, 3]}}]\n"
 SETTINGS = f"""
 inputs:
   - {{name: x, datatype: FP32, shape: [-1, {HEIGHT}, {WIDTH}, 3]}}
@@ -57,6 +65,7 @@ timeout_ms: 60000
 PAIR = SETTINGS.replace("executor", "  - {name: n, datatype: FP32, shape: [-1, 4]}\nexecutor")
 JOINED = "batching: {max_batch_size: 8, max_delay_ms: 20}\n"
 HERE = SETTINGS.replace("executor: process\n", "")
+TURNED = SETTINGS.replace("3]}", "3], image: {exif: apply}}")
 
 
 def pixels(seed: int, rows: int = 1) -> np.ndarray:
@@ -105,6 +114,9 @@ def served(tmp_path_factory):
     write_model(root, "joined", HANDLER, SETTINGS + JOINED)
     write_model(root, "pair", HANDLER, PAIR)
     write_model(root, "here", HANDLER, HERE + JOINED)
+    write_model(root, "turned-apart", ECHO, TURNED + ANSWERED)
+    write_model(root, "turned-joined", ECHO, TURNED + ANSWERED + JOINED)
+    write_model(root, "turned-here", ECHO, TURNED.replace("executor: process\n", "") + ANSWERED)
     with Server(root) as running:
         running.address = ("127.0.0.1", int(running.url.rsplit(":", 1)[1]))
         yield running
@@ -169,6 +181,22 @@ def test_jpegs_become_the_same_pixels(served, model):
             outputs_of(*ask(served.address, jpegs_message(name, files))) for name in (model, "here")
         )
         assert np.array_equal(far["sum"], here["sum"])
+
+
+@pytest.mark.parametrize("model", ["turned-apart", "turned-joined"])
+def test_jpegs_are_turned_as_exif_says(served, model):
+    """All orientations in one batch and each alone, with the pixels of the inline executor."""
+
+    def pixels_of(name: str, files: list[bytes]) -> np.ndarray:
+        return outputs_of(*ask(served.address, jpegs_message(name, files)))["pixels"]
+
+    for height, width in ((HEIGHT, WIDTH), (37, 211), (301, 90)):
+        files = [image_files.oriented(height, width, one) for one in range(1, 9)]
+        here = pixels_of("turned-here", files)
+        assert len({one.tobytes() for one in here}) == 8
+        assert np.array_equal(pixels_of(model, files), here)
+        for row, file in enumerate(files):
+            assert np.array_equal(pixels_of(model, [file])[0], here[row])
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
