@@ -168,6 +168,27 @@ def test_a_full_queue_leaves_sequences_as_they_were():
     made.close()
 
 
+def test_a_refused_request_does_not_keep_its_sequence_open():
+    hold = threading.Event()
+    made, [executor] = recorded(lambda: hold.wait(60), queue_size=1, idle_timeout_ms=30)
+    first = made.submit(asked("a", start=True))
+    wait_until(lambda: executor.batches)
+    waiting = made.submit(asked("a"))
+    for number in range(5):
+        deadline = time.monotonic_ns() + 20_000_000 if number % 2 else None
+        with pytest.raises(KsrvError, match="the queue of the model m is full"):
+            made.submit(asked("a", deadline_ns=deadline))
+    table = made.find("m").sequences
+    time.sleep(0.05)  # the refused requests' deadlines pass
+    assert table.open == 1
+    hold.set()
+    for one in (first, waiting):
+        one.wait()
+    wait_until(lambda: table.open == 0)
+    assert table.ended["idle_timeout"] == 1
+    made.close()
+
+
 def test_close_serves_what_was_accepted():
     hold = threading.Event()
     made, [executor] = recorded(lambda: hold.wait(60))
