@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -67,11 +68,15 @@ def descendants(pid):
 
 
 def held(pid):
-    """Return the resident bytes of a server's processes and their open descriptors."""
+    """Return the resident bytes of a server's processes and their open descriptors.
+
+    A page that several processes hold, as those of a handler process's ring, counts once.
+    """
     pids = descendants(pid)
-    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in pids)
+    rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in pids]
+    kib = sum(int(re.search(r"^Pss: +(\d+) kB$", text, re.M)[1]) for text in rollups)
     opened = sum(len(os.listdir(f"/proc/{one}/fd")) for one in pids)
-    return pages * os.sysconf("SC_PAGE_SIZE"), opened
+    return kib << 10, opened
 
 
 def body(data):
