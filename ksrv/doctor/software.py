@@ -106,7 +106,7 @@ def _tls() -> Finding:
     except RuntimeError:
         return Finding(
             "slow", "TLS", f"HTTP can be served by {ssl.OPENSSL_VERSION} in Python alone",
-            "a request over TLS costs about fifty times the CPU",
+            "a request over TLS costs about twenty times the CPU",
             "the system's OpenSSL 3 (Debian: apt-get install libssl3)",
         )  # fmt: skip
     old = library.startswith(("OpenSSL 3.0.", "OpenSSL 3.1."))
