@@ -60,9 +60,18 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         self.cfg.set("graceful_timeout", 0)
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop the workers, after telling them that no worker replaces them."""
-        self.ksrv_workers.begin_stop(Stop.ORDERLY if graceful else Stop.QUICK)
+        """Stop the workers, after telling them how the server stops.
+
+        Behind SIGUSR2 there are two masters, of which either may be told to go.
+        """
+        orderly = Stop.TAKEN_OVER if self.reexec_pid or self.master_pid else Stop.ORDERLY
+        self.ksrv_workers.begin_stop(orderly if graceful else Stop.QUICK)
         super().stop(graceful)
+
+    def maybe_promote_master(self) -> None:
+        """Note when the master that started this one is gone."""
+        super().maybe_promote_master()
+        self.ksrv_workers.beside_another = self.master_pid != 0
 
     def spawn_worker(self) -> Any:
         """Start a worker; a signal to stop that comes meanwhile is delivered afterwards."""
@@ -109,4 +118,5 @@ def adopt(server: Any, table: "WorkerTable") -> None:
     end_with_own_status()
     server.__class__ = Arbiter
     server.ksrv_workers = table
+    table.beside_another = server.master_pid != 0
     server.stop_timeout = server.cfg.graceful_timeout

@@ -4,10 +4,11 @@ The service is the WSGI callable that gunicorn is given. Everything that must no
 fork (the engine and its threads, grpc) is made by `start`, in the worker. Models load in a thread,
 so that the worker answers health and gives its heartbeat meanwhile.
 
-SIGTERM means one of two things. After a reload the worker is being replaced: it serves until the
-replacement is ready. Otherwise the server stops: it turns unready, goes on serving for the drain
-delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT leave the delay away; asked
-once more, the worker waits for nothing.
+SIGTERM means one of three things. After a reload the worker is being replaced: it serves until the
+replacement is ready. Where the number of workers was lowered (SIGTTOU), or SIGUSR2 has started another
+master, it leaves to the other workers. Otherwise the server stops: it turns unready, goes on serving
+for the drain delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT leave the delay
+away; asked once more, the worker waits for nothing.
 """
 
 import functools
@@ -39,7 +40,7 @@ from ksrv.server.workers.shared_statistics import (
     StatisticsFile,
 )
 from ksrv.server.workers.stop_signals import StopSignals
-from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
+from ksrv.server.workers.worker_table import CAPACITY, State, Stop, WorkerTable
 
 if TYPE_CHECKING:
     from ksrv._native.server.model_endpoint import ModelEndpoint
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 STATISTICS_SECONDS = 1.0
+STOP_SEEN_SECONDS = 1.0
+"""In which the master says that the server stops, where a supervisor sent SIGTERM to every process."""
 IMPATIENT_SECONDS = 1.0
 """The time in which a worker ends after a second signal; less than the master gives it."""
 
@@ -121,7 +124,8 @@ class Service:
         self._slot = slot
         self._table.set_pid(slot)
         self._url = url
-        self._first = self._table.generation == 0 and self._table.accepting(slot)
+        alone = self._table.accepting(slot) or (self._table.beside_another and slot == 0)
+        self._first = self._table.generation == 0 and alone
 
     def start(self, worker: Any) -> None:
         """Make the engine and the front ends, and return when this worker may accept.
@@ -304,7 +308,7 @@ class Service:
         replaced = False
         if self._engine is None or not self._table.accepting(self._slot):
             log.info("worker leaves before it served")
-        elif self._table.generation > generation and self._wait_for_replacement(generation):
+        elif self._others_serve(generation):
             replaced = True
         else:
             self._table.set_state(self._slot, State.STOPPING)
@@ -326,16 +330,24 @@ class Service:
         while not self._signals.quick and (left := end - time.monotonic()) > 0:
             self._signals.wait(left)
 
-    def _wait_for_replacement(self, generation: int) -> bool:
-        """Serve on until a newer generation is ready; False if the server stops meanwhile."""
+    def _others_serve(self, generation: int) -> bool:
+        """Serve on until other workers do; False if the server stops meanwhile, or none will serve."""
         by_failed = self._table.state(self._slot) is not State.READY
         self._table.set_state(self._slot, State.RETIRING)
-        log.info("serving on until the new workers are ready")
-        while not self._table.replaced(generation, by_failed=by_failed):
-            if self._table.stopping or self._signals.quick:
-                return False
+        log.info("serving on until the other workers are ready")
+        stop_seen = time.monotonic() + STOP_SEEN_SECONDS
+        while not (self._table.stopping or self._signals.quick):
+            if self._table.generation > generation:
+                if self._table.replaced(generation, by_failed=by_failed):
+                    return True
+            else:
+                served = self._table.served_by_another(self._slot)
+                if served is False:
+                    return False
+                if served and time.monotonic() >= stop_seen:
+                    return True
             self._signals.wait(POLL_SECONDS)
-        return True
+        return self._table.stopping is Stop.TAKEN_OVER and not self._signals.quick
 
     def stop(self) -> None:
         """Stop the front end that is left and the engine; called when the worker exits."""

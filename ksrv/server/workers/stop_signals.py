@@ -83,5 +83,6 @@ class StopSignals:
         another SIGINT; while the server drains it has the master send SIGQUIT, and kill the workers
         after two seconds.
         """
-        hurried = self._table.stopping is Stop.ORDERLY and self._came[signal.SIGQUIT] > 0
+        patient = self._table.stopping in (Stop.TAKEN_OVER, Stop.ORDERLY)
+        hurried = patient and self._came[signal.SIGQUIT] > 0
         return hurried or self._came[signal.SIGINT] > 1

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 CAPACITY = 512
 _COLUMNS = 5
-_HEADER = 8
+_HEADER = 9
 _WORD = 8
 _BEGUN = 2
 
@@ -34,8 +34,10 @@ class Stop(IntEnum):
     """How the whole server stops."""
 
     NOT = 0
-    ORDERLY = 1
-    QUICK = 2
+    TAKEN_OVER = 1
+    """Another master serves on the same addresses: as at a reload, without the drain delay."""
+    ORDERLY = 2
+    QUICK = 3
     """Without the drain delay: running requests are finished, no client is waited for."""
 
 
@@ -132,6 +134,15 @@ class WorkerTable:
         """Note that a worker ended without having been told to."""
         self._cells[7] += 1
 
+    @property
+    def beside_another(self) -> bool:
+        """Whether the master that SIGUSR2 replaces still serves on the same addresses."""
+        return self._cells[8] == 1
+
+    @beside_another.setter
+    def beside_another(self, beside: bool) -> None:
+        self._cells[8] = beside
+
     def _get(self, slot: int, column: int) -> int:
         return self._cells[_HEADER + slot * _COLUMNS + column]
 
@@ -185,14 +196,15 @@ class WorkerTable:
         )
 
     def allocate(self) -> int:
-        """Give the next worker a slot; it may accept at once if no other worker does.
+        """Give the next worker a slot; it may accept at once if nobody else does.
 
         Raises:
             RuntimeError: Every slot is taken.
         """
         for slot in range(CAPACITY):
             if self.state(slot) is State.EMPTY:
-                alone = not any(self.accepting(other) for other in range(CAPACITY))
+                others = any(self.accepting(other) for other in range(CAPACITY))
+                alone = not (others or self.beside_another)
                 self._set(slot, 1, self.generation)
                 self.set_accepting(slot, alone)
                 self.set_state(slot, State.LOADING)
@@ -217,11 +229,13 @@ class WorkerTable:
 
         A READY worker accepts, except while another worker accepts and is still LOADING: readiness
         probes would alternate between 200 and 503. A LOADING or FAILED worker accepts only if no
-        other worker does better.
+        other worker, or another master's, does better.
         """
         others = self._others(slot)
         if self.state(slot) is State.READY:
             return State.LOADING not in others
+        if self.beside_another:
+            return False
         if self.state(slot) is State.FAILED:
             return State.READY not in others and State.RETIRING not in others
         return not others
@@ -240,6 +254,14 @@ class WorkerTable:
             if self.worker_generation(slot) > generation and self._stands_in(slot, by_failed)
         ]
         return len(newer) >= self.target_count
+
+    def served_by_another(self, slot: int) -> bool | None:
+        """Whether a worker besides that in `slot` is ready and accepts; None while one may become so."""
+        others = [other for other in range(CAPACITY) if other != slot]
+        if any(self._stands_in(other, False) for other in others):
+            return True
+        coming = (State.LOADING, State.READY)
+        return None if any(self.state(other) in coming for other in others) else False
 
     def _stands_in(self, slot: int, by_failed: bool) -> bool:
         # A failed worker does not accept before the worker that it replaces has left.

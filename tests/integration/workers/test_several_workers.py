@@ -236,3 +236,27 @@ def test_what_changed_on_disk_is_loaded_by_all_workers(tmp_path):
         write_version(folder, 3)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
         assert_version(server, 3)
+
+
+def test_a_worker_that_is_one_too_many_leaves_to_the_others(tmp_path):
+    """A server with fewer workers stays ready; one of whose workers the last one is told to end drains."""
+    write_model(tmp_path, "m", HANDLER, YAML)
+    with Server(tmp_path, drain_delay=3) as server:
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        (first,) = children.read_text().split()
+        os.kill(server.pid, signal.SIGTTIN)
+        wait_until(lambda: len(children.read_text().split()) == 2)
+        os.kill(server.pid, signal.SIGTTOU)  # the first goes, once the second has loaded
+
+        def left():
+            assert server.get("/v2/health/ready")[0] == 200
+            return len(children.read_text().split()) == 1
+
+        wait_until(left)
+        (second,) = children.read_text().split()
+        assert second != first
+        assert infer(server) == int(second)
+        assert "draining" not in server.log
+        os.kill(int(second), signal.SIGTERM)
+        wait_until(lambda: server.get("/v2/health/ready")[0] == 503)
+        wait_until(lambda: loaded(server) == 3)

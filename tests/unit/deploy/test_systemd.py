@@ -44,7 +44,8 @@ def test_the_settings_file_is_ksrvs_and_ends_in_time():
     assert settings.tls_cert
     assert not settings.insecure
     watched = (SYSTEMD / "ksrv-reload.path").read_text()
-    for name in (settings.token_file, settings.control_token_file, settings.tls_cert):
+    files = ("token_file", "control_token_file", "tls_cert", "tls_key")
+    for name in (getattr(settings, file) for file in files):
         assert f"PathChanged={name}\n" in watched
 
 

@@ -6,7 +6,7 @@ import pytest
 from gunicorn.errors import HaltServer
 
 from ksrv.server.workers import arbiter
-from ksrv.server.workers.worker_table import State, WorkerTable
+from ksrv.server.workers.worker_table import State, Stop, WorkerTable
 
 
 @pytest.fixture
@@ -51,3 +51,21 @@ def test_a_worker_that_died_later_is_replaced_at_once(server, monkeypatch):
     server.release_slot(slot)
     server.spawn_workers()
     assert spawned == [server]
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "graceful", "told"),
+    [
+        (0, 0, True, Stop.ORDERLY),
+        (17, 0, True, Stop.TAKEN_OVER),
+        (0, 17, True, Stop.TAKEN_OVER),
+        (17, 0, False, Stop.QUICK),
+    ],
+)
+def test_of_two_masters_one_leaves_the_addresses_to_the_other(
+    server, monkeypatch, new, old, graceful, told
+):
+    monkeypatch.setattr(arbiter.arbiter.Arbiter, "stop", lambda self, graceful: None)
+    server.reexec_pid, server.master_pid = new, old
+    server.stop(graceful)
+    assert server.ksrv_workers.stopping is told

@@ -72,6 +72,34 @@ def test_a_failed_generation_may_be_replaced_by_a_failed_one(table):
     assert table.replaced(0, by_failed=True)
 
 
+def test_beside_another_master_only_a_ready_worker_accepts(table):
+    table.beside_another = True
+    slot = table.allocate()
+    assert not table.accepting(slot)
+    assert not table.may_accept(slot)
+    table.set_state(slot, State.FAILED)
+    assert not table.may_accept(slot)
+    table.beside_another = False  # it is gone, and nobody does better
+    assert table.may_accept(slot)
+    table.beside_another = True
+    table.set_state(slot, State.READY)
+    assert table.may_accept(slot)
+
+
+def test_a_worker_may_leave_to_another_once_that_serves(table):
+    first, second = table.allocate(), table.allocate()
+    ready(table, first)
+    assert table.served_by_another(first) is None  # the second loads
+    table.set_state(second, State.READY)
+    assert table.served_by_another(first) is None  # and does not accept yet
+    table.set_accepting(second, True)
+    assert table.served_by_another(first) is True
+    table.set_state(first, State.RETIRING)
+    assert table.served_by_another(second) is False
+    table.set_state(first, State.FAILED)
+    assert table.served_by_another(second) is False
+
+
 def test_a_quick_stop_stays_quick(table):
     assert table.stopping is Stop.NOT
     table.begin_stop(Stop.QUICK)
