@@ -148,9 +148,7 @@ class Repository:
         told = (entry.name, entry.path)
         if entry.report is not None and self._reported.get(told) != entry.report:
             self._reported[told] = entry.report
-            lines = entry.report.lines()
-            level = logging.WARNING if entry.report.ignored else logging.INFO
-            log.log(level, "the model %s of %s: %s", entry.name, entry.path, "; ".join(lines))
+            entry.report.log(log, f"the model {entry.name} of {entry.path}")
         if entry.path not in self._looked_at:
             self._looked_at.add(entry.path)
             versions = [source.folder for source in entry.versions.values()]

@@ -1,5 +1,6 @@
 """The report on another server's settings: what becomes of each of its keys here."""
 
+import logging
 from dataclasses import dataclass, field
 
 
@@ -19,10 +20,28 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the report as text, one fact a line."""
-        text = [f"{key}: {meaning}" for key, meaning in self.applied.items()]
-        text += [f"{key}: ignored, {reason}" for key, reason in self.ignored.items()]
-        text += [f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()]
-        return text
+        return [*self._applied_lines(), *self._ignored_lines(), *self._refused_lines()]
+
+    def log(self, log: logging.Logger, subject: str) -> None:
+        """Log the ignored keys as a warning, and the others as information.
+
+        Args:
+            log: The logger.
+            subject: The model, as the records begin.
+        """
+        others = [*self._applied_lines(), *self._refused_lines()]
+        for level, lines in ((logging.INFO, others), (logging.WARNING, self._ignored_lines())):
+            if lines:
+                log.log(level, "%s: %s", subject, "; ".join(lines))
+
+    def _applied_lines(self) -> list[str]:
+        return [f"{key}: {meaning}" for key, meaning in self.applied.items()]
+
+    def _ignored_lines(self) -> list[str]:
+        return [f"{key}: ignored, {reason}" for key, reason in self.ignored.items()]
+
+    def _refused_lines(self) -> list[str]:
+        return [f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()]
 
     def refusals(self) -> str:
         """Return the keys that are refused with their reasons, "" where there are none."""

@@ -268,11 +268,13 @@ def test_ignored_keys_are_in_the_log_once(tmp_path, caplog):
     (tmp_path / "m/1/model.onnx").write_bytes(b"")
     (tmp_path / "m/config.pbtxt").write_text(ONNX + "optimization { graph { level: 1 } }")
     repository = Repository([tmp_path])
+    caplog.set_level("INFO", "ksrv.repository")
     for _ in range(2):
         assert repository.scan()["m"].error is None
-    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert "optimization: ignored, it changes speed alone" in said
-    assert "max_batch_size: batches of up to 8 rows" in said
+    (warned,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "/m: optimization: ignored, it changes speed alone" in warned
+    (told,) = [one.getMessage() for one in caplog.records if one.levelname == "INFO"]
+    assert "max_batch_size: batches of up to 8 rows" in told and "optimization" not in told
 
 
 @pytest.mark.parametrize("own", ["model.yaml", "handler.py", "1/model.yaml", "1/handler.py"])
