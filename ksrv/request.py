@@ -22,6 +22,9 @@ Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
+LONGEST_SEQUENCE_ID = 128
+"""The bytes of a text that names a sequence; Triton's bound."""
+LARGEST_SEQUENCE_ID = 2**64 - 1
 FORWARDED = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
 """The headers by which a proxy shows itself: who calls through it may be on any machine."""
 

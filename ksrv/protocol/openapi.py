@@ -8,6 +8,7 @@ from typing import Any
 
 from ksrv import __version__
 from ksrv.datatypes import DTYPES
+from ksrv.request import LARGEST_SEQUENCE_ID, LONGEST_SEQUENCE_ID
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 Document = dict[str, Any]
@@ -240,12 +241,13 @@ def _request_schema(spec: ModelSpec) -> Document:
             "maxItems": len(spec.inputs),
         }
     outputs: Document = {"type": "array", "items": _ref("Output")}
+    has_sequences = spec.sequences is not None
     return {
         "type": "object",
-        "required": ["inputs"],
+        "required": ["inputs", "parameters"] if has_sequences else ["inputs"],
         "properties": {
             "id": _TEXT,
-            "parameters": _ref("Parameters"),
+            "parameters": _ref("SequenceParameters" if has_sequences else "Parameters"),
             "inputs": inputs,
             "outputs": outputs,
         },
@@ -323,10 +325,13 @@ def _example(spec: ModelSpec) -> Document | None:
         value: object = {"BYTES": "text", "BOOL": True}.get(tensor.datatype, 0)
         entry = {"name": tensor.name, "shape": shape, "datatype": tensor.datatype}
         inputs.append(entry | {"data": [value] * count})
-    return {"inputs": inputs} if inputs else None
+    if not inputs:
+        return None
+    return {"inputs": inputs} | ({"parameters": _ONE_SEQUENCE} if spec.sequences else {})
 
 
 _PARAMETER: Document = {"type": ["string", "number", "boolean"]}
+_ONE_SEQUENCE: Document = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 _SCHEMAS: Document = {
     "Error": {"type": "object", "required": ["error"], "properties": {"error": _TEXT}},
     "Models": {
@@ -335,6 +340,22 @@ _SCHEMAS: Document = {
         "properties": {"models": {"type": "array", "items": _TEXT}},
     },
     "Parameters": {"type": "object", "additionalProperties": _PARAMETER},
+    "SequenceParameters": {
+        "type": "object",
+        "required": ["sequence_id"],
+        "properties": {
+            "sequence_id": {
+                "description": "The sequence; the bound of a text is in bytes.",
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "maximum": LARGEST_SEQUENCE_ID},
+                    {"type": "string", "minLength": 1, "maxLength": LONGEST_SEQUENCE_ID},
+                ],
+            },
+            "sequence_start": {"type": "boolean", "description": "Whether a sequence begins."},
+            "sequence_end": {"type": "boolean", "description": "Whether the sequence ends."},
+        },
+        "additionalProperties": _PARAMETER,
+    },
     "Input": {
         "type": "object",
         "required": ["name", "shape", "datatype"],

@@ -5,13 +5,15 @@ from typing import TypeAlias
 
 from ksrv._native.queue.request_handle import SequenceOrder
 from ksrv.errors import InvalidRequest, SequenceEnded, quote
-from ksrv.request import Parameter, SequenceRequest
+from ksrv.request import (
+    LARGEST_SEQUENCE_ID,
+    LONGEST_SEQUENCE_ID,
+    Parameter,
+    SequenceRequest,
+)
 
 SequenceId: TypeAlias = int | str
 
-LONGEST_ID = 128
-"""The bytes of a text that names a sequence; Triton's bound."""
-LARGEST_ID = 2**64 - 1
 PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 
@@ -82,14 +84,14 @@ def read_parameters(
     if name is None or name == 0 or name == "":
         raise InvalidRequest(
             f"the model {model} serves sequences: a request needs the parameter 'sequence_id', a number above 0 "
-            f"or a text"
+            f"or a text of 1 to {LONGEST_SEQUENCE_ID} bytes"
         )
     wrong = ""
     if isinstance(name, str):
-        if len(name.encode("utf-8", "surrogatepass")) > LONGEST_ID:
-            wrong = f"at most {LONGEST_ID} bytes of text"
-    elif isinstance(name, (bool, float)) or not 0 < name <= LARGEST_ID:
-        wrong = f"a number from 1 to {LARGEST_ID} or a text"
+        if len(name.encode("utf-8", "surrogatepass")) > LONGEST_SEQUENCE_ID:
+            wrong = f"a text of 1 to {LONGEST_SEQUENCE_ID} bytes"
+    elif isinstance(name, (bool, float)) or not 0 < name <= LARGEST_SEQUENCE_ID:
+        wrong = f"a number from 1 to {LARGEST_SEQUENCE_ID} or a text of 1 to {LONGEST_SEQUENCE_ID} bytes"
     if wrong:
         raise InvalidRequest(f"the request: 'sequence_id' must be {wrong}, not {quote(name)}")
     for key, flag in zip(PARAMETERS[1:], flags, strict=True):

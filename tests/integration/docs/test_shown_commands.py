@@ -14,7 +14,7 @@ from tests.support.documents import blocks_of_any
 from tests.support.models import MEAN, write_model
 from tests.support.paths import ROOT
 
-PAGES = {"README.md": 2, "docs/protocol.md": 2, "docs/runbooks.md": 3, "docs/streams.md": 2}
+PAGES = {"docs/protocol.md": 2, "docs/runbooks.md": 3, "docs/sequences.md": 1, "docs/streams.md": 2}
 """Pages, and how many commands of curl each has at least."""
 
 
@@ -27,6 +27,7 @@ def folder(tmp_path_factory):
         "outputs: [{name: mean, datatype: FP32, shape: [-1, 3]}]\n",
     )  # fmt: skip
     shutil.copytree(ROOT / "examples/streaming/storyteller", root / "models/storyteller")
+    shutil.copytree(ROOT / "examples/sequences/smoother", root / "models/smoother")
     for name in ("cat.jpg", "dog.png"):
         assert cv2.imwrite(str(root / name), np.full((20, 10, 3), 90, np.uint8))
     return root

@@ -1,5 +1,7 @@
 """The OpenAPI document: true to what the routes answer, and shown to those who may list the models."""
 
+import shutil
+
 import pytest
 import requests
 import schemathesis
@@ -13,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
 
 from ksrv.testing import Server
 from tests.support.models import write_double, write_mean, write_model, write_text
+from tests.support.paths import ROOT
 
 CHECKS = [
     not_a_server_error,
@@ -28,6 +31,7 @@ def described(tmp_path_factory):
     for write in (write_double, write_mean, write_text):
         write(root)
     write_model(root, "any", "def handle(batch, context):\n    return {'one': [1]}\n", "")
+    shutil.copytree(ROOT / "examples/sequences/smoother", root / "smoother")
     with Server(root) as server:
         yield server
 
@@ -59,7 +63,22 @@ def test_the_models_are_described(described):
     assert "image/jpeg" not in text
 
 
-@pytest.mark.parametrize("model", ["double", "text"])
+def test_a_model_with_sequences_says_which_parameters_it_takes(described):
+    found = document(described)
+
+    def parameters_of(model):
+        infer = found["paths"][f"/v2/models/{model}/infer"]["post"]["requestBody"]["content"]
+        schema = infer["application/json"]["schema"]
+        named = schema["properties"]["parameters"]["$ref"].rpartition("/")[2]
+        return "parameters" in schema["required"], found["components"]["schemas"][named]
+
+    assert "properties" not in parameters_of("double")[1]
+    needed, schema = parameters_of("smoother")
+    assert needed and schema["required"] == ["sequence_id"]
+    assert set(schema["properties"]) == {"sequence_id", "sequence_start", "sequence_end"}
+
+
+@pytest.mark.parametrize("model", ["double", "text", "smoother"])
 def test_the_example_is_a_request(described, model):
     path = f"/v2/models/{model}/infer"
     content = document(described)["paths"][path]["post"]["requestBody"]["content"]
