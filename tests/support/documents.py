@@ -54,7 +54,7 @@ class Reader:
 
     def __init__(self, folder: Path, timeout: float = 200.0) -> None:
         self._folder = folder / "work"
-        self._folder.mkdir()
+        self._folder.mkdir(exist_ok=True)
         self._timeout = timeout
         self._log = folder / "server.log"
         self._server: subprocess.Popen[bytes] | None = None
