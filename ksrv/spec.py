@@ -129,7 +129,7 @@ class ModelSpec:
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
         calls_models: Whether the handler calls other models of the server.
-        concurrency: Batches that one instance runs at a time: several where its handler has coroutines.
+        concurrency: Batches that one instance runs at a time where its handler has coroutines; 0 without any.
         sequences: The bounds of the sequences that it serves; None where requests stand alone.
     """
 
@@ -144,7 +144,7 @@ class ModelSpec:
     parameters: Mapping[str, object] = field(default_factory=dict)
     accepts_any_inputs: bool = False
     calls_models: bool = False
-    concurrency: int = 1
+    concurrency: int = 0
     row_limit: int = 0
     sequences: SequenceLimits | None = None
 

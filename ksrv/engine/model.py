@@ -150,7 +150,7 @@ class ModelVersion:
                 instance.start()
             specs = [instance.started.result() for instance in self._instances]
             self.spec = specs[0]
-            self.runs_inline = self.runs_inline and self.spec.concurrency == 1
+            self.runs_inline = self.runs_inline and not self.spec.concurrency
             self.images = image_preparers(
                 self.spec.inputs, self._settings.limits, self._settings.usable_cores()
             )

@@ -165,10 +165,10 @@ class Runner(StageRunner):
             context.spec = replace(
                 complete_spec(handler, context),
                 calls_models=calls_models(handler),
-                concurrency=config.concurrent_batches if is_asynchronous(handler) else 1,
+                concurrency=config.concurrent_batches if is_asynchronous(handler) else 0,
             )
             if isinstance(handler, BaseHandler):
-                if context.spec.concurrency > 1:
+                if context.spec.concurrency:
                     handler.context = cast(Context, CurrentContext(context))
                 pass_batch(handler, sequences=config.sequences is not None)
         except BaseException as error:  # a script that is imported may end with sys.exit

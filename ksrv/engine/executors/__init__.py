@@ -97,3 +97,15 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Let the handler clean up and free everything; further calls do nothing."""
+
+
+def uses_ring(spec: ModelSpec) -> bool:
+    """Tell whether batches of a model may reach a handler process by its ring.
+
+    Calls to other models and what is said of sequences come over the channel, in order with the batches;
+    and the ring has its batches one after the other.
+
+    Args:
+        spec: The model's description, completed by the handler.
+    """
+    return not spec.calls_models and spec.sequences is None and not spec.concurrency

@@ -1,148 +1,127 @@
-"""Calls to other models from a handler in a process of its own: CALL, WAIT and LOOK at both ends.
+"""Calls to other models from a handler in a process of its own: CALL and RESULT at both ends.
 
-A call is submitted when it comes, and its result is sent when the handler waits for it. So several calls
-are under way at a time. Whoever holds the process's lock receives the answer to what it sent. A coroutine
-that waits for a call leaves that to a thread, which looks which calls have ended and never waits long.
+A call is submitted when it comes, and its result is sent as soon as it is there, by the thread that ended the
+call. So several calls are under way at a time, and each costs one message in either direction.
 """
 
+import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.messages import MessageType, NumbersMessage, WaitMessage
+from ksrv.engine.executors.inbox import Inbox
+from ksrv.engine.executors.messages import MessageType, NumbersMessage
+from ksrv.engine.executors.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.models import PendingResponse, Submit
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse
 
+log = logging.getLogger("ksrv.engine")
+
 MOST_CALLS = 1024
-"""Calls of one batch whose results were not waited for."""
-LOOK_SECONDS = 0.005
-"""How long a LOOK waits for a call to end; the process's other coroutines cannot use the link meanwhile."""
-PAUSE_SECONDS = 0.0005
-"""The pause between two LOOKs, in which other coroutines may use the link."""
+"""Calls of one batch that are under way."""
 
 
-class HandlerCalls:
-    """The worker's end: the calls of the batch that a handler process runs.
+class BatchCalls:
+    """The worker's end: the calls of one batch that a handler process runs.
 
     Args:
         submit: Submits requests to other models.
+        batch: The batch.
+        batch_number: Its number.
+        link: The process's link.
+        outbox: Sends on it.
     """
 
-    def __init__(self, submit: Submit) -> None:
+    def __init__(
+        self, submit: Submit, batch: BatchInputs, batch_number: int, link: Link, outbox: Outbox
+    ) -> None:
         self._submit = submit
-        self._batch: BatchInputs | None = None
-        self._pending: dict[int, PendingResponse | KsrvError] = {}
-        self._looked_at: set[int] = set()
-        self._one_ended = threading.Event()
-
-    @contextmanager
-    def of_batch(self, batch: BatchInputs) -> Iterator[None]:
-        """Take the calls of a batch; those that are left at its end are given up.
-
-        Args:
-            batch: The batch.
-        """
         self._batch = batch
-        try:
-            yield
-        finally:
-            self._batch = None
-            pending, self._pending = self._pending, {}
-            self._looked_at.clear()
-            for one in pending.values():
-                if not isinstance(one, KsrvError):
-                    one.cancel()
+        self._batch_number = batch_number
+        self._link = link
+        self._outbox = outbox
+        self._pending: dict[int, PendingResponse] = {}
 
-    def take(self, link: Link, frame: Frame) -> None:
-        """Take a CALL, WAIT or LOOK message.
+    def __bool__(self) -> bool:
+        """Tell whether calls are under way."""
+        return bool(self._pending)
+
+    def close(self) -> None:
+        """Give up the calls that are under way."""
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            one.cancel()
+
+    def cancel_abandoned(self) -> None:
+        """Give up the calls once no client waits for the batch; the handler is told of each."""
+        handles = self._batch.handles
+        if handles and all(handle.done() for handle in handles):
+            for one in list(self._pending.values()):
+                one.cancel()
+
+    def take(self, frame: Frame) -> None:
+        """Take a CALL or CANCEL_CALL message.
 
         Args:
-            link: The process's link.
             frame: The message.
 
         Raises:
             ChannelError: It does not add up.
         """
-        if frame.kind == MessageType.CALL:
-            self._begin(link, frame)
+        if frame.kind == MessageType.CANCEL_CALL:
+            for number in messages.load(NumbersMessage, frame.payload, frame.lenient).numbers:
+                given_up = self._pending.pop(number, None)  # None where its result is on the way
+                if given_up is not None:
+                    given_up.cancel()
             return
-        if frame.kind == MessageType.LOOK:
-            self._look(link, frame)
-            return
-        note = messages.load(WaitMessage, frame.payload, frame.lenient)
-        pending = self._pending.pop(note.number, None)
-        if pending is None:
-            raise ChannelError(f"it waited for call {note.number}, which it did not make")
-        if not note.cancel:
-            self._send_result(link, frame.batch_number, pending)
-        elif not isinstance(pending, KsrvError):
-            pending.cancel()
-
-    def _begin(self, link: Link, frame: Frame) -> None:
-        number, request = messages.unpack_call(frame, link.imported)
+        number, request = messages.unpack_call(frame, self._link.imported)
         if number in self._pending:
             raise ChannelError(f"it made call {number} twice")
         try:
             if len(self._pending) >= MOST_CALLS:
                 raise Overloaded(f"a batch has {MOST_CALLS} calls under way, which is the most")
-            self._pending[number] = self._submit(request, self._batch)
+            pending = self._submit(request, self._batch)
         except KsrvError as error:
-            self._pending[number] = error
+            self._send_result(number, BatchOutputs([], {0: error}))
+            return
+        self._pending[number] = pending
+        pending.add_done_callback(lambda _: self._end(number))
 
-    def _look(self, link: Link, frame: Frame) -> None:
-        """Say which of some calls have ended; wait a little for the first."""
-        numbers = messages.load(NumbersMessage, frame.payload, frame.lenient).numbers
-        if not self._pending.keys() >= set(numbers):
-            raise ChannelError(f"it looked for calls {numbers}, not all of which it made")
-        self._one_ended.clear()
-        for number in set(numbers) - self._looked_at:
-            self._looked_at.add(number)
-            pending = self._pending[number]
-            if not isinstance(pending, KsrvError):
-                pending.add_done_callback(lambda _: self._one_ended.set())
-        ended = self._ended(numbers)
-        if not ended and self._one_ended.wait(LOOK_SECONDS):
-            ended = self._ended(numbers)
-        payload, lenient = messages.dump(NumbersMessage(ended))
-        link.send(
-            MessageType.ENDED, payload, batch_number=frame.batch_number, lenient=lenient, wait=False
-        )
-
-    def _ended(self, numbers: list[int]) -> list[int]:
-        found = ((number, self._pending[number]) for number in numbers)
-        return [number for number, one in found if isinstance(one, KsrvError) or one.done()]
-
-    def _send_result(
-        self, link: Link, batch_number: int, pending: PendingResponse | KsrvError
-    ) -> None:
-        outputs = BatchOutputs([])
+    def _end(self, number: int) -> None:
+        pending = self._pending.pop(number, None)
+        if pending is None:
+            return  # the call was given up, or the batch is over
         try:
-            if isinstance(pending, KsrvError):
-                raise pending
-            outputs.tensors = list(pending.wait().outputs)
-            written, blocks = tensor_descriptors.write(outputs.tensors, link.exported)
+            outputs = BatchOutputs(list(pending.wait().outputs))
         except KsrvError as error:
-            outputs.failures = {0: error}
-        except MemoryError as error:
-            outputs.failures = {0: Overloaded(str(error), "memory")}
-        if outputs.failures:
-            outputs.tensors = []
-            written, blocks = tensor_descriptors.write([], link.exported)
-        payload, lenient = messages.pack_answer(outputs, written)
-        link.send(
-            MessageType.RESULT,
-            payload,
-            batch_number=batch_number,
-            blocks=blocks,
-            lenient=lenient,
-            wait=False,
-        )
+            outputs = BatchOutputs([], {0: error})
+        except BaseException as error:  # the thread is the called model's
+            log.error("the result of a call between models is lost", exc_info=error)
+            outputs = BatchOutputs([], {0: HandlerFailed("the result of the call is lost")})
+        self._send_result(number, outputs)
+
+    def _send_result(self, number: int, outputs: BatchOutputs) -> None:
+        exported = self._link.exported
+        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+            try:
+                written, blocks = tensor_descriptors.write(outputs.tensors, exported)
+                payload, lenient = messages.pack_answer(outputs, written, number)
+            except MemoryError as error:
+                failed = BatchOutputs([], {0: Overloaded(str(error), "memory")})
+                written, blocks = tensor_descriptors.write([], exported)
+                payload, lenient = messages.pack_answer(failed, written, number)
+            self._outbox.send(
+                MessageType.RESULT,
+                payload,
+                batch_number=self._batch_number,
+                blocks=blocks,
+                lenient=lenient,
+            )
 
 
 class CallsHome:
@@ -150,127 +129,134 @@ class CallsHome:
 
     Args:
         link: The link for batches.
-        lock: Held while the link is used.
+        outbox: Sends on it.
+        inbox: Receives on it.
+
+    Attributes:
+        always_receiving: Whether a thread receives all the time, so that coroutines need none of their own.
     """
 
-    def __init__(self, link: Link, lock: threading.Lock) -> None:
+    def __init__(self, link: Link, outbox: Outbox, inbox: Inbox) -> None:
         self._link = link
-        self._lock = lock
-        self._batch_number = 0
+        self._outbox = outbox
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._batches: dict[int, int] = {}
         self._number = 0
-        self._awaited: dict[int, CallHome] = {}
-        self._looks = False
+        self._open: dict[int, CallHome] = {}
+        self._awaited: set[CallHome] = set()
+        self._has_receiver = False
+        self.always_receiving = False
+        inbox.on(MessageType.RESULT, self._take_result)
 
-    def begin(self, batch_number: int) -> None:
+    def begin(self, batch: BatchInputs, batch_number: int) -> None:
         """Let a batch make calls.
 
         Args:
-            batch_number: The batch.
+            batch: The batch.
+            batch_number: Its number.
         """
-        self._batch_number = batch_number
+        self._batches[id(batch)] = batch_number
 
-    def end(self) -> None:
-        """Make no further call: the batch has its answer."""
+    def end(self, batch: BatchInputs) -> None:
+        """Let a batch make no further call: it has its answer.
+
+        Args:
+            batch: The batch.
+        """
         with self._lock:
-            self._batch_number = 0
+            number = self._batches.pop(id(batch))
+            over = [call for call in self._open.values() if call.batch_number == number]
+            for call in over:
+                del self._open[call.number]
+        for call in over:
+            self._settle(call, HandlerFailed("the batch that called another model is over"))
 
     def __call__(self, request: InferRequest, caller: BatchInputs | None) -> PendingResponse:
-        """Submit a request on behalf of the running batch.
+        """Submit a request on behalf of a batch.
 
         Args:
             request: The request.
-            caller: The batch, which the worker knows.
+            caller: The batch.
 
         Raises:
             HandlerFailed: No batch runs, or a batch of the ring, whose worker does not listen.
         """
+        written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
         with self._lock:
-            if not self._batch_number:
+            batch_number = self._batches.get(id(caller))
+            if batch_number is None:
                 raise HandlerFailed(
                     f"the handler called the model {request.model_name} outside of a batch, or by a way "
                     f"that its own module does not show: use `self.context.models[...]` in the stages"
                 )
             self._number += 1
-            written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
+            call = self._open[self._number] = CallHome(self, request, batch_number, self._number)
             payload, lenient = messages.pack_call(request, self._number, written)
-            self._link.send(
-                MessageType.CALL,
-                payload,
-                batch_number=self._batch_number,
-                blocks=blocks,
-                lenient=lenient,
+            self._outbox.send(
+                MessageType.CALL, payload, batch_number=batch_number, blocks=blocks, lenient=lenient
             )
-            return CallHome(self, request, self._batch_number, self._number)
+        return call
 
-    def wait(self, batch_number: int, number: int, *, cancel: bool = False) -> BatchOutputs | None:
-        """Wait for a result, or give the call up.
-
-        Args:
-            batch_number: The batch of the call.
-            number: The call's number.
-            cancel: Whether to give it up.
-
-        Returns:
-            The result, or None where the call was given up.
-
-        Raises:
-            HandlerFailed: The batch of the call is over.
-        """
+    def _take_result(self, frame: Frame) -> None:
+        number, outputs = messages.unpack_result(frame, self._link.imported)
         with self._lock:
-            if batch_number != self._batch_number:
-                raise HandlerFailed("the batch that called another model is over")
-            self._awaited.pop(number, None)
-            note, lenient = messages.dump(WaitMessage(number, cancel))
-            self._link.send(MessageType.WAIT, note, batch_number=batch_number, lenient=lenient)
-            if cancel:
-                return None
-            frame = self._link.receive()
-            if frame.kind != MessageType.RESULT:
-                raise ChannelError(f"a message was {frame.kind}, not RESULT")
-            return messages.unpack_answer(frame, self._link.imported, 1)
+            call = self._open.pop(number, None)
+        if call is not None:  # else it was given up, or its batch is over
+            self._settle(call, outputs)
 
-    def look_for(self, call: "CallHome", number: int) -> None:
-        """Have a thread wait for a call once its result is there, or once its batch is over.
+    def _settle(self, call: "CallHome", outcome: BatchOutputs | KsrvError) -> None:
+        with self._lock:
+            self._awaited.discard(call)
+        call.settle(outcome)
+        self._inbox.wake()
+
+    def wait(self, call: "CallHome") -> None:
+        """Wait for the end of a call.
 
         Args:
             call: The call.
-            number: Its number.
+        """
+        self._inbox.wait_for(call.settled)
+
+    def cancel(self, call: "CallHome") -> bool:
+        """Give a call up; return whether this ended it.
+
+        Args:
+            call: The call.
         """
         with self._lock:
-            self._awaited[number] = call
-            starts, self._looks = not self._looks, True
-        if starts:
-            threading.Thread(target=self._look, name="ksrv-calls", daemon=True).start()
+            if self._open.pop(call.number, None) is None:
+                return False
+            payload, lenient = messages.dump(NumbersMessage([call.number]))
+            self._outbox.send(
+                MessageType.CANCEL_CALL, payload, batch_number=call.batch_number, lenient=lenient
+            )
+        self._settle(call, HandlerFailed(f"the call to {call.model} was given up"))
+        return True
 
-    def _look(self) -> None:
-        while (ended := self._look_once()) is not None:
-            for call in ended:
-                with suppress(KsrvError, ChannelClosed):  # whoever asks for the result is told
-                    call.wait()
-            time.sleep(PAUSE_SECONDS)
+    def receive_for(self, call: "CallHome") -> None:
+        """Have a thread receive the result of a call that a coroutine waits for.
 
-    def _look_once(self) -> "list[CallHome] | None":
-        """Return the awaited calls that need not be waited for any more; None where none is awaited."""
+        Args:
+            call: The call.
+        """
         with self._lock:
-            awaited = self._awaited
-            over = [one for one, call in awaited.items() if call.batch_number != self._batch_number]
-            if over:
-                return [awaited.pop(number) for number in over]
-            if not awaited:
-                self._looks = False
-                return None
-            try:
-                note, lenient = messages.dump(NumbersMessage(list(awaited)))
-                self._link.send(
-                    MessageType.LOOK, note, batch_number=self._batch_number, lenient=lenient
-                )
-                frame = self._link.receive()
-            except ChannelClosed:
-                return [awaited.pop(number) for number in list(awaited)]
-            if frame.kind != MessageType.ENDED:
-                raise ChannelError(f"a message was {frame.kind}, not ENDED")
-            ended = messages.load(NumbersMessage, frame.payload, frame.lenient).numbers
-            return [awaited.pop(number) for number in ended]
+            if self.always_receiving or call.number not in self._open:
+                return
+            self._awaited.add(call)
+            starts, self._has_receiver = not self._has_receiver, True
+        if starts:
+            threading.Thread(target=self._receive, name="ksrv-calls", daemon=True).start()
+
+    def _receive(self) -> None:
+        with suppress(ChannelClosed, ChannelError):  # the process ends
+            self._inbox.wait_for(self._has_received)
+
+    def _has_received(self) -> bool:
+        with self._lock:
+            self._has_receiver = bool(self._awaited)
+            return not self._has_receiver
 
 
 class CallHome:
@@ -283,62 +269,69 @@ class CallHome:
         number: The call's number.
 
     Attributes:
+        model: The name of the called model.
         batch_number: The batch of the call.
+        number: The call's number.
     """
 
     def __init__(
         self, calls: CallsHome, request: InferRequest, batch_number: int, number: int
     ) -> None:
         self._calls = calls
-        self._request = request
-        self.batch_number = batch_number
-        self._number = number
+        self._version = request.model_version
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Any], object]] = []
-        self._result: BatchOutputs | None = None
-        self._cancelled = False
+        self._outcome: BatchOutputs | KsrvError | None = None
+        self.model = request.model_name
+        self.batch_number = batch_number
+        self.number = number
+
+    def settle(self, outcome: BatchOutputs | KsrvError) -> None:
+        """Set the result, or why there is none.
+
+        Args:
+            outcome: Either.
+        """
+        with self._lock:
+            self._outcome = outcome
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            with suppress(RuntimeError):  # the event loop that waited is closed
+                callback(self)
 
     def wait(self) -> InferResponse:
         """See `PendingResponse.wait`."""
-        try:
-            with self._lock:
-                if self._result is None:
-                    if self._cancelled:
-                        text = f"the call to {self._request.model_name} was given up"
-                        raise HandlerFailed(text)
-                    self._result = self._calls.wait(self.batch_number, self._number)
-        finally:
-            self._call_back()
-        assert self._result is not None, "a call that is waited for has a result"
-        if self._result.failures:
-            raise self._result.failures[0]
-        request = self._request
-        return InferResponse(request.model_name, request.model_version, "", self._result.tensors)
+        if self._outcome is None:
+            self._calls.wait(self)
+        outcome = self._outcome
+        assert outcome is not None, "a call that was waited for has a result"
+        failure = outcome if isinstance(outcome, KsrvError) else outcome.failures.get(0)
+        if failure is not None:
+            raise failure.with_traceback(None)
+        assert isinstance(outcome, BatchOutputs)
+        return InferResponse(self.model, self._version, "", outcome.tensors)
 
     def cancel(self) -> bool:
         """See `PendingResponse.cancel`."""
-        with self._lock:
-            if self.done():
-                return False
-            self._cancelled = True
-            self._calls.wait(self.batch_number, self._number, cancel=True)
-        self._call_back()
-        return True
+        return self._calls.cancel(self)
 
     def done(self) -> bool:
-        """See `PendingResponse.done`: whether the result is here already."""
-        return self._result is not None or self._cancelled
+        """See `PendingResponse.done`."""
+        if self._outcome is None:
+            self._calls.receive_for(self)  # for a handler that asks again and again
+        return self._outcome is not None
+
+    def settled(self) -> bool:
+        """Tell whether the result is here."""
+        return self._outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """See `PendingResponse.add_done_callback`."""
         with self._lock:
-            self._callbacks.append(callback)
-            if not self.done():
-                self._calls.look_for(self, self._number)
-                return
-        self._call_back()
-
-    def _call_back(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+            waits = self._outcome is None
+            if waits:
+                self._callbacks.append(callback)
+        if waits:
+            self._calls.receive_for(self)
+        else:
             callback(self)

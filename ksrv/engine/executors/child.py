@@ -1,9 +1,10 @@
 """The program of a handler process: `python -m ksrv.engine.executors.child`, started by process.py.
 
 It loads one handler, runs one batch at a time on its main thread, those of its ring in a compiled
-loop and those of its channel here, and ends when told, when the
-worker's end of the socket closes, or with the worker. Everything it says comes home: log records as
-events, the output of `print` through pipes.
+loop and those of its channel here, or, where the handler has coroutines, many at a time on the
+handler's event loop (`concurrent_child`). It ends when told, when the worker's end of the socket
+closes, or with the worker. Everything it says comes home: log records as events, the output of
+`print` through pipes.
 """
 
 import argparse
@@ -19,15 +20,17 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.batch_ring import ProcessRing
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
-from ksrv.engine.executors import messages
+from ksrv.engine.executors import messages, uses_ring
+from ksrv.engine.executors.answers import Answers
 from ksrv.engine.executors.calls import CallsHome
+from ksrv.engine.executors.concurrent_child import serve_concurrently
+from ksrv.engine.executors.inbox import Inbox
 from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
@@ -88,23 +91,6 @@ class EventLogHandler(logging.Handler):
         self._events.send(MessageType.LOG, *messages.dump(note))
 
 
-def send_answer(link: Link, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
-    """Send an answer or an intermediate one; its tensors are gone from `outputs` afterwards.
-
-    Args:
-        link: The link for batches.
-        kind: ANSWER or CHUNK.
-        batch_number: The batch that it belongs to.
-        outputs: The handler's answer.
-    """
-    written, blocks = tensor_descriptors.write(outputs.tensors, link.exported)
-    payload, lenient = messages.pack_answer(outputs, written)
-    # Emptied before sending, because the message names the input blocks without references, and
-    # an output may be a view of an input.
-    outputs.tensors.clear()
-    link.send(kind, payload, batch_number=batch_number, blocks=blocks, lenient=lenient)
-
-
 class Chunks:
     """The emitter for the handler of one batch, `BatchInputs.emit`.
 
@@ -112,32 +98,31 @@ class Chunks:
     because it would be taken for the next batch's.
 
     Args:
-        link: The link for batches.
         batch_number: The batch.
-        lock: Held while the link is used.
+        answers: Sends the chunks.
+        inbox: Receives what the worker says of its clients.
     """
 
-    def __init__(self, link: Link, batch_number: int, lock: threading.Lock) -> None:
-        self._link = link
+    def __init__(self, batch_number: int, answers: Answers, inbox: Inbox) -> None:
         self._batch_number = batch_number
-        self._lock = lock
+        self._answers = answers
+        self._inbox = inbox
+        self._lock = threading.Lock()
         self._ended = False
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """See `ksrv.request.Emitter`."""
         with self._lock:
             if not self._ended:
-                send_answer(self._link, MessageType.CHUNK, self._batch_number, outputs)
+                self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
 
     def listening(self) -> frozenset[int]:
         """Ask the worker; see `ksrv.request.Emitter.listening`."""
         with self._lock:
             if self._ended:
                 return frozenset()
-            self._link.send(MessageType.ASK, b"", batch_number=self._batch_number)
-            frame = self._link.receive()
-            if frame.kind != MessageType.LISTENING:
-                raise ChannelError(f"a message was {frame.kind}, not LISTENING")
+            self._answers.outbox.send(MessageType.ASK, batch_number=self._batch_number)
+            frame = self._inbox.take(lambda one: one.kind == MessageType.LISTENING)
             note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
             return frozenset(note.indices)
 
@@ -161,8 +146,10 @@ class Child:
         self._events = events
         self._descriptor = ring
         self._ring: ProcessRing | None = None
-        self._lock = threading.Lock()
-        self._calls = CallsHome(link, self._lock)
+        self._is_concurrent = False
+        self._inbox = Inbox(link)
+        self._answers = Answers(link)
+        self._calls = CallsHome(link, self._answers.outbox, self._inbox)
 
     def serve(self) -> int:
         """Load the handler and run batches until there are none.
@@ -170,7 +157,7 @@ class Child:
         Returns:
             The exit status.
         """
-        frame = self._link.receive()
+        frame = self._inbox.take(_is_for_main)
         if frame.kind != MessageType.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
         note = messages.load(LoadMessage, frame.payload, frame.lenient)
@@ -181,8 +168,11 @@ class Child:
         if runner is None:
             return 1
         try:
-            while self._step(runner):
-                pass
+            if self._is_concurrent:
+                serve_concurrently(runner, self._link, self._inbox, self._answers, self._calls)
+            else:
+                while self._step(runner):
+                    pass
         except ChannelClosed:
             log.debug("the worker closed the socket")
         finally:
@@ -208,14 +198,15 @@ class Child:
             spec = runner.load()
             buffer_pool.trim_malloc()  # reading a model may take twice its size
             payload = messages.pack_spec(spec)
-            self._ring = self._open_ring(spec)
+            self._is_concurrent = bool(spec.concurrency)
+            self._ring = self._open_ring(spec) if uses_ring(spec) else None
         except BaseException as error:  # the worker is told, whatever it is
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
         else:
-            self._link.send(MessageType.LOADED, payload)
+            self._answers.outbox.send(MessageType.LOADED, payload)
             return runner
-        self._fail(failure)
+        self._answers.fail(failure)
         return None
 
     def _open_ring(self, spec: ModelSpec) -> ProcessRing:
@@ -233,8 +224,8 @@ class Child:
     def _step(self, runner: Runner) -> bool:
         """Run the batches of the ring and take the next message; False when it ends the process."""
         if self._ring is not None:
-            self._ring.serve(runner.run, self._answer, self._fail_batch)
-        frame = self._link.receive()
+            self._ring.serve(runner.run, self._answer, self._answers.fail_batch)
+        frame = self._inbox.take(_is_for_main)
         if frame.kind == MessageType.CLOSE:
             return False
         if frame.kind == MessageType.END_SEQUENCES:
@@ -248,38 +239,28 @@ class Child:
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
-            self._fail_batch(frame.batch_number, error)
+            self._answers.fail_batch(frame.batch_number, error)
         return True
 
     def _run(self, runner: Runner, frame: Frame) -> None:
-        chunks = Chunks(self._link, frame.batch_number, self._lock)
-        self._calls.begin(frame.batch_number)
+        chunks = Chunks(frame.batch_number, self._answers, self._inbox)
         batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
+        self._calls.begin(batch, frame.batch_number)
         try:
             with continued(span):
                 outputs = runner.run(batch)
         finally:
             chunks.end()
-            self._calls.end()
+            self._calls.end(batch)
         del batch
         self._answer(frame.batch_number, outputs)
 
     def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
-        send_answer(self._link, MessageType.ANSWER, batch_number, outputs)
+        self._answers.send(MessageType.ANSWER, batch_number, outputs)
 
-    def _fail_batch(self, batch_number: int, error: BaseException) -> None:
-        """Tell the worker why a batch has no answer."""
-        if isinstance(error, KsrvError):
-            self._fail(error.with_traceback(None), batch_number)
-            return
-        # The runner's own fault, or outputs that do not fit.
-        log.error("a batch failed outside of its handler", exc_info=error)
-        text = f"the batch's answer cannot be sent: {type(error).__name__}"
-        self._fail(HandlerFailed(text), batch_number)
 
-    def _fail(self, error: KsrvError, batch_number: int = 0) -> None:
-        payload, lenient = messages.dump(messages.to_message(error))
-        self._link.send(MessageType.FAILED, payload, batch_number=batch_number, lenient=lenient)
+def _is_for_main(frame: Frame) -> bool:
+    return frame.kind != MessageType.LISTENING  # which a handler waits for, on whatever thread
 
 
 def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:

@@ -97,12 +97,13 @@ class InlineExecutor:
         except MemoryError as error:
             raise HandlerFailed("the server ran out of memory while the handler ran") from error
 
-    def begin(self, batch: BatchInputs, done: Done) -> Callable[[], None]:
+    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines; see `Runner.begin`.
 
         Args:
             batch: The assembled batch.
             done: Called once with its answer.
+            deadline_ns: As for `run`, of no use here.
 
         Returns:
             A function that cancels it.

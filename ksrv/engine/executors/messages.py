@@ -60,7 +60,7 @@ class MessageType(IntEnum):
     CLOSE = 3
     LISTENING = 4
     RESULT = 5
-    ENDED = 6
+    ROOM = 6
     END_SEQUENCES = 7
     LOADED = 16
     ANSWER = 17
@@ -68,8 +68,8 @@ class MessageType(IntEnum):
     CHUNK = 19
     ASK = 20
     CALL = 21
-    WAIT = 22
-    LOOK = 23
+    CANCEL_CALL = 22
+    GIVE_UP = 23
     LOG = 32
     METRICS = 33
 
@@ -117,7 +117,7 @@ class RunMessage(msgspec.Struct, omit_defaults=True):
 
 
 class NumbersMessage(msgspec.Struct):
-    """Of LOOK, the calls of the handler that are asked about; of ENDED, those whose result is there; of
+    """Of CANCEL_CALL, the calls that the handler gives up; of ROOM, how many more chunks of a batch may come; of
     END_SEQUENCES, the sequences whose state is to go.
     """
 
@@ -135,9 +135,14 @@ class ErrorMessage(msgspec.Struct, omit_defaults=True):
 
 
 class AnswerMessage(msgspec.Struct, omit_defaults=True):
-    """The part of `BatchOutputs` that is not tensor bytes."""
+    """The part of `BatchOutputs` that is not tensor bytes.
+
+    Attributes:
+        call: Of RESULT, the number of the call.
+    """
 
     names: list[str]
+    call: int = 0
     failures: dict[int, ErrorMessage] = {}
     timings: dict[str, int] = {}
     headers: dict[int, dict[str, str]] = {}
@@ -168,13 +173,6 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
     version: str = ""
     outputs: list[str] = []
     parameters: dict[str, Parameter] = {}
-
-
-class WaitMessage(msgspec.Struct, omit_defaults=True):
-    """A handler waits for the result of a call, or gives it up, to which there is no answer."""
-
-    number: int
-    cancel: bool = False
 
 
 class LogMessage(msgspec.Struct):
@@ -208,7 +206,6 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         AnswerMessage,
         ListeningMessage,
         CallMessage,
-        WaitMessage,
         NumbersMessage,
         LogMessage,
         SpecMessage,
@@ -371,15 +368,17 @@ def unpack_batch(
     return batch, note.traceparent
 
 
-def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
-    """Return the payload of ANSWER or CHUNK, and whether its JSON is the standard library's.
+def pack_answer(outputs: BatchOutputs, written: bytes, call: int = 0) -> tuple[bytes, bool]:
+    """Return the payload of ANSWER, CHUNK or RESULT, and whether its JSON is the standard library's.
 
     Args:
-        outputs: The handler's answer.
+        outputs: The handler's answer, or that of the called model.
         written: The descriptors of its tensors.
+        call: Of RESULT, the number of the call.
     """
     note = AnswerMessage(
         names=[tensor.name for tensor in outputs.tensors],
+        call=call,
         failures={index: to_message(error) for index, error in outputs.failures.items()},
         timings=outputs.timings,
         headers=outputs.headers,
@@ -403,13 +402,22 @@ def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> Batc
     Raises:
         ChannelError: The message does not add up.
     """
+    return _answer(frame, imported, requests)[1]
+
+
+def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, BatchOutputs]:
+    """Return the number of the call and the answer of a RESULT message; see `unpack_answer`."""
+    return _answer(frame, imported, 1)
+
+
+def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int, BatchOutputs]:
     found, text = _split(frame, imported)
     note = load(AnswerMessage, text, frame.lenient)
     named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
     for index in (*named, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
-    return BatchOutputs(
+    return note.call, BatchOutputs(
         tensors=_named(note.names, found, note.tensor_parameters),
         failures={index: to_error(fault) for index, fault in note.failures.items()},
         timings=note.timings,

@@ -1,8 +1,8 @@
 """The executor whose handler runs in a process of its own.
 
-An exit, a crash or a hang of the handler then concerns the running batch and nothing else. Tensors
-pass in shared blocks; the process's answers are checked like a client's bytes, because it runs user
-code.
+An exit, a crash or a hang of the handler then concerns the running batch and nothing else; where the
+handler has coroutines, the batches that run (`in_flight`). Tensors pass in shared blocks; the process's
+answers are checked like a client's bytes, because it runs user code.
 """
 
 import logging
@@ -10,8 +10,9 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 from ksrv._native.dispatch.batch_dispatcher import DispatchedBatch
@@ -20,16 +21,19 @@ from ksrv._native.ipc.batch_ring import WorkerRing
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages
+from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages, uses_ring
 from ksrv.engine.executors.backoff import Backoff
-from ksrv.engine.executors.calls import HandlerCalls
+from ksrv.engine.executors.calls import BatchCalls
 from ksrv.engine.executors.environment import handler_environment
+from ksrv.engine.executors.in_flight import BatchesInFlight
 from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
+from ksrv.engine.executors.outbox import Outbox
 from ksrv.engine.executors.process_log import ProcessLog
 from ksrv.engine.executors.watcher import HandlerProcess, ProcessExit
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
+from ksrv.handlers.streaming.concurrent import Done
 from ksrv.limits import Limits
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
@@ -39,6 +43,8 @@ START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
 _LAST_WORDS_S = 2.0
 _STREAM_GRACE_NS = 1_000_000_000
+_LOOK_NS = 50_000_000
+"""Between two looks whether a client still waits for a batch with calls under way."""
 
 
 class ProcessExecutor:
@@ -69,7 +75,7 @@ class ProcessExecutor:
         submit: Submit = refuse_calls,
     ) -> None:
         self._source = source
-        self._calls = HandlerCalls(submit)
+        self._submit = submit
         self._limits = limits or Limits()
         self._instance = instance
         self._threads = threads
@@ -83,9 +89,10 @@ class ProcessExecutor:
         self._callbacks: list[Callable[[str], None]] = []
         self._process: HandlerProcess | None = None
         self._link: Link | None = None
+        self._outbox: Outbox | None = None
+        self._in_flight: BatchesInFlight | None = None
         self._ring: WorkerRing | None = None
         self._batch_number = 0
-        self._ended_sequences: deque[int] = deque()
         self._loaded = False
         self._spec: ModelSpec | None = None
 
@@ -104,33 +111,16 @@ class ProcessExecutor:
     @property
     def ring(self) -> WorkerRing | None:
         """The memory for batches of the process that lives; None before it has loaded the handler."""
-        # Calls to other models come over the channel, to the thread that waits for the answer. The channel
-        # also keeps what is said of sequences in order.
         spec = self._spec
-        apart = spec is not None and (spec.calls_models or spec.sequences is not None)
-        return self._ring if self.alive and not apart else None
+        return self._ring if self.alive and spec is not None and uses_ring(spec) else None
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         """Have the process drop the state of sequences; see `Executor.end_sequences`."""
-        self._ended_sequences.extend(numbers)
-        # The thread that runs a batch tells the process before the next one.
-        if self._lock.acquire(blocking=False):
-            try:
-                if self.alive and self._link is not None:
-                    self._tell_ended_sequences(self._link)
-            except (ChannelClosed, BlockingIOError):
-                pass  # it ended, or it is told before the next batch
-            finally:
-                self._lock.release()
-
-    def _tell_ended_sequences(self, link: Link) -> None:
-        """Send what `end_sequences` was told; the caller holds the lock."""
-        numbers = list(self._ended_sequences)
-        if numbers:
-            payload, lenient = messages.dump(messages.NumbersMessage(numbers))
-            link.send(MessageType.END_SEQUENCES, payload, lenient=lenient, wait=False)
-            for _ in numbers:
-                self._ended_sequences.popleft()
+        outbox = self._outbox
+        if numbers and outbox is not None and self.alive:
+            payload, lenient = messages.dump(messages.NumbersMessage(list(numbers)))
+            with suppress(ChannelClosed):  # the process ends, and the states with it
+                outbox.send(MessageType.END_SEQUENCES, payload, lenient=lenient)
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
@@ -159,6 +149,9 @@ class ProcessExecutor:
                 link, process, ring = self._spawn()
                 self._link, self._process, self._ring = link, process, ring
                 self._spec = self._load(link, process)
+                self._outbox = Outbox(link, waits=False)
+                if self._spec.concurrency:
+                    self._in_flight = self._batches_in_flight(link, process, self._outbox)
             except BaseException:
                 self._backoff.ended()
                 self._drop_process()
@@ -167,6 +160,18 @@ class ProcessExecutor:
             if process.ending is not None:  # too early for the watching thread to have callbacks
                 raise self._died(process, "as soon as it had loaded the model")
             return self._spec
+
+    def _batches_in_flight(
+        self, link: Link, process: HandlerProcess, outbox: Outbox
+    ) -> BatchesInFlight:
+        return BatchesInFlight(
+            link,
+            outbox,
+            self._submit,
+            died=lambda: self._died(process, "while it ran the batch"),
+            confused=partial(self._confused, process),
+            kill=partial(self._kill, process),
+        )
 
     def _spawn(self) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
@@ -265,8 +270,10 @@ class ProcessExecutor:
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
         self._living()  # this thread does not wait while the process is replaced
+        if self._in_flight is not None:
+            return self._run_beside_others(batch, deadline_ns)
         with self._lock:
-            link, process = self._living()
+            link, outbox, process = self._living()
             try:
                 written, blocks = tensor_descriptors.write(batch.tensors.values(), link.exported)
                 payload, lenient = messages.pack_batch(batch, written)
@@ -274,19 +281,44 @@ class ProcessExecutor:
                 raise Overloaded(str(error), "memory") from error
             self._backoff.served()
             self._batch_number += 1
+            number = self._batch_number
             try:
-                self._tell_ended_sequences(link)
-                link.send(
-                    MessageType.RUN,
-                    payload,
-                    batch_number=self._batch_number,
-                    blocks=blocks,
-                    lenient=lenient,
-                    wait=False,
+                outbox.send(
+                    MessageType.RUN, payload, batch_number=number, blocks=blocks, lenient=lenient
                 )
-            except (ChannelClosed, BlockingIOError) as error:
+            except ChannelClosed as error:
                 raise self._died(process, "while it ran the batch") from error
-            return self._answer(link, process, batch, self._batch_number, deadline_ns)
+            return self._answer(link, outbox, process, batch, number, deadline_ns)
+
+    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
+        """Run a batch beside others, where the handler has coroutines.
+
+        Args:
+            batch: The assembled batch.
+            done: Called once with its answer, on another thread.
+            deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
+
+        Returns:
+            A function that cancels it.
+
+        Raises:
+            ExecutorAbsent: The process has gone.
+            Overloaded: There is no memory for the message.
+        """
+        self._living()
+        in_flight = self._in_flight
+        if in_flight is None:
+            raise ExecutorAbsent(f"{self._label} is being replaced")
+        self._backoff.served()
+        return in_flight.begin(batch, done, deadline_ns)
+
+    def _run_beside_others(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        ended: Future[BatchOutputs | KsrvError] = Future()
+        self.begin(batch, ended.set_result, deadline_ns)
+        outcome = ended.result()
+        if isinstance(outcome, KsrvError):
+            raise outcome
+        return outcome
 
     def _collect(
         self,
@@ -312,14 +344,16 @@ class ProcessExecutor:
         if process.ending is not None:  # this thread does not wait while the process is replaced
             raise self._died(process, "while it ran the batch")
         with self._lock:
-            if dispatched.ring is not self._ring:
+            outbox = self._outbox
+            if dispatched.ring is not self._ring or outbox is None:
                 raise self._died(process, "while it ran the batch")
-            deadline_ns = dispatched.deadline_ns
-            return self._answer(link, process, batch, dispatched.batch_number, deadline_ns)
+            number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
+            return self._answer(link, outbox, process, batch, number, deadline_ns)
 
     def _answer(
         self,
         link: Link,
+        outbox: Outbox,
         process: HandlerProcess,
         batch: BatchInputs,
         batch_number: int,
@@ -329,13 +363,13 @@ class ProcessExecutor:
         if deadline_ns is not None and batch.emit is not None:
             # For a handler that asks between two chunks which clients are left.
             deadline_ns += _STREAM_GRACE_NS
+        calls = BatchCalls(self._submit, batch, batch_number, link, outbox)
         try:
-            with self._calls.of_batch(batch):
-                answer = self._await(link, batch, batch_number, deadline_ns)
+            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls)
         except TimeoutError as error:
             self._kill(process, "it had not answered when the deadline passed")
             raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
-        except (ChannelClosed, BlockingIOError) as error:
+        except ChannelClosed as error:
             raise self._died(process, "while it ran the batch") from error
         except ChannelError as error:
             raise self._confused(process, error) from error
@@ -343,25 +377,33 @@ class ProcessExecutor:
             # An answer may still come, and would be taken for the next batch's.
             self._kill(process, "the wait for its answer was broken off")
             raise
+        finally:
+            calls.close()
         if isinstance(answer, KsrvError):
             raise answer
         return answer
 
     def _await(
-        self, link: Link, batch: BatchInputs, batch_number: int, deadline_ns: int | None
+        self,
+        link: Link,
+        outbox: Outbox,
+        batch: BatchInputs,
+        batch_number: int,
+        deadline_ns: int | None,
+        calls: BatchCalls,
     ) -> BatchOutputs | KsrvError:
         """Return the answer, or the error that failed the whole batch."""
         while True:
-            frame = link.receive(deadline_ns)
+            frame = self._next_frame(link, outbox, deadline_ns, calls)
             if frame.batch_number != batch_number:
                 raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
             if frame.kind == MessageType.ANSWER:
                 return messages.unpack_answer(frame, link.imported, len(batch.requests))
             if frame.kind == MessageType.ASK:
-                self._tell_listening(link, batch, batch_number)
+                self._tell_listening(outbox, batch, batch_number)
                 continue
-            if frame.kind in (MessageType.CALL, MessageType.WAIT, MessageType.LOOK):
-                self._calls.take(link, frame)
+            if frame.kind in (MessageType.CALL, MessageType.CANCEL_CALL):
+                calls.take(frame)
                 continue
             if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)
@@ -369,15 +411,28 @@ class ProcessExecutor:
             if batch.emit is not None:
                 batch.emit(chunk)
 
-    def _tell_listening(self, link: Link, batch: BatchInputs, batch_number: int) -> None:
+    def _next_frame(
+        self, link: Link, outbox: Outbox, deadline_ns: int | None, calls: BatchCalls
+    ) -> Frame:
+        """Wait for a message; look meanwhile after calls, and after messages without room."""
+        while calls or outbox.waiting:
+            until_ns = time.monotonic_ns() + _LOOK_NS
+            try:
+                return link.receive(until_ns if deadline_ns is None else min(until_ns, deadline_ns))
+            except TimeoutError:
+                if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
+                    raise
+            outbox.flush()
+            calls.cancel_abandoned()
+        return link.receive(deadline_ns)
+
+    def _tell_listening(self, outbox: Outbox, batch: BatchInputs, batch_number: int) -> None:
         """Answer the handler's question whether a client still waits for the batch."""
         emit = batch.emit
         if emit is None:
             raise ChannelError("it asked for listeners of a batch without streams")
         payload, lenient = messages.dump(messages.ListeningMessage(sorted(emit.listening())))
-        link.send(
-            MessageType.LISTENING, payload, batch_number=batch_number, lenient=lenient, wait=False
-        )
+        outbox.send(MessageType.LISTENING, payload, batch_number=batch_number, lenient=lenient)
 
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
@@ -387,12 +442,15 @@ class ProcessExecutor:
             if process is not None:
                 self._kill(process, "it was still busy when the model was closed")
         try:
-            link, process = self._link, self._process
+            link, outbox, process = self._link, self._outbox, self._process
             if link is not None and process is not None and process.ending is None:
+                if self._in_flight is not None and not self._in_flight.wait_idle(CLOSE_TIMEOUT_S):
+                    self._kill(process, "it was still busy when the model was closed")
                 try:
-                    link.send(MessageType.CLOSE, b"", wait=False)
+                    if outbox is not None:
+                        outbox.send(MessageType.CLOSE)
                     link.channel.finish()
-                except (ChannelClosed, BlockingIOError):
+                except ChannelClosed:
                     process.kill()
                 if process.wait(CLOSE_TIMEOUT_S) is None:
                     self._kill(process, f"it did not end within {CLOSE_TIMEOUT_S:g} s")
@@ -400,22 +458,24 @@ class ProcessExecutor:
         finally:
             self._lock.release()
 
-    def _living(self) -> tuple[Link, HandlerProcess]:
-        link, process = self._link, self._process
-        if link is None or process is None or not self._loaded:
+    def _living(self) -> tuple[Link, Outbox, HandlerProcess]:
+        link, outbox, process = self._link, self._outbox, self._process
+        if link is None or outbox is None or process is None or not self._loaded:
             raise ExecutorAbsent(f"{self._label} is not running")
         if process.ending is not None:
             raise ExecutorAbsent(f"{self._label} {process.ending}")
-        return link, process
+        return link, outbox, process
 
     def _drop_process(self) -> None:
         """End the process and its children, and free everything that belonged to it."""
-        link, process = self._link, self._process
-        self._link = self._process = self._ring = None
+        link, process, in_flight = self._link, self._process, self._in_flight
+        self._link = self._outbox = self._process = self._in_flight = self._ring = None
         self._loaded = False
         if process is not None:
             process.kill()
             process.wait()
+        if in_flight is not None:
+            in_flight.join()  # it reads from the socket that is closed now
         if link is not None:
             link.close()
 

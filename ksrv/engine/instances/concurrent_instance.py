@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART
 from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.errors import KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
@@ -20,13 +21,17 @@ class ConcurrentExecutor(Protocol):
     """An executor that runs batches beside each other."""
 
     def begin(
-        self, batch: BatchInputs, done: Callable[[BatchOutputs | KsrvError], None]
+        self,
+        batch: BatchInputs,
+        done: Callable[[BatchOutputs | KsrvError], None],
+        deadline_ns: int | None,
     ) -> Callable[[], None]:
         """Run a batch; return a function that cancels it.
 
         Args:
             batch: The batch.
             done: Called once with its answer, on any thread.
+            deadline_ns: See `Executor.run`.
         """
 
 
@@ -42,6 +47,12 @@ class BatchAnswerer(Protocol):
     def _batch_of(self, handles: list[Any]) -> RunnableBatch | None:
         """Return the batch of some requests; None if none of them could be added."""
 
+    def _deadline(self, handles: list[Any], began: int) -> int | None:
+        """Return when the executor gives up a batch."""
+
+    def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
+        """Return the error that ends the requests of a batch; None where they are queued again."""
+
     def _answer_failed(self, batch: RunnableBatch, failure: KsrvError, later: bool) -> None:
         """Answer the requests of a batch with an error."""
 
@@ -56,17 +67,27 @@ class ConcurrentInstance:
         instance: The instance.
         host: The model version.
         executor: The executor of the handler.
+        restarts: Starts the executor anew.
         most: Batches that may be under way at a time.
     """
 
     def __init__(
-        self, instance: BatchAnswerer, host: InstanceHost, executor: ConcurrentExecutor, most: int
+        self,
+        instance: BatchAnswerer,
+        host: InstanceHost,
+        executor: ConcurrentExecutor,
+        restarts: ExecutorRestarts,
+        most: int,
     ) -> None:
         self._instance = instance
         self._host = host
         self._executor = executor
+        self._restarts = restarts
         self._most = most
         self._room = threading.Semaphore(most)
+        # Of the batches whose process has died one runs at a time, so that the one that ended the process
+        # ends no other a second time.
+        self._again = threading.Semaphore(1)
 
     def serve(self) -> None:
         """Take batches until the model's queue is closed and empty, and wait for those under way."""
@@ -76,6 +97,8 @@ class ConcurrentInstance:
         joined = MOST_JOINED if rows else 1
         while True:
             self._room.acquire()
+            if self._restarts.due and not self._restart():
+                break
             taken: Any = queue.take(instance.slot, joined, rows, host.delay_ns)
             batch: Any = None
             if taken is None:
@@ -93,41 +116,65 @@ class ConcurrentInstance:
         for _ in range(self._most - 1):
             self._room.acquire()
 
+    def _restart(self) -> bool:
+        """Start the executor anew once the batches of the one that died have ended."""
+        for _ in range(self._most - 1):
+            self._room.acquire()
+        restarted = self._restarts.restart()
+        for _ in range(self._most - 1):
+            self._room.release()
+        return restarted
+
     def _begin(self, batch: RunnableBatch) -> bool:
         """Start a batch; False where none of its requests still waits, or it cannot be started."""
         handles = batch.handles
-        queue = self._host.queue
+        queue, instance = self._host.queue, self._instance
+        if batch.attempts:
+            self._again.acquire()
         try:
             alive = queue.start(handles)
             if len(alive) != len(handles):
                 batch.keep(alive)
             if not alive:
-                return False
+                return self._not_begun(batch)
             began = time.monotonic_ns()
 
             def done(outputs: BatchOutputs | KsrvError) -> None:
                 batch.ran_ns = time.monotonic_ns() - began
                 self._end(batch, outputs)
 
-            cancel = self._executor.begin(batch.inputs(), done)
+            cancel = self._executor.begin(batch.inputs(), done, instance._deadline(alive, began))
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
-            self._instance._fail(handles, error)
-            return False
+            self._fail(batch, error)
+            return self._not_begun(batch)
         for handle in alive:
             handle.add_done_callback(lambda _: _cancel_ended(alive, cancel))
         return True
+
+    def _not_begun(self, batch: RunnableBatch) -> bool:
+        if batch.attempts:
+            self._again.release()
+        return False
 
     def _end(self, batch: RunnableBatch, outputs: BatchOutputs | KsrvError) -> None:
         instance = self._instance
         try:
             if isinstance(outputs, KsrvError):
-                instance._answer_failed(batch, outputs, later=False)
+                self._fail(batch, outputs)
             else:
                 batch.answer(outputs, self._host.queue, instance.stats, later=False)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the loop's
             instance._fail(batch.handles, error)
         finally:
+            if batch.attempts:
+                self._again.release()
             self._room.release()
+
+    def _fail(self, batch: RunnableBatch, error: BaseException) -> None:
+        """Answer the requests of a batch with an error, or queue them again."""
+        failure = self._instance._failure_of(batch, error)
+        if failure is not None:
+            self._instance._answer_failed(batch, failure, later=False)
 
 
 def _cancel_ended(handles: list[Any], cancel: Callable[[], None]) -> None:

@@ -183,8 +183,10 @@ class Instance(BatchRunner):
         try:
             if self._load():
                 most = self._host.spec.concurrency
-                if most > 1 and isinstance(self.executor, ConcurrentExecutor):
-                    ConcurrentInstance(self, self._host, self.executor, most).serve()
+                if most and isinstance(self.executor, ConcurrentExecutor):
+                    ConcurrentInstance(
+                        self, self._host, self.executor, self._restarts, most
+                    ).serve()
                 else:
                     self._serve()
         except BaseException as error:

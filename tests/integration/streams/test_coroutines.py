@@ -1,5 +1,7 @@
 """Handlers with coroutines: many requests under way at a time, each with its own batch, failures and end."""
 
+import http.client
+import json
 import threading
 
 import pytest
@@ -42,8 +44,42 @@ async def handle(batch, context):
     return {"y": batch["x"]}
 """
 
-# A handler process runs one batch at a time.
-MANY = "executor: inline\nconcurrent_batches: 40\n"
+BAD = """
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+
+class Bad(BaseHandler):
+    async def inference(self, x):
+        batch = self.context.batch
+        parameters = batch.requests[0].parameters
+        came = Path(self.context.parameters["came"])
+        way = parameters["way"]
+        if way == "blocks":
+            time.sleep(600)
+        await asyncio.sleep(0.2)
+        if way == "ends":
+            os._exit(3)
+        try:
+            if way == "waits" or (way == "waits once" and not came.exists()):
+                came.touch()
+                await asyncio.sleep(600)
+            if way == "clings":
+                while True:
+                    try:
+                        await asyncio.sleep(600)
+                    except asyncio.CancelledError:
+                        pass
+        finally:
+            if "closed" in parameters:
+                Path(parameters["closed"]).touch()
+        return {"y": x + len(self.context.batch.requests[0].id)}
+"""
+MANY = "concurrent_batches: 40\n"
 ROWS = """
 import asyncio
 
@@ -66,23 +102,42 @@ class Rows(BaseHandler):
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=["inline", "process"])
+def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    write_model(root, "meeting", MEETING, VECTOR + "warmup: false\n" + MANY)
-    write_model(root, "narrow", MEETING, VECTOR + "warmup: false\n" + MANY.replace("40", "2"))
-    write_model(root, "handle", HANDLE, VECTOR)
-    write_model(root, "rows", ROWS, TEXT + "batching: {max_batch_size: 4, max_delay_ms: 300}\n")
-    write_later(root, "later", MANY)
+    own = f"executor: {request.param}\nwarmup: false\n"
+    many = own + MANY
+    joined = "batching: {max_batch_size: 4, max_delay_ms: 300}\n"
+    write_model(root, "meeting", MEETING, VECTOR + many)
+    write_model(root, "narrow", MEETING, VECTOR + many.replace("40", "2"))
+    write_model(root, "alone", MEETING, VECTOR + many.replace("40", "1"))
+    write_model(root, "handle", HANDLE, VECTOR + own)
+    write_model(root, "rows", ROWS, TEXT + joined + f"executor: {request.param}\n")
+    write_later(root, "later", many.replace("warmup: false\n", ""))
+    with Server(root) as made:
+        yield made
+
+
+@pytest.fixture
+def bad(tmp_path):
+    """A server whose handler, in a process, ends it, blocks it, or clings to what is cancelled."""
+    came = f"parameters: {{came: {tmp_path / 'came'}}}\n"
+    root = tmp_path / "models"
+    root.mkdir()
+    write_model(root, "bad", BAD, VECTOR + "executor: process\nwarmup: false\n" + came)
     with Server(root) as made:
         yield made
 
 
 def meet(server, model, value, people, id="", **parameters):
+    return ask(server, model, value, id, people=people, **parameters)
+
+
+def ask(server, model, value, id="", **parameters):
     document = {
         "id": id,
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [value] * 4}],
-        "parameters": {"people": people} | parameters,
+        "parameters": parameters,
     }
     with StreamedResponse(server, f"/v2/models/{model}/infer", document, None) as found:
         return found.status, next(found.lines())
@@ -186,3 +241,64 @@ def test_many_streams_at_a_time_of_one_instance(server):
     for thread in threads:
         thread.join(60)
     assert counted == [20] * 30
+
+
+def test_one_batch_at_a_time_where_that_is_asked_for(server):
+    found = together(lambda value: meet(server, "alone", value, 1)[0], [1, 2, 3])
+    assert found == {1: 200, 2: 200, 3: 200}
+    assert meet(server, "alone", 1, 2, timeout=300_000)[0] == 504
+    wait_until(lambda: meet(server, "alone", 1, 1)[0] == 200)
+
+
+def together(call, values):
+    """Return what calls of a function with each of some values return, made at the same time."""
+    found = {}
+    threads = [
+        threading.Thread(target=lambda value=value: found.__setitem__(value, call(value)))
+        for value in values
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return found
+
+
+def test_a_process_that_ends_ends_no_other_request(bad):
+    """All that were in it are run again; the request that ends a second process fails alone."""
+
+    def call(value):
+        return ask(bad, "bad", value, way="ends" if value == 3 else "")
+
+    found = together(call, range(8))
+    assert {value: status for value, (status, _) in found.items() if status != 200} == {3: 500}
+    assert "two handler processes" in found[3][1]["error"]
+    assert [found[value][1]["outputs"][0]["data"][0] for value in (0, 7)] == [0, 7]
+
+
+def test_a_process_whose_coroutine_blocks_the_others_is_replaced(bad):
+    found = together(
+        lambda way: ask(bad, "bad", 1, way=way, **({"timeout": 500_000} if way else {}))[0],
+        ["", "blocks"],
+    )
+    assert found == {"": 200, "blocks": 504}
+
+
+def test_a_coroutine_that_clings_to_its_batch_is_ended_with_its_process(bad):
+    assert ask(bad, "bad", 1, way="clings", timeout=500_000)[0] == 504
+    wait_until(lambda: ask(bad, "bad", 1, way="")[0] == 200)
+
+
+def test_a_client_that_leaves_cancels_the_coroutine(bad, tmp_path):
+    closed = tmp_path / "closed"
+    body = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}],
+        "parameters": {"way": "waits once", "closed": str(closed)},
+    }
+    host, _, port = bad.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    connection.request("POST", "/v2/models/bad/infer", json.dumps(body))
+    wait_until((tmp_path / "came").exists)
+    connection.close()
+    wait_until(closed.exists)
+    assert ask(bad, "bad", 1, way="")[0] == 200

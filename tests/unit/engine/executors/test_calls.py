@@ -2,26 +2,84 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelError
+from ksrv._native.ipc.shared_blocks import ExportedBlocks, ImportedBlocks
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.calls import HandlerCalls
-from ksrv.engine.executors.messages import MessageType, NumbersMessage, WaitMessage
-from ksrv.handlers.models import refuse_calls
+from ksrv.engine.executors.calls import BatchCalls
+from ksrv.engine.executors.messages import MessageType, NumbersMessage
+from ksrv.request import InferRequest
+from tests.support.engine.process_models import batch_of
 
 
-@pytest.mark.parametrize(
-    ("kind", "note"),
-    [
-        (MessageType.LOOK, NumbersMessage([1])),
-        (MessageType.LOOK, NumbersMessage([-1, 2**70])),
-        (MessageType.WAIT, WaitMessage(1)),
-        (MessageType.WAIT, WaitMessage(1, cancel=True)),
-    ],
-)
-def test_a_process_cannot_ask_about_calls_that_it_did_not_make(kind, note):
-    payload, lenient = messages.dump(note)
-    frame = SimpleNamespace(kind=kind, payload=payload, lenient=lenient, batch_number=1)
-    with pytest.raises(ChannelError):
-        HandlerCalls(refuse_calls).take(None, frame)
+class Pending:
+    """A call that does not end."""
+
+    cancelled = 0
+
+    def cancel(self):
+        self.cancelled += 1
+        return True
+
+    def done(self):
+        return False
+
+    def add_done_callback(self, callback):
+        pass
+
+
+@pytest.fixture
+def pending():
+    return Pending()
+
+
+@pytest.fixture
+def calls(pending):
+    batch = batch_of(np.zeros((1, 1), "f4"))
+    link = SimpleNamespace(imported=ImportedBlocks(), exported=ExportedBlocks())
+    return BatchCalls(lambda request, caller: pending, batch, 1, link, None)
+
+
+def call(number):
+    written, _ = tensor_descriptors.write([], ExportedBlocks())
+    payload, lenient = messages.pack_call(InferRequest("other"), number, written)
+    return SimpleNamespace(kind=MessageType.CALL, payload=payload, lenient=lenient, batch_number=1)
+
+
+def cancel(*numbers):
+    payload, lenient = messages.dump(NumbersMessage(list(numbers)))
+    return SimpleNamespace(
+        kind=MessageType.CANCEL_CALL, payload=payload, lenient=lenient, batch_number=1
+    )
+
+
+def test_a_call_has_a_number_of_its_own(calls):
+    calls.take(call(1))
+    with pytest.raises(ChannelError, match="twice"):
+        calls.take(call(1))
+
+
+def test_a_process_cannot_cancel_calls_that_it_did_not_make(calls, pending):
+    calls.take(call(1))
+    calls.take(cancel(2, -1, 2**70))
+    assert pending.cancelled == 0
+    calls.take(cancel(1, 1))
+    assert pending.cancelled == 1
+    assert not calls
+
+
+def test_calls_are_given_up_with_their_batch(calls, pending):
+    calls.take(call(1))
+    calls.close()
+    assert pending.cancelled == 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b'{"numbers": "x"}', b"\xff"])
+def test_a_message_that_is_none_is_refused(calls, payload):
+    for kind in (MessageType.CALL, MessageType.CANCEL_CALL):
+        frame = SimpleNamespace(kind=kind, payload=payload, lenient=False, batch_number=1)
+        with pytest.raises(ChannelError):
+            calls.take(frame)

@@ -327,7 +327,7 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
         "    def load(self): return ModelSpec('m')\n"
         "    def close(self): pass\n"
         "    def run(self, inputs):\n"
-        "        link = inputs.emit._link\n"
+        "        link = inputs.emit._answers._link\n"
         "        link.send(MessageType.ANSWER, b'nonsense', batch_number=int(inputs.tensors['x0'].data[0, 0]))\n"
     )
     with running(tmp_path, "", config={"runner": "liar:Runner"}) as executor:

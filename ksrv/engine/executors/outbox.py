@@ -1,0 +1,73 @@
+"""Messages that several threads send over one link."""
+
+import threading
+from collections import deque
+from typing import Any
+
+from ksrv._native.ipc.channel import Link
+
+
+class Outbox:
+    """Sends the messages of one link, one after the other.
+
+    Args:
+        link: The link.
+        waits: Whether a sender waits for room in the socket. Otherwise a message for which there is no room is
+            kept until `flush`, and those after it with it.
+    """
+
+    def __init__(self, link: Link, *, waits: bool) -> None:
+        self._link = link
+        self._waits = waits
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[int, bytes, dict[str, Any]]] = deque()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether messages are kept until there is room."""
+        return bool(self._kept)
+
+    def send(
+        self,
+        kind: int,
+        payload: bytes = b"",
+        *,
+        batch_number: int = 0,
+        blocks: list[Any] | None = None,
+        lenient: bool = False,
+    ) -> None:
+        """Send a message; see `Link.send`.
+
+        Raises:
+            ChannelClosed: The other end is closed.
+            MemoryError: There is no memory for a long payload.
+        """
+        options: dict[str, Any] = {
+            "batch_number": batch_number,
+            "blocks": blocks,
+            "lenient": lenient,
+        }
+        with self._lock:
+            if self._waits:
+                self._link.send(kind, payload, **options)
+                return
+            self._kept.append((kind, payload, options))
+            self._send_kept()
+
+    def flush(self) -> None:
+        """Send the messages that are kept, as far as there is room.
+
+        Raises:
+            ChannelClosed: The other end is closed.
+        """
+        with self._lock:
+            self._send_kept()
+
+    def _send_kept(self) -> None:
+        while self._kept:
+            kind, payload, options = self._kept.popleft()
+            try:
+                self._link.send(kind, payload, wait=False, **options)
+            except BlockingIOError:
+                self._kept.appendleft((kind, payload, options))
+                return
