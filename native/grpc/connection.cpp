@@ -16,7 +16,8 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t READ_BYTES = 256u << 10;   // of one read
-constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections have their turn
+constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections have their turn,
+constexpr uint64_t TURN_NS = 2000000u;      // however small the frames are
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
@@ -208,6 +209,7 @@ bool Connection::may_read() const noexcept { return session_.queued() <= UNREAD_
 
 void Connection::read_some() noexcept {
     size_t before = TURN_BYTES;
+    const uint64_t until = now_ + TURN_NS;
     bool more = true;
     while (more && !broken_) {
         if (!may_read()) return;
@@ -217,8 +219,8 @@ void Connection::read_some() noexcept {
             break;
         }
         const size_t now = static_cast<size_t>(received_bytes_ - got);
-        if (now >= before) return;
-        before -= now;
+        if (more && (now >= before || unsigned_now_ns() >= until)) return;
+        before -= std::min(before, now);
     }
     readable_ = false;
     await_large_piece();

@@ -42,7 +42,6 @@ bool load(Library *made) noexcept {
         find(from, "nghttp2_option_new", &of.option_new) &&
         find(from, "nghttp2_option_del", &of.option_del) &&
         find(from, "nghttp2_option_set_no_auto_window_update", &of.option_no_auto_window_update) &&
-        find(from, "nghttp2_option_set_no_closed_streams", &of.option_no_closed_streams) &&
         find(from, "nghttp2_session_server_new2", &of.server_new) &&
         find(from, "nghttp2_session_del", &of.session_del) &&
         find(from, "nghttp2_session_mem_recv", &of.receive) &&
@@ -75,6 +74,7 @@ bool load(Library *made) noexcept {
     made->version = info->version_num;
     made->version_text = info->version_str;
     find(from, "nghttp2_option_set_stream_reset_rate_limit", &of.option_stream_reset_rate);
+    find(from, "nghttp2_option_set_glitch_rate_limit", &of.option_glitch_rate);
     return true;
 }
 

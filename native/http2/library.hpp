@@ -25,6 +25,11 @@ struct FrameHead {  // every frame begins with it
     uint8_t reserved;
 };
 
+struct ResetFrame {
+    FrameHead head;
+    uint32_t error;
+};
+
 struct Field {
     const uint8_t *name, *value;
     size_t name_length, value_length;
@@ -71,6 +76,9 @@ enum ErrorCode : uint32_t {
     NO_ERROR = 0,
     PROTOCOL_ERROR = 1,
     INTERNAL_ERROR = 2,
+    FLOW_CONTROL_ERROR = 3,
+    STREAM_CLOSED = 5,
+    FRAME_SIZE_ERROR = 6,
     REFUSED_STREAM = 7,
     CANCEL = 8,
     ENHANCE_YOUR_CALM = 11,
@@ -99,8 +107,8 @@ struct Library {
     int (*option_new)(NgOption **);
     void (*option_del)(NgOption *);
     void (*option_no_auto_window_update)(NgOption *, int);
-    void (*option_no_closed_streams)(NgOption *, int);
     void (*option_stream_reset_rate)(NgOption *, uint64_t, uint64_t);  // from 1.57 on, else null
+    void (*option_glitch_rate)(NgOption *, uint64_t, uint64_t);        // from 1.67 on, else null
     int (*server_new)(NgSession **, const NgCallbacks *, void *, const NgOption *);
     void (*session_del)(NgSession *);
     ssize_t (*receive)(NgSession *, const uint8_t *, size_t);

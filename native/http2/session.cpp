@@ -37,9 +37,9 @@ const NgOption *Session::options(const Library *of) noexcept {
         NgOption *set = nullptr;
         if (of->option_new(&set) != 0) return static_cast<NgOption *>(nullptr);
         of->option_no_auto_window_update(set, 1);
-        of->option_no_closed_streams(set, 1);
-        // The allowance here is stricter than the library's own, which must not come first.
+        // The allowance here is stricter than the library's own limits, which must not come first.
         if (of->option_stream_reset_rate) of->option_stream_reset_rate(set, MOST_CREATED, MOST_CREATED);
+        if (of->option_glitch_rate) of->option_glitch_rate(set, MOST_CREATED, MOST_CREATED);
         return set;
     }();
     return made;
@@ -67,6 +67,10 @@ bool Session::open(const SessionLimits &limits) noexcept {
 
 bool Session::receive(const unsigned char *data, size_t length, uint64_t now) noexcept {
     now_ = now;
+    if (flooded_) {  // by the faults for which streams were reset
+        go_away(ENHANCE_YOUR_CALM, "too many streams were reset for a fault");
+        return false;
+    }
     const ssize_t taken = of_->receive(session_, data, length);
     if (flooded_) {
         go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
@@ -186,14 +190,16 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
     Session *self = self_of(user);
     uint64_t cost = 0;
     switch (frame->type) {
-    case FRAME_DATA:
+    case FRAME_DATA: {
+        void *stream = self->of_->stream_data(session, frame->stream_id);
         if (frame->length == 0 && !(frame->flags & FLAG_END_STREAM)) cost = 1;
         if (!(frame->flags & FLAG_PADDED)) {
-            self->data_stream_ = self->of_->stream_data(session, frame->stream_id);
+            self->data_stream_ = stream;
             self->data_stream_id_ = frame->stream_id;
-            self->data_left_ = self->data_stream_ ? frame->length : 0;
+            self->data_left_ = stream ? frame->length : 0;
         }
         break;
+    }
     case FRAME_HEADERS:
         cost = REFUSED_STREAM_COST;  // until it is taken
         break;
@@ -231,6 +237,12 @@ int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
 
 int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
+    if (frame->type == FRAME_RST_STREAM) {
+        const uint32_t error = reinterpret_cast<const ResetFrame *>(frame)->error;
+        const bool fault = error == PROTOCOL_ERROR || error == FLOW_CONTROL_ERROR || error == STREAM_CLOSED ||
+                           error == FRAME_SIZE_ERROR;
+        if (fault) self->spend(REFUSED_STREAM_COST);
+    }
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
     if (void *stream = self->of_->stream_data(session, frame->stream_id)) self->events_->answer_over(stream);

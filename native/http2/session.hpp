@@ -1,8 +1,9 @@
 // One server's end of an HTTP/2 connection, without a socket: bytes in, events out, bytes out.
 //
 // Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
-// work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA) take from an allowance
-// that grows with time, and a peer that has used it up is sent away. Nothing is read while the answers
+// work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA,
+// faults for which a stream is reset) take from an allowance that grows with time, and a peer that has used it up is
+// sent away. Nothing is read while the answers
 // wait for a peer that does not take them. A session is used by one thread at a time.
 
 #pragma once

@@ -13,6 +13,7 @@ static_assert(offsetof(FrameHead, stream_id) == offsetof(nghttp2_frame_hd, strea
 static_assert(offsetof(FrameHead, type) == offsetof(nghttp2_frame_hd, type));
 static_assert(offsetof(FrameHead, flags) == offsetof(nghttp2_frame_hd, flags));
 static_assert(offsetof(nghttp2_frame, hd) == 0);
+static_assert(offsetof(ResetFrame, error) == offsetof(nghttp2_rst_stream, error_code));
 static_assert(sizeof(Field) == sizeof(nghttp2_nv));
 static_assert(offsetof(Field, value) == offsetof(nghttp2_nv, value));
 static_assert(offsetof(Field, value_length) == offsetof(nghttp2_nv, valuelen));
@@ -35,3 +36,6 @@ static_assert(RESULT_NO_MEMORY == NGHTTP2_ERR_NOMEM && RESULT_BAD_PREFACE == NGH
 static_assert(RESULT_STREAM_FAILURE == NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE);
 static_assert(ENHANCE_YOUR_CALM == static_cast<uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
 static_assert(REFUSED_STREAM == static_cast<uint32_t>(NGHTTP2_REFUSED_STREAM));
+static_assert(FLOW_CONTROL_ERROR == static_cast<uint32_t>(NGHTTP2_FLOW_CONTROL_ERROR));
+static_assert(STREAM_CLOSED == static_cast<uint32_t>(NGHTTP2_STREAM_CLOSED));
+static_assert(FRAME_SIZE_ERROR == static_cast<uint32_t>(NGHTTP2_FRAME_SIZE_ERROR));

@@ -82,12 +82,48 @@ def flood(address, make, most=200_000):
             frame(HEADERS, END_HEADERS, 1, block()) if number == 0 else frame(DATA, 0, 1)
         ),
         lambda number: frame(2, 0, 2 * number + 1, b"\x00\x00\x00\x00\x10"),
+        lambda number: frame(HEADERS, END_HEADERS, 5 if number == 0 else 3, block()),
     ],
-    ids=["PING", "SETTINGS", "RST_STREAM", "CONTINUATION", "empty DATA", "PRIORITY"],
+    ids=[
+        "PING",
+        "SETTINGS",
+        "RST_STREAM",
+        "CONTINUATION",
+        "empty DATA",
+        "PRIORITY",
+        "heads of earlier streams",
+    ],
 )
 def test_floods_end_their_connection_and_others_are_served(make):
     with running(StandInEngine()) as address, connect(address) as channel:
         assert flood(address, make) == ENHANCE_YOUR_CALM
+        assert call(channel, "ServerLive").live
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda stream: frame(HEADERS, END_HEADERS, stream, block() + field("A", "b")),
+        lambda stream: (
+            frame(HEADERS, END_HEADERS, stream, block())
+            + frame(WINDOW_UPDATE, 0, stream, b"\x7f\xff\xff\xff")
+        ),
+    ],
+    ids=["a malformed head", "a window that overflows"],
+)
+def test_faults_for_which_streams_are_reset_are_a_flood(fault):
+    """As many as are open at a time, and only once they are reset the next: the library sees no fault in that."""
+    with running(StandInEngine()) as address, connect(address) as channel:
+        with Wire(address) as wire:
+            for first in range(1, 40_000, 100):
+                streams = range(first, first + 100, 2)
+                with contextlib.suppress(OSError):
+                    wire.socket.sendall(b"".join(map(fault, streams)))
+                while not wire.over and not wire.ended.keys() >= set(streams):
+                    wire.read()
+                if wire.over:
+                    break
+            assert wire.goodbye == ENHANCE_YOUR_CALM
         assert call(channel, "ServerLive").live
 
 
