@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ksrv.engine.executors import process
 from ksrv.errors import InvalidRequest, quote
 from ksrv.observe import tracing
 
@@ -38,7 +39,7 @@ class TraceChange(msgspec.Struct):
 
 
 def apply(kind: Kind, text: str) -> None:
-    """Carry out a change in this process.
+    """Carry out a change in this process and its handler processes.
 
     Args:
         kind: What changes.
@@ -47,6 +48,7 @@ def apply(kind: Kind, text: str) -> None:
     if kind == "level":
         for logger in (logging.getLogger("ksrv"), logging.getLogger()):
             logger.setLevel(text.upper())
+        process.tell_log_level()
     else:
         change = msgspec.json.decode(text, type=TraceChange)
         tracing.set_setting(change.model, change.setting)

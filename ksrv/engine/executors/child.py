@@ -65,6 +65,20 @@ class Events:
         with contextlib.suppress(BlockingIOError, ChannelClosed):
             self._link.send(kind, payload, lenient=lenient, wait=False)
 
+    def follow_level(self) -> None:
+        """Log from the level on that the worker names, whenever it does."""
+        threading.Thread(target=self._follow_level, name="ksrv-log-level", daemon=True).start()
+
+    def _follow_level(self) -> None:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                frame = self._link.receive()
+                if frame.kind != MessageType.LEVEL:
+                    raise ChannelError(f"a message was {frame.kind}, not LEVEL")
+                note = messages.load(messages.LevelMessage, frame.payload, frame.lenient)
+                logging.getLogger().setLevel(note.level)
+                log.debug("the process logs from %s on", logging.getLevelName(note.level))
+
     def metrics(self, records: list[MetricRecord]) -> None:
         """Send values that the handler reported."""
         self.send(MessageType.METRICS, *messages.pack_metrics(records))
@@ -164,6 +178,7 @@ class Child:
         root = logging.getLogger()
         root.setLevel(note.level)
         root.addHandler(EventLogHandler(self._events))
+        self._events.follow_level()
         runner = self._load(note)
         if runner is None:
             return 1

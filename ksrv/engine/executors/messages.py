@@ -52,7 +52,7 @@ class MessageType(IntEnum):
     """The type of a message; the child's messages begin at 16, its event messages at 32.
 
     Events (log records, metrics) have a socket of their own, so that they come home while nothing
-    runs and never stand in the way of an answer.
+    runs and never stand in the way of an answer. LEVEL goes the other way there.
     """
 
     LOAD = 1
@@ -62,6 +62,7 @@ class MessageType(IntEnum):
     RESULT = 5
     ROOM = 6
     END_SEQUENCES = 7
+    LEVEL = 8
     LOADED = 16
     ANSWER = 17
     FAILED = 18
@@ -88,6 +89,12 @@ class LoadMessage(msgspec.Struct):
     threads: int
     level: int
     limits: Limits = Limits()
+
+
+class LevelMessage(msgspec.Struct):
+    """The level from which log records come home from now on."""
+
+    level: int
 
 
 class RequestMessage(msgspec.Struct, array_like=True):
@@ -201,6 +208,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
         LoadMessage,
+        LevelMessage,
         RunMessage,
         ErrorMessage,
         AnswerMessage,

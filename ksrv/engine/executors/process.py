@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -45,6 +46,21 @@ _LAST_WORDS_S = 2.0
 _STREAM_GRACE_NS = 1_000_000_000
 _LOOK_NS = 50_000_000
 """Between two looks whether a client still waits for a batch with calls under way."""
+
+_executors: weakref.WeakSet["ProcessExecutor"] = weakref.WeakSet()
+_executors_lock = threading.Lock()
+
+
+def tell_log_level() -> None:
+    """Have all handler processes of this process log from the level on that its own log has now."""
+    with _executors_lock:
+        executors = list(_executors)
+    for executor in executors:
+        executor.tell_log_level()
+
+
+def _log_level() -> int:
+    return logging.getLogger("ksrv.handler").getEffectiveLevel()
 
 
 class ProcessExecutor:
@@ -95,6 +111,15 @@ class ProcessExecutor:
         self._batch_number = 0
         self._loaded = False
         self._spec: ModelSpec | None = None
+        with _executors_lock:
+            _executors.add(self)
+
+    def tell_log_level(self) -> None:
+        """Have the process log from the level on that the worker's log has now."""
+        process = self._process
+        if process is not None:
+            payload, _ = messages.dump(messages.LevelMessage(_log_level()))
+            process.tell(MessageType.LEVEL, payload)
 
     @property
     def alive(self) -> bool:
@@ -214,7 +239,7 @@ class ProcessExecutor:
             source=self._source.to_json().decode(),
             instance=self._instance,
             threads=self._threads,
-            level=logging.getLogger("ksrv.handler").getEffectiveLevel(),
+            level=_log_level(),
             limits=self._limits,
         )
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)

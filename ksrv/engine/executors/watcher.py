@@ -112,6 +112,13 @@ class HandlerProcess:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
+    def tell(self, kind: int, payload: bytes) -> None:
+        """Send a message the way that events come; it is dropped where the process does not read."""
+        with self._lock:
+            if self._pidfd >= 0:
+                with contextlib.suppress(BlockingIOError, ChannelClosed):
+                    self._events.send(kind, payload, wait=False)
+
     def wait(self, timeout: float | None = None) -> ProcessExit | None:
         """Wait for the end and for everything it entails.
 

@@ -1,4 +1,4 @@
-"""GET and POST /v2/logging: levels change in every worker, files never."""
+"""GET and POST /v2/logging: levels change in every worker and handler process, files never."""
 
 import pytest
 import requests
@@ -27,6 +27,7 @@ AT_START = {
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_model(folder, "m", SAYS, VECTOR)
+    write_model(folder, "apart", SAYS, VECTOR + "executor: process\n")
     with Server(folder, workers=2, grpc="off") as running:
         wait_until(lambda: running.log.count("ready: True") == 2)
         yield running
@@ -40,28 +41,35 @@ def shown(server):
     return requests.get(server.url + "/v2/logging", timeout=30).json()
 
 
-def say(server, number):
+def say(server, number, model="m"):
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [number, 2, 3, 4]}
-    answer = requests.post(f"{server.url}/v2/models/m/infer", json={"inputs": [entry]}, timeout=30)
+    answer = requests.post(
+        f"{server.url}/v2/models/{model}/infer", json={"inputs": [entry]}, timeout=30
+    )
     assert answer.status_code == 200
 
 
-def test_a_level_changes_in_every_worker_and_back(server):
+@pytest.mark.parametrize(("model", "first"), [("m", 100), ("apart", 200)])
+def test_a_level_changes_in_every_worker_and_back(server, model, first):
+    told = server.log.count("logs from DEBUG on")
     assert shown(server) == AT_START
-    say(server, 1)
+    say(server, first + 31, model)
     assert change(server, log_verbose_level=1).json() == AT_START | {"log_verbose_level": 1}
     for _ in range(20):  # whichever worker answers
         assert shown(server)["log_verbose_level"] == 1
-    for number in range(100, 120):
-        say(server, number)
-    wait_until(lambda: all(f"said {number}" in server.log for number in range(100, 120)))
+    # Handler processes are told, and say so: one of each worker.
+    wait_until(lambda: server.log.count("logs from DEBUG on") >= told + 2)
+    numbers = range(first, first + 20)
+    for number in numbers:
+        say(server, number, model)
+    wait_until(lambda: all(f"said {number}" in server.log for number in numbers))
     assert change(server, log_verbose_level=0).json() == AT_START
-    say(server, 2)
+    say(server, first + 32, model)
     quiet = change(server, log_info=False, log_warning=False).json()
     assert quiet == AT_START | {"log_info": False, "log_warning": False}
     assert change(server, log_info=True).json() == AT_START
-    assert "said 1\n" not in server.log
-    assert "said 2\n" not in server.log
+    assert f"said {first + 31}\n" not in server.log
+    assert f"said {first + 32}\n" not in server.log
 
 
 @pytest.mark.parametrize(
