@@ -8,14 +8,12 @@ import os
 import signal
 import socket
 import threading
-from operator import le
 from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
 
-from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.testing import Server
 from tests.support.models import write_model
@@ -386,32 +384,3 @@ def test_a_token_is_hidden_from_the_handler(tmp_path):
         session.headers["Authorization"] = "Bearer secret-token"
         for _ in range(3):  # the first is admitted in Python, the next natively
             assert values_of(asked(running, "apart", row(-12), session))[0, 3] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_thousand_processes_leave_nothing_behind(tmp_path):
-    with (
-        serving(
-            tmp_path / "m", HANDLER, "handler: handler.py" + APART + "warmup: false\nretry: false\n"
-        ) as engine,
-        opened(engine) as (_, address),
-    ):
-
-        def die() -> None:
-            assert status(ask(address, message("m", {"x": row(-1)}))[0]) == 500
-            wait_until(lambda: status(ask(address, message("m", {"x": row(1)}))[0]) == 200)
-
-        def held() -> tuple[int, int, int]:
-            """Open descriptors, mapped rings and blocks of the buffer pool."""
-            rings = Path("/proc/self/maps").read_text().count("ksrv-ring")
-            return len(os.listdir("/proc/self/fd")), rings, buffer_pool.statistics()["leased"]
-
-        die()
-        before = held()
-        for _ in range(1000):
-            die()
-        # A connection that has just closed may still be open on the server's side, before and behind.
-        wait_until(
-            lambda: all(map(le, held(), (before[0] + 1, *before[1:]))), tell=lambda: f"{held()}"
-        )
