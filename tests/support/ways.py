@@ -173,7 +173,8 @@ class Relay:
         host, _, port = target.rpartition(":")
         self._target = host.strip("[]"), int(port)
         self._context, self._reframer = context, reframer
-        self._listener = socket.create_server((self._target[0], 0), backlog=512)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((self._target[0], 0), family=family, backlog=512)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
