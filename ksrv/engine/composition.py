@@ -8,7 +8,7 @@ from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
 from ksrv.engine.requests.handle import QueuedRequest, RequestHandle, SplitRequest
 from ksrv.errors import Cancelled, InferenceError
 from ksrv.handlers.diagnostics.debugging import came_through_a_proxy
-from ksrv.observe.tracing import TRACEPARENT
+from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import BatchInputs, InferRequest, InferResponse
 
 LOOK_NS = 50_000_000
@@ -88,7 +88,8 @@ class ModelCalls:
         callers: list[NativeHandle] = [] if caller is None else list(caller.handles or ())
         request.callers = self._chain(callers)
         if caller is not None:
-            request.headers = inherited_headers(caller)
+            span = request.headers.get(TRACEPARENT) or current_traceparent()
+            request.headers = inherited_headers(caller) | ({TRACEPARENT: span} if span else {})
         if request.model_name in request.callers:
             chain = " -> ".join([*request.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)

@@ -2,10 +2,12 @@
 
 import contextlib
 import gzip
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -15,19 +17,26 @@ class Spans:
 
     Attributes:
         url: Where to export to.
+        certificate: What an exporter trusts, or "" without TLS.
         all: The spans.
     """
 
     url: str
+    certificate: str = ""
     all: list[Any] = field(default_factory=list)
 
     @property
     def variables(self) -> dict[str, str]:
         """The variables by which a server exports here, soon."""
-        return {
+        variables = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
+        if self.certificate:
+            variables["OTEL_EXPORTER_OTLP_CERTIFICATE"] = self.certificate
+            # requests takes these before what the exporter tells it.
+            variables |= {"REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": ""}
+        return variables
 
     def of_trace(self, trace_id: str) -> list[Any]:
         return [span for span in self.all if span.trace_id.hex() == trace_id]
@@ -38,8 +47,13 @@ class Spans:
 
 
 @contextlib.contextmanager
-def collecting() -> Iterator[Spans]:
-    """Yield what a collector on a free port receives."""
+def collecting(key: Path | None = None, cert: Path | None = None) -> Iterator[Spans]:
+    """Yield what a collector on a free port receives.
+
+    Args:
+        key: The key of its certificate, or None without TLS.
+        cert: Its certificate.
+    """
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     class Collector(BaseHTTPRequestHandler):
@@ -59,6 +73,11 @@ def collecting() -> Iterator[Spans]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
     spans = Spans(f"http://127.0.0.1:{server.server_port}")
+    if cert is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        spans = Spans(f"https://127.0.0.1:{server.server_port}", str(cert))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield spans

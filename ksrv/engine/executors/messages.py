@@ -20,7 +20,7 @@ from ksrv._native.ipc.channel import ChannelError, Frame
 from ksrv._native.ipc.shared_blocks import BlockError, ImportedBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.limits import Limits
-from ksrv.observe.tracing import current_traceparent
+from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
     BatchInputs,
     BatchOutputs,
@@ -172,6 +172,7 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
         number: Tells the calls of a batch apart.
         names: Of the inputs.
         outputs: The outputs that are wanted; none for all.
+        traceparent: The span that is current where the call is made; "" without one.
     """
 
     number: int
@@ -180,6 +181,7 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
     version: str = ""
     outputs: list[str] = []
     parameters: dict[str, Parameter] = {}
+    traceparent: str = ""
 
 
 class LogMessage(msgspec.Struct):
@@ -452,6 +454,7 @@ def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes
         request.model_version,
         [output.name for output in request.outputs],
         dict(request.parameters),
+        current_traceparent(),
     )
     text, lenient = dump(note, [note.parameters])
     return _join(len(note.names), written, text), lenient
@@ -475,6 +478,7 @@ def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferReque
         inputs=_named(note.names, found, {}),
         outputs=[RequestedOutput(name) for name in note.outputs],
         parameters=note.parameters,
+        headers={TRACEPARENT: note.traceparent} if note.traceparent else {},
     )
 
 

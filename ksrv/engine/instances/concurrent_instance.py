@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Protocol, runtime_checkable
 
 from ksrv._native.queue.stats import Stats
@@ -10,6 +11,7 @@ from ksrv._native.server.batch_runner import APART
 from ksrv.engine.batches.batch import RunnableBatch
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.host import InstanceHost
+from ksrv.engine.requests.spans import BatchTrace, trace_of
 from ksrv.errors import KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
 
@@ -128,7 +130,8 @@ class ConcurrentInstance:
     def _begin(self, batch: RunnableBatch) -> bool:
         """Start a batch; False where none of its requests still waits, or it cannot be started."""
         handles = batch.handles
-        queue, instance = self._host.queue, self._instance
+        queue, instance, spec = self._host.queue, self._instance, self._host.spec
+        trace: BatchTrace | None = None
         if batch.attempts:
             self._again.acquire()
         try:
@@ -137,15 +140,20 @@ class ConcurrentInstance:
                 batch.keep(alive)
             if not alive:
                 return self._not_begun(batch)
+            trace = trace_of(batch, spec.name, spec.version)
             began = time.monotonic_ns()
 
             def done(outputs: BatchOutputs | KsrvError) -> None:
                 batch.ran_ns = time.monotonic_ns() - began
                 self._end(batch, outputs)
+                _end_trace(trace, outputs)
 
-            cancel = self._executor.begin(batch.inputs(), done, instance._deadline(alive, began))
+            inputs = batch.inputs()
+            with nullcontext() if trace is None else trace.begin(inputs):
+                cancel = self._executor.begin(inputs, done, instance._deadline(alive, began))
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(batch, error)
+            _end_trace(trace, error)
             return self._not_begun(batch)
         for handle in alive:
             handle.add_done_callback(lambda _: _cancel_ended(alive, cancel))
@@ -175,6 +183,12 @@ class ConcurrentInstance:
         failure = self._instance._failure_of(batch, error)
         if failure is not None:
             self._instance._answer_failed(batch, failure, later=False)
+
+
+def _end_trace(trace: BatchTrace | None, result: BatchOutputs | BaseException) -> None:
+    if trace is not None:
+        trace.finish(result)
+        trace.end()
 
 
 def _cancel_ended(handles: list[Any], cancel: Callable[[], None]) -> None:

@@ -3,13 +3,15 @@
 Every request has a server span below the span of its caller: it begins when the request is queued and ends
 with its answer. Below it is the time in the queue. The batch is a span below its first request that is
 sampled, with the stages below it; it links to the other requests, and they to it. While the handler runs, the batch's span is the current
-one, so that what the handler traces, here or in a process of its own, stands below it.
+one, so that what the handler traces, here or in a process of its own, and the requests of its calls to
+other models stand below it.
 """
 
+import contextlib
 import contextvars
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ksrv.engine.batches.batch import RunnableBatch
@@ -46,6 +48,8 @@ class BatchTrace:
         self._began = time.monotonic_ns()
         self._assembled_before = batch.spent_ns
         self._names = {"ksrv.model.name": name, "ksrv.model.version": version}
+        self._span: Any = None
+        self._run_began = 0
         self.failures: dict[int, KsrvError] = {}
         self.error: BaseException | None = None
         self.spans = [self._request_span(handle, name) for handle in self._handles]
@@ -85,12 +89,29 @@ class BatchTrace:
             inputs: The batch as the executor takes it.
             call: Runs it.
         """
+        try:
+            with self.begin(inputs):
+                outputs = call()
+        except BaseException as error:
+            self.finish(error)
+            raise
+        self.finish(outputs)
+        return outputs
+
+    @contextlib.contextmanager
+    def begin(self, inputs: BatchInputs) -> Iterator[None]:
+        """Begin the batch's span, which is the current one within the context.
+
+        Args:
+            inputs: The batch as the executor takes it.
+        """
         sampled = [span for span in self.spans if span.is_recording()]
         if not sampled:
-            return call()
+            yield
+            return
         first, *others = sampled
-        began = time.monotonic_ns()
-        span = self._tracer.start_span(
+        began = self._run_began = time.monotonic_ns()
+        span = self._span = self._tracer.start_span(
             "ksrv.batch",
             context=self._trace.set_span_in_context(first),
             start_time=began + self._shift,
@@ -106,24 +127,33 @@ class BatchTrace:
         if self._batch.spent_ns:
             at = self._began - self._assembled_before
             self._child(first, "ksrv.assemble", at, at + self._batch.spent_ns)
-        try:
-            with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
-                outputs = call()
-        except BaseException as error:
-            self.error = error
-            self._fail(span, error)
-            span.end()
-            raise
-        at = began
-        for stage, nanoseconds in outputs.timings.items():
-            if stage in STAGES:
-                self._child(span, f"ksrv.{stage}", at, at + nanoseconds)
-                at += nanoseconds
-            else:
-                span.set_attribute(f"ksrv.time.{stage}_ms", nanoseconds / 1e6)
-        self.failures = dict(outputs.failures)
+        with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
+            yield
+
+    def finish(self, result: BatchOutputs | BaseException) -> None:
+        """End the batch's span with what has become of the batch.
+
+        Args:
+            result: Its outputs, or what ended it.
+        """
+        span = self._span
+        if isinstance(result, BaseException):
+            self.error = result
+        else:
+            self.failures = dict(result.failures)
+        if span is None:
+            return
+        if self.error is not None:
+            self._fail(span, self.error)
+        elif not isinstance(result, BaseException):
+            at = self._run_began
+            for stage, nanoseconds in result.timings.items():
+                if stage in STAGES:
+                    self._child(span, f"ksrv.{stage}", at, at + nanoseconds)
+                    at += nanoseconds
+                else:
+                    span.set_attribute(f"ksrv.time.{stage}_ms", nanoseconds / 1e6)
         span.end()
-        return outputs
 
     def end(self) -> None:
         """End the spans of the requests with what has become of them."""
@@ -155,6 +185,8 @@ class TracedExecutor:
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
+        if hasattr(executor, "begin"):
+            self.begin = executor.begin  # where `isinstance` with a protocol finds it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
@@ -164,6 +196,18 @@ class TracedExecutor:
         call = functools.partial(self._executor.run, batch, deadline_ns)
         running = _running.get()
         return call() if running is None else running.run(batch, call)
+
+
+def trace_of(batch: RunnableBatch, name: str, version: str) -> BatchTrace | None:
+    """Return the spans of a batch; None while nothing is traced.
+
+    Args:
+        batch: The batch, about to run.
+        name: The model's name.
+        version: Its version, or "".
+    """
+    tracer = tracing.tracer()
+    return None if tracer is None else BatchTrace(tracer, batch, name, version)
 
 
 def execute_traced(
@@ -182,11 +226,10 @@ def execute_traced(
         batch: The batch.
         later: See `Queue.finish`.
     """
-    tracer = tracing.tracer()
-    if tracer is None:
+    spans = trace_of(batch, name, version)
+    if spans is None:
         execute(batch, later)
         return
-    spans = BatchTrace(tracer, batch, name, version)
     token = _running.set(spans)
     try:
         execute(batch, later)
