@@ -75,11 +75,51 @@ class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
 
 
+class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """An input of a model that tells it of the sequence of each row.
+
+    Attributes:
+        kind: "start", "end", "ready" or "corrid", the sequence's id.
+        false: The value for false, where it is no id.
+        true: The value for true.
+    """
+
+    name: str
+    kind: str
+    datatype: str
+    false: float = 0
+    true: float = 1
+
+
+class StateTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that goes from one request of a sequence to the next.
+
+    Attributes:
+        input: The name under which the model takes it.
+        output: The name under which the model gives it.
+        shape: Of one row; -1 for a size of any value.
+        initial: The shape of the zeros at the start of a sequence.
+    """
+
+    input: str
+    output: str
+    datatype: str
+    shape: tuple[int, ...]
+    initial: tuple[int, ...]
+
+
 class TritonTensors(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors that a config.pbtxt declares; empty where the model file knows them."""
+    """The tensors that a config.pbtxt declares; empty where the model file knows them.
+
+    Attributes:
+        controls: The inputs that tell of sequences.
+        states: The states of sequences.
+    """
 
     inputs: tuple[BoundTensor, ...] = ()
     outputs: tuple[BoundTensor, ...] = ()
+    controls: tuple[ControlTensor, ...] = ()
+    states: tuple[StateTensor, ...] = ()
 
 
 class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +194,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         runner: `package.module:NAME` of the class that drives the handler.
         torchserve: Manifest and model-config.yaml of a TorchServe archive, or None.
         platform: The platform that metadata shows, or None for the loader's own.
-        row_limit: Rows that a request may have, where requests are never joined; 0 for any number.
+        row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
         triton: What a config.pbtxt says of the model file's tensors, or None.
         openvino: What an OpenVINO Model Server's config.json says of the model, or None.
         ensemble: The models of an ensemble, each behind those that it waits for.

@@ -124,7 +124,7 @@ class ModelSpec:
         outputs: Declared outputs; empty means whatever the handler returns.
         labels: Class labels by index for classification answers, or None.
         max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
-        row_limit: Rows that a request may have where requests are never joined; 0 for any number.
+        row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
         device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.

@@ -4,15 +4,18 @@
 
 One client, one connection. Told are the microseconds of the two calls together, of the one call to the
 handler that makes them, and the ratio of the medians; for handlers in the server and in processes, and
-for an ensemble of Triton's with the two as its steps.
+for an ensemble of Triton's with the two as its steps. Then the same of the CPU time of the server and its
+handler processes, which says more on a busy machine.
 """
 
 import argparse
 import http.client
 import json
+import os
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +96,30 @@ class Client:
             if not response.read().endswith(BODY[-4:]) or response.status != 200:
                 raise SystemExit(f"{name} answered {response.status}")
 
-    def time(self, count: int, *names: str) -> float:
-        """Return the microseconds of calling models, one after the other."""
-        began = time.perf_counter()
+    def time(self, count: int, *names: str) -> tuple[float, float]:
+        """Return the microseconds of calling models, one after the other, and the server's CPU time of that."""
+        spent, began = cpu_seconds(), time.perf_counter()
         for _ in range(count):
             self.call(*names)
-        return (time.perf_counter() - began) / count * 1e6
+        passed = time.perf_counter() - began
+        return passed / count * 1e6, (cpu_seconds() - spent) / count * 1e6
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of all processes below this one, by the scheduler's clock."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(ValueError, OSError):
+            number = int(entry.name)
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(number)
+    found, spent = list(parents.get(os.getpid(), ())), 0.0
+    for number in found:
+        found.extend(parents.get(number, ()))
+        with suppress(OSError):
+            for task in Path(f"/proc/{number}/task").iterdir():
+                spent += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return spent
 
 
 def main() -> None:
@@ -117,18 +138,21 @@ def main() -> None:
                 "process": ("process",),
                 "ensemble": ("ensemble",),
             }
-            found: dict[str, list[float]] = {way: [] for way in ways}
+            found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
             for way in ways:
                 client.time(options.requests, *ways[way])  # until every path is warm
             for _ in range(options.rounds):
                 for way, names in ways.items():
                     found[way].append(client.time(options.requests, *names))
-    alone = statistics.median(found["two calls"])
-    for way, times in found.items():
-        middle = statistics.median(times)
-        print(
-            f"{way:10} {middle:8.0f} us  {middle / alone:5.2f}  ({min(times):.0f} to {max(times):.0f})"
-        )
+    for column, what in enumerate(("", " of CPU")):
+        alone = statistics.median(times[column] for times in found["two calls"])
+        for way, rounds in found.items():
+            times = [one[column] for one in rounds]
+            middle = statistics.median(times)
+            print(
+                f"{way:10} {middle:8.0f} us{what}  {middle / alone:5.2f}  "
+                f"({min(times):.0f} to {max(times):.0f})"
+            )
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class RequestValidator:
             rows, shapes = self._undeclared(request)
         if request.outputs:
             self._check_outputs(request)
-        most = self.spec.max_batch_size or self.spec.row_limit
+        most = self.spec.row_limit or self.spec.max_batch_size
         if most and rows > most and not self.split:
             raise InvalidRequest(
                 f"the request has {rows} rows, above the {show_limit('max_batch_size', most)} of "

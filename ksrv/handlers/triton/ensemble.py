@@ -2,7 +2,8 @@
 
 The calls are those of composition: through the other models' queues, joined there with the requests
 of other clients, with the deadline of the ensemble's request. A step runs as soon as its tensors are
-there, so that independent steps run side by side, and many requests are under way at a time.
+there, so that independent steps run side by side, and many requests are under way at a time. The sequence of
+a request is that of its calls, for steps whose models serve sequences.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from ksrv.handlers.models import array_of
 from ksrv.handlers.outputs import BFloat16Bits
 from ksrv.request import Tensor
 from ksrv.source import EnsembleStep
+
+SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 
 class Ensemble(BaseHandler):
@@ -63,8 +66,12 @@ class Ensemble(BaseHandler):
 
     async def _run(self, step: EnsembleStep, found: Mapping[str, asyncio.Future[Any]]) -> None:
         inputs = {own: await found[tensor] for own, tensor in step.inputs.items()}
+        given = self.context.batch.requests[0].parameters
         call = self.context.models[step.model].submit(
-            inputs, version=step.version, outputs=tuple(step.outputs)
+            inputs,
+            version=step.version,
+            outputs=tuple(step.outputs),
+            parameters={name: given[name] for name in SEQUENCE_PARAMETERS if name in given},
         )
         outputs = await call.tensors()
         for own, tensor in step.outputs.items():

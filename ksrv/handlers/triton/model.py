@@ -30,16 +30,21 @@ class TritonModel(BaseHandler):
             ModelLoadError: The model file has other tensors than config.pbtxt declares.
         """
         super().initialize(context)
-        tensors = context.config.triton or TritonTensors()
+        tensors, inputs, outputs = self.bound_tensors()
         loaded = context.loaded
         assert loaded is not None, "a model of Triton has a file"
         batched = context.config.batching is not None
-        check_side("input", tensors.inputs, context.spec.inputs, loaded.inputs, batched)
-        check_side("output", tensors.outputs, context.spec.outputs, loaded.outputs, batched)
+        check_side("input", tensors.inputs, inputs, loaded.inputs, batched)
+        check_side("output", tensors.outputs, outputs, loaded.outputs, batched)
         if loaded.is_torch:
             self.model = TorchBinding(self.model, tensors)
         elif _differs(tensors, loaded):
             self.model = NamedBinding(self.model, tensors)
+
+    def bound_tensors(self) -> tuple[TritonTensors, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """Return the tensors that the model takes and gives, with the specs of inputs and of outputs."""
+        spec = self.context.spec
+        return self.context.config.triton or TritonTensors(), spec.inputs, spec.outputs
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
         """Complete the declared tensors by those of the model file.

@@ -30,7 +30,6 @@ PLATFORMS = {
     "ensemble": ENSEMBLE,
 }
 REFUSED = {
-    "sequence_batching": "a model file keeps no state here; a handler with sequences: does",
     "batch_input": "inputs that Triton makes of a batch are not made here",
     "batch_output": "outputs that Triton scatters over a batch are not taken apart here",
     "cc_model_filenames": "files for one kind of GPU are not chosen here",

@@ -4,6 +4,7 @@ Every key is applied, or named as ignored, or refused where serving without it w
 answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of models.
 """
 
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from ksrv.repository.triton.backends import (
 from ksrv.repository.triton.ensembles import read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
+from ksrv.repository.triton.sequence_batching import read_sequence_batching, with_delay
 from ksrv.repository.triton.tensors import Tensors, read_tensors
 from ksrv.repository.triton.text_format import read_text_format
 from ksrv.repository.versions import choose_versions, version_folders
@@ -40,6 +42,7 @@ from ksrv.spec import Dimension
 
 CONFIG_NAME = "config.pbtxt"
 MODEL_HANDLER = "ksrv.handlers.triton.model:TritonModel"
+SEQUENCE_HANDLER = "ksrv.handlers.triton.sequence_model:TritonSequenceModel"
 ENSEMBLE_HANDLER = "ksrv.handlers.triton.ensemble:Ensemble"
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's, where dynamic_batching stands without max_batch_size."""
@@ -153,6 +156,10 @@ class _Settings:
         batching, queue_size = self._batching()
         tensors = read_tensors(self._document, keys, self.report, self.backend.name)
         settings: dict[str, Any] = {"instances": 1, "device": "auto"}
+        sequences = read_sequence_batching(self._document, keys, self.report, self.backend.name)
+        if sequences is not None:
+            batching = with_delay(batching, sequences.delay_ms)
+            settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
         settings |= instances_of(keys.instance_group, self.report)
         if queue_size is not None:
             settings["queue_size"] = queue_size
@@ -162,12 +169,17 @@ class _Settings:
             settings["cache"] = Cache()
             applied["response_cache"] = "the same request gets the same answer, by `cache:`"
         return ModelConfig(
-            handler=MODEL_HANDLER,
+            handler=MODEL_HANDLER if sequences is None else SEQUENCE_HANDLER,
             platform=self.backend.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
             openvino=self._openvino(tensors),
-            triton=TritonTensors(inputs=tensors.bound_inputs, outputs=tensors.bound_outputs),
+            triton=TritonTensors(
+                inputs=tensors.bound_inputs,
+                outputs=tensors.bound_outputs,
+                controls=sequences.controls if sequences else (),
+                states=sequences.states if sequences else (),
+            ),
             labels=self._labels(),
             batching=batching,
             warmup=batching is not None or not tensors.is_open,
@@ -280,7 +292,7 @@ class _Settings:
         elif given is not None:
             applied["max_batch_size"] = "0: no batch dimension; requests run one by one"
         if dynamic is None:
-            if size:
+            if size and keys.sequence_batching is None:
                 applied["dynamic_batching"] = (
                     "left out, where Triton runs requests one by one; here those that wait "
                     "together are joined"
@@ -374,8 +386,14 @@ class _Settings:
                         ("parameters", index),
                         f"{entry.key}: expected a whole number from 0 to 4096, found {describe(text)}",
                     )
-                self.report.applied[f"parameters.{entry.key}"] = f"{text} threads of an instance"
-                return int(text)
+                threads, cores = int(text), len(os.sched_getaffinity(0))
+                if threads > cores:
+                    self.report.ignored[f"parameters.{entry.key}"] = (
+                        f"{threads} threads are more than the {cores} cores; an instance has {cores}"
+                    )
+                    return cores
+                self.report.applied[f"parameters.{entry.key}"] = f"{threads} threads of an instance"
+                return threads
         return None
 
     def _ensemble(self) -> ModelConfig:

@@ -178,6 +178,77 @@ class TransactionPolicy(Message):
     decoupled: bool | None = None
 
 
+class Control(Message):
+    """What a control input tells."""
+
+    kind: Literal[
+        "CONTROL_SEQUENCE_START",
+        "CONTROL_SEQUENCE_READY",
+        "CONTROL_SEQUENCE_END",
+        "CONTROL_SEQUENCE_CORRID",
+    ] = "CONTROL_SEQUENCE_START"
+    int32_false_true: list[Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]] | None = None
+    fp32_false_true: list[float] | None = None
+    bool_false_true: list[bool] | None = None
+    data_type: DataType | None = None
+
+
+class ControlInput(Message):
+    """An input that tells of sequences."""
+
+    name: Text
+    control: list[Control] = []
+
+
+class InitialState(Message):
+    """How a state begins."""
+
+    data_type: DataType | None = None
+    dims: Annotated[list[Dim], Meta(max_length=datatype.MAX_RANK)] | None = None
+    zero_data: bool | None = None
+    data_file: Text | None = None
+    name: str | None = None
+
+
+class State(Message):
+    """A tensor that goes from one request of a sequence to the next."""
+
+    input_name: Text
+    output_name: Text
+    data_type: DataType
+    dims: Annotated[list[Dim], Meta(min_length=1, max_length=datatype.MAX_RANK)]
+    initial_state: Annotated[list[InitialState], Meta(max_length=1)] | None = None
+    use_same_buffer_for_input_output: bool | None = None
+    use_growable_memory: bool | None = None
+
+
+class DirectStrategy(Message):
+    """Each sequence has a slot of a batch."""
+
+    max_queue_delay_microseconds: Whole | None = None
+    minimum_slot_utilization: float | None = None
+
+
+class OldestStrategy(Message):
+    """The oldest requests of several sequences are joined."""
+
+    max_candidate_sequences: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    preferred_batch_size: list[Annotated[int, Meta(ge=1, le=2**31 - 1)]] | None = None
+    max_queue_delay_microseconds: Whole | None = None
+    preserve_ordering: bool | None = None
+
+
+class SequenceBatching(Message):
+    """Requests belong to sequences."""
+
+    direct: DirectStrategy | None = None
+    oldest: OldestStrategy | None = None
+    max_sequence_idle_microseconds: Whole | None = None
+    control_input: Annotated[list[ControlInput], Meta(max_length=64)] | None = None
+    state: Annotated[list[State], Meta(max_length=1024)] | None = None
+    iterative_sequence: bool | None = None
+
+
 class ModelKeys(Message):
     """The keys of a model."""
 
@@ -200,7 +271,7 @@ class ModelKeys(Message):
     model_warmup: Any = None
     metric_tags: Any = None
     model_metrics: Any = None
-    sequence_batching: Any = None
+    sequence_batching: SequenceBatching | None = None
     batch_input: Any = None
     batch_output: Any = None
     cc_model_filenames: Any = None

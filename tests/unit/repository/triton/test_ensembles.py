@@ -75,7 +75,7 @@ def test_an_ensemble_whose_models_are_there(tmp_path):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_a_sentence(tmp_path, text, said):
-    broken = MODEL + 'default_model_filename: "../x.onnx"\nsequence_batching {}\n'
+    broken = MODEL + 'default_model_filename: "../x.onnx"\nbatch_input { kind: X }\n'
     entries = scan(tmp_path, model=MODEL, broken=broken, ens=ENDS + text)
     assert not entries["ens"].versions
     assert said in entries["ens"].error and str(tmp_path / "ens") in entries["ens"].error

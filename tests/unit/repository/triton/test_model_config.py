@@ -8,6 +8,7 @@ from ksrv.repository.layout import Repository
 from ksrv.repository.triton.backends import IGNORED, REFUSED
 from ksrv.repository.triton.model_keys import ModelKeys
 from ksrv.source import Batching, Cache, VersionPolicy
+from ksrv.spec import SequenceLimits
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -53,7 +54,7 @@ def config_of(root, config, **options):
          VersionPolicy(specific=(1,))),
         ("response_cache { enable: true }", "cache", Cache()),
         ("response_cache { enable: false }", "cache", None),
-        ('parameters { key: "intra_op_thread_count" value: { string_value: "3" } }', "threads", 3),
+        ('parameters { key: "intra_op_thread_count" value: { string_value: "1" } }', "threads", 1),
         ('parameters [ { key: "a" value { string_value: "b" } } ]', "parameters", {"a": "b"}),
         ("", "platform", "onnxruntime_onnx"),
     ],
@@ -89,7 +90,9 @@ def test_an_onnx_folder_with_external_data(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sequence_batching { }", "sequence_batching: a model file keeps no state here"),
+        ("sequence_batching { iterative_sequence: true }", "iterative_sequence: a request is run once"),
+        ('sequence_batching { state { input_name: "b" output_name: "a" data_type: TYPE_FP32 dims: 1 '
+         'initial_state { data_file: "zeros" } } }', "data_file: states begin as zeros"),
         ("batch_input { kind: X }", "batch_input:"),
         ('model_operations { op_library_filename: "x.so" }', "model_operations: libraries"),
         ("model_transaction_policy { decoupled: true }", "decoupled: one request has one answer"),
@@ -286,3 +289,55 @@ def test_a_folder_of_ksrvs_own_stays_one(tmp_path, own):
     (tmp_path / "m" / own).write_text(text)
     entry = Repository([tmp_path]).scan()["m"]
     assert entry.error is None and entry.report is None
+
+
+CONTROL = 'sequence_batching { control_input { name: "c" control { %s } } }'
+STATE = (
+    'sequence_batching { state { input_name: "s" output_name: "t" data_type: %s dims: [ 2, -1 ] } }'
+)
+
+
+def test_sequence_batching_becomes_sequences(tmp_path):
+    text = "instance_group { count: 3 } sequence_batching { max_sequence_idle_microseconds: 1500 oldest {"
+    text += " max_candidate_sequences: 1000 max_queue_delay_microseconds: 3000 preserve_ordering: true } "
+    text += STATE.partition("{")[2] % "TYPE_FP16"
+    entry = entry_of(tmp_path, ONNX + text)
+    config = entry.versions["1"].config
+    assert config.handler == "ksrv.handlers.triton.sequence_model:TritonSequenceModel"
+    assert config.sequences == SequenceLimits(max=3000, idle_timeout_ms=2)
+    assert (config.batching.max_batch_size, config.batching.max_delay_ms) == (8, 3)
+    [state] = config.triton.states
+    assert (state.datatype, state.shape, state.initial) == ("FP16", (2, -1), (2, 1))
+    assert "sequence_batching.oldest.preserve_ordering" in entry.report.ignored
+    assert "answered 503, where Triton has it wait" in entry.report.applied["sequence_batching"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sequence_batching { } dynamic_batching { }", "excludes dynamic_batching"),
+        ("sequence_batching { direct { } oldest { } }", "exclude each other"),
+        ("sequence_batching { slots: 3 }", "unknown key"),
+        (CONTROL % "", "needs one of int32_false_true"),
+        (CONTROL % "int32_false_true: [ 1 ]", "expected two values"),
+        (CONTROL % "int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]", "needs one of"),
+        (CONTROL % "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32", "none of FP32"),
+        (CONTROL % "bool_false_true: [ false, true ] } control { bool_false_true: [ false, true ]",
+         "given twice"),
+        ('sequence_batching { control_input { name: "c" } }', "one control of a kind"),
+        (CONTROL.replace('"c"', '"x"') % "int32_false_true: [ 0, 1 ]", "'x' has another use"),
+        (STATE.replace('"s"', '"x"') % "TYPE_FP32", "'x' has another use"),
+        (STATE % "TYPE_STRING", "a state of texts"),
+    ],
+)  # fmt: skip
+def test_a_sequence_batching_that_does_not_fit_is_an_error(tmp_path, text, said):
+    assert said in entry_of(tmp_path, ONNX + text).error
+
+
+def test_threads_are_bounded_by_the_cores(tmp_path):
+    asked = 'parameters { key: "intra_op_thread_count" value { string_value: "4096" } }'
+    entry = entry_of(tmp_path, ONNX + asked)
+    cores = len(os.sched_getaffinity(0))
+    assert entry.versions["1"].config.threads == cores
+    said = entry.report.ignored["parameters.intra_op_thread_count"]
+    assert said == f"4096 threads are more than the {cores} cores; an instance has {cores}"

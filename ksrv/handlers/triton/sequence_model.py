@@ -1,0 +1,191 @@
+"""A model of a Triton repository with `sequence_batching`: its control inputs and states are filled in.
+
+The states are tensors that the model gives with one request of a sequence and takes with the next; they lie
+with the sequence. The rows of a batch belong to different sequences.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ksrv._native.tensor import datatype
+from ksrv.errors import quote
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.sequences import Sequence as OpenSequence
+from ksrv.handlers.triton.model import TritonModel
+from ksrv.source import BoundTensor, ControlTensor, StateTensor, TritonTensors
+from ksrv.spec import ModelSpec, TensorSpec
+
+
+class TritonSequenceModel(TritonModel):
+    """Serves the model file of a Triton repository whose requests belong to sequences."""
+
+    def bound_tensors(self) -> tuple[TritonTensors, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """Return the tensors of config.pbtxt with those that are filled in here."""
+        tensors, inputs, outputs = super().bound_tensors()
+        batch = (-1,) if self._batched else ()
+        filled = [TensorSpec(one.name, one.datatype, (*batch, 1)) for one in tensors.controls]
+        filled += [
+            TensorSpec(one.input, one.datatype, (*batch, *one.shape)) for one in tensors.states
+        ]
+        given = [
+            TensorSpec(one.output, one.datatype, (*batch, *one.shape))
+            for one in tensors.states
+            if one.output not in {spec.name for spec in outputs}
+        ]
+        return (
+            replace_tensors(tensors, inputs and filled, outputs and given),
+            (*inputs, *filled) if inputs else (),
+            (*outputs, *given) if outputs else (),
+        )
+
+    def declare(self, spec: ModelSpec) -> ModelSpec:
+        """Complete the declared tensors by those of the model file, without those that are filled in.
+
+        Args:
+            spec: The inputs and outputs that config.pbtxt declares.
+        """
+        complete = super().declare(spec)
+        tensors = self._tensors
+        inner = {one.name for one in tensors.controls} | {one.input for one in tensors.states}
+        kept = {one.output for one in tensors.states} if not spec.outputs else set()
+        return replace(
+            complete,
+            inputs=tuple(one for one in complete.inputs if one.name not in inner),
+            outputs=tuple(one for one in complete.outputs if one.name not in kept),
+        )
+
+    @property
+    def _tensors(self) -> TritonTensors:
+        return self.context.config.triton or TritonTensors()
+
+    @property
+    def _batched(self) -> bool:
+        return self.context.config.batching is not None
+
+    def preprocess(self, batch: Batch) -> dict[str, Any]:
+        """Return the inputs by name.
+
+        Args:
+            batch: The requests of different sequences.
+        """
+        return {name: batch[name] for name in batch}
+
+    def inference(self, /, **inputs: Any) -> dict[str, Any]:
+        """Run the model on one request of each sequence.
+
+        Args:
+            inputs: The inputs of clients by name.
+
+        Returns:
+            The outputs by name, without the states.
+        """
+        batch = self.context.batch
+        sequences = batch.sequences if self._batched else batch.sequences[:1]
+        tensors = self._tensors
+        for control in tensors.controls:
+            inputs[control.name] = self._control(control, sequences, batch)
+        states = [[_state(sequence, one) for sequence in sequences] for one in tensors.states]
+        if not self._batched or all(_are_alike(kept) for kept in states):
+            return self._run(inputs, states, sequences)
+        rows = [
+            self._run(
+                {name: value[row : row + 1] for name, value in inputs.items()},
+                [kept[row : row + 1] for kept in states],
+                sequences[row : row + 1],
+            )
+            for row in range(len(sequences))
+        ]
+        return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]}
+
+    def _run(
+        self,
+        inputs: Mapping[str, Any],
+        states: Sequence[Sequence[Any]],
+        sequences: Sequence[OpenSequence],
+    ) -> dict[str, Any]:
+        tensors, named = self._tensors, dict(inputs)
+        for one, kept in zip(tensors.states, states, strict=True):
+            named[one.input] = np.stack(kept) if self._batched else kept[0]
+        outputs: dict[str, Any] = dict(self.model(**named))
+        wanted = {spec.name for spec in self.context.spec.outputs}
+        for one in tensors.states:
+            found = outputs[one.output]
+            for row, sequence in enumerate(sequences):
+                sequence.state[one.input] = np.array(found[row] if self._batched else found)
+        return {name: array for name, array in outputs.items() if name in wanted or not wanted}
+
+    def _control(
+        self, control: ControlTensor, sequences: Sequence[OpenSequence], batch: Batch
+    ) -> Any:
+        """Return a control input: one value for each row."""
+        values = np.zeros(len(sequences), dtype_of(control.datatype))
+        for row, sequence in enumerate(sequences):
+            if control.kind != "corrid":
+                is_true = control.kind == "ready" or getattr(sequence, control.kind)
+                values[row] = control.true if is_true else control.false
+                continue
+            try:
+                values[row] = _id_value(sequence.id, control)
+            except (ValueError, OverflowError):
+                batch.fail(
+                    row,
+                    f"the model takes ids of sequences as {control.datatype}, and the 'sequence_id' "
+                    f"{quote(str(sequence.id))} is none",
+                )
+        return values.reshape(-1, 1) if self._batched else values
+
+
+def replace_tensors(
+    tensors: TritonTensors, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> TritonTensors:
+    """Return tensors with more that the model has.
+
+    Args:
+        tensors: Those of config.pbtxt.
+        inputs: Further inputs.
+        outputs: Further outputs.
+    """
+    sides = [
+        tuple(BoundTensor(name=one.name, shape=_plain(one), model_shape=None) for one in side)
+        for side in (inputs, outputs)
+    ]
+    return TritonTensors(
+        inputs=(*tensors.inputs, *sides[0]),
+        outputs=(*tensors.outputs, *sides[1]),
+        controls=tensors.controls,
+        states=tensors.states,
+    )
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return numpy's dtype of a datatype; BYTES are objects."""
+    return np.dtype(object if name == "BYTES" else datatype.dtype_string(name))
+
+
+def _plain(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else -1 for size in spec.shape)
+
+
+def _id_value(name: int | str, control: ControlTensor) -> Any:
+    if control.datatype == "BYTES":
+        return str(name).encode()
+    if name == "":  # of a warm-up
+        return 0
+    if isinstance(name, str):
+        raise ValueError("a text")
+    limits = np.iinfo(dtype_of(control.datatype))
+    if not limits.min <= name <= limits.max:
+        raise OverflowError("too large")
+    return name
+
+
+def _state(sequence: OpenSequence, tensor: StateTensor) -> Any:
+    kept = sequence.state.get(tensor.input)
+    return np.zeros(tensor.initial, dtype_of(tensor.datatype)) if kept is None else kept
+
+
+def _are_alike(states: Sequence[Any]) -> bool:
+    return all(state.shape == states[0].shape for state in states)

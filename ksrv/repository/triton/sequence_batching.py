@@ -1,0 +1,204 @@
+"""The `sequence_batching` of a config.pbtxt: the bounds of sequences, their control inputs and their states."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ksrv.repository.report import Report
+from ksrv.repository.triton.model_keys import Control, ModelKeys, SequenceBatching, State
+from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.source import Batching, ControlTensor, StateTensor
+from ksrv.spec import SequenceLimits
+
+IDLE_MICROSECONDS = 1_000_000
+"""Triton's, where max_sequence_idle_microseconds is left out."""
+
+_KEY = "sequence_batching"
+_KINDS = {
+    "CONTROL_SEQUENCE_START": "start",
+    "CONTROL_SEQUENCE_END": "end",
+    "CONTROL_SEQUENCE_READY": "ready",
+    "CONTROL_SEQUENCE_CORRID": "corrid",
+}
+_VALUES = {
+    "int32_false_true": "INT32",
+    "fp32_false_true": "FP32",
+    "bool_false_true": "BOOL",
+}
+_IDS = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
+
+
+class SequenceSettings(NamedTuple):
+    """What a sequence_batching asks for.
+
+    Attributes:
+        limits: The bounds of sequences.
+        controls: The inputs that ksrv fills in.
+        states: The tensors that go from one request of a sequence to the next.
+        delay_ms: How long the oldest request waits for a full batch.
+    """
+
+    limits: SequenceLimits
+    controls: tuple[ControlTensor, ...]
+    states: tuple[StateTensor, ...]
+    delay_ms: float
+
+
+def read_sequence_batching(
+    document: Document, keys: ModelKeys, report: Report, backend: str
+) -> SequenceSettings | None:
+    """Return the settings for sequences, or None where requests stand alone.
+
+    Args:
+        document: The file.
+        keys: Its keys.
+        report: Takes a line for each key.
+        backend: The backend's name.
+
+    Raises:
+        ConfigError: The keys do not fit each other.
+    """
+    section = keys.sequence_batching
+    if section is None:
+        return None
+
+    def fail(path: KeyPath, message: str) -> None:
+        document.fail((_KEY, *path), message)
+
+    if keys.dynamic_batching is not None:
+        fail((), "excludes dynamic_batching")
+    if section.direct is not None and section.oldest is not None:
+        fail((), "direct and oldest exclude each other")
+    if backend == "pytorch":
+        report.refused[_KEY] = "TorchScript models get no control inputs here; a handler does"
+        return None
+    if section.iterative_sequence:
+        report.refused[f"{_KEY}.iterative_sequence"] = "a request is run once here"
+    taken = {tensor.name for tensor in keys.input or ()}
+    controls = _controls(section, taken, fail)
+    states = tuple(
+        _state(one, (_KEY, "state", index), document, report)
+        for index, one in enumerate(section.state or ())
+    )
+    for index, state in enumerate(states):
+        if state.input in taken:
+            fail(("state", index, "input_name"), f"the input {state.input!r} has another use")
+        taken.add(state.input)
+    limits = _limits(section, keys, report)
+    if controls:
+        filled = (f"{one.name} ({one.kind})" for one in controls)
+        report.applied[f"{_KEY}.control_input"] = f"filled in: {', '.join(filled)}"
+    if states:
+        kept = ", ".join(f"{one.output} -> {one.input}" for one in states)
+        report.applied[f"{_KEY}.state"] = f"kept for each sequence: {kept}"
+    return SequenceSettings(limits, controls, states, _delay_ms(section, report))
+
+
+def with_delay(batching: Batching | None, delay_ms: float) -> Batching | None:
+    """Return the batching of a model with sequences.
+
+    Args:
+        batching: The batching by max_batch_size.
+        delay_ms: How long the oldest request waits.
+    """
+    if batching is None:
+        return None
+    return Batching(max_batch_size=batching.max_batch_size, max_delay_ms=delay_ms)
+
+
+def _limits(section: SequenceBatching, keys: ModelKeys, report: Report) -> SequenceLimits:
+    idle = section.max_sequence_idle_microseconds or IDLE_MICROSECONDS
+    idle_ms = min(max(1, math.ceil(idle / 1000)), 86_400_000)
+    groups = keys.instance_group or ()
+    instances = sum((group.count or 1) * max(1, len(group.gpus or ())) for group in groups) or 1
+    each = max(1, keys.max_batch_size or 1)
+    if section.oldest is not None:
+        each = section.oldest.max_candidate_sequences or each
+    limits = SequenceLimits()
+    most = min(max(limits.max, instances * each), 1_000_000)
+    report.applied[_KEY] = (
+        f"sequences end after {idle_ms} ms without a request; {most} may be open, and the first request "
+        f"of another one is answered 503, where Triton has it wait"
+    )
+    return SequenceLimits(max=most, idle_timeout_ms=idle_ms)
+
+
+def _delay_ms(section: SequenceBatching, report: Report) -> float:
+    strategy = section.oldest or section.direct
+    if strategy is None:
+        return 0.0
+    name = "direct" if strategy is section.direct else "oldest"
+    reasons = {
+        "minimum_slot_utilization": "batches have no slots of sequences",
+        "preferred_batch_size": "every size up to max_batch_size is taken",
+        "preserve_ordering": "each request has its answer as soon as it is there",
+    }
+    for key, reason in reasons.items():
+        if getattr(strategy, key, None):
+            report.ignored[f"{_KEY}.{name}.{key}"] = reason
+    delay = (strategy.max_queue_delay_microseconds or 0) / 1000
+    report.applied[f"{_KEY}.{name}"] = (
+        f"requests of different sequences are joined; the oldest waits up to {delay:g} ms"
+    )
+    return min(delay, 3_600_000.0)
+
+
+def _controls(
+    section: SequenceBatching, taken: set[str], fail: Callable[[KeyPath, str], None]
+) -> tuple[ControlTensor, ...]:
+    found: list[ControlTensor] = []
+    for index, tensor in enumerate(section.control_input or ()):
+        path = ("control_input", index)
+        if tensor.name in taken:
+            fail((*path, "name"), f"the input {tensor.name!r} has another use")
+        taken.add(tensor.name)
+        for place, control in enumerate(tensor.control):
+            if any(_KINDS[control.kind] == other.kind for other in found):
+                fail((*path, "control", place), f"{control.kind} is given twice")
+            found.append(_control(tensor.name, control, (*path, "control", place), fail))
+        if len(tensor.control) != 1:
+            fail(path, "expected one control of a kind for each input")
+    return tuple(found)
+
+
+def _control(
+    name: str, control: Control, path: KeyPath, fail: Callable[[KeyPath, str], None]
+) -> ControlTensor:
+    kind = _KINDS[control.kind]
+    if kind == "corrid":
+        datatype = str(control.data_type or "UINT64")
+        if datatype not in _IDS:
+            fail((*path, "data_type"), f"an id of a sequence is none of {datatype}")
+        return ControlTensor(name=name, kind=kind, datatype=datatype)
+    given = [key for key in _VALUES if getattr(control, key)]
+    if len(given) != 1:
+        fail(path, f"needs one of {', '.join(_VALUES)}")
+    values = getattr(control, given[0])
+    if len(values) != 2:
+        fail((*path, given[0]), f"expected two values, those for false and true, found {values}")
+    return ControlTensor(
+        name=name,
+        kind=kind,
+        datatype=_VALUES[given[0]],
+        false=float(values[0]),
+        true=float(values[1]),
+    )
+
+
+def _state(state: State, path: KeyPath, document: Document, report: Report) -> StateTensor:
+    initial = state.initial_state or []
+    datatype = str(state.data_type)
+    if datatype == "BYTES":
+        document.fail((*path, "data_type"), "a state of texts is not kept")
+    if any(one.data_file is not None for one in initial):
+        report.refused[f"{_KEY}.state.initial_state.data_file"] = "states begin as zeros"
+    if state.use_growable_memory:
+        report.ignored[f"{_KEY}.state.use_growable_memory"] = "a state has the memory that it needs"
+    dims = (initial[0].dims if initial else None) or state.dims
+    return StateTensor(
+        input=state.input_name,
+        output=state.output_name,
+        datatype=datatype,
+        shape=tuple(state.dims),
+        initial=tuple(1 if size == -1 else size for size in dims),
+    )
