@@ -9,6 +9,11 @@ import msgspec
 
 MIB = 1024 * 1024
 
+HANDLER_HEADERS = 8 * 1024
+"""Bytes of the headers that a handler sets for one answer: what proxies and clients of gRPC take of a head."""
+
+HEADER_OVERHEAD = 32  # of each header, as HPACK counts it
+
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 

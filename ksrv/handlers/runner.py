@@ -26,6 +26,7 @@ from ksrv.errors import (
     quote,
     without_paths,
 )
+from ksrv.handlers.answer_headers import excess
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
@@ -360,7 +361,7 @@ class Runner(StageRunner):
 
     def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         if isinstance(error, InferenceError):
-            return error
+            return excess(error.headers) or error
         requests = inputs.requests[:SHOWN_IDS]
         more = len(inputs.requests) - len(requests)
         shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")

@@ -16,6 +16,7 @@ from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.classification import classify
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
+from ksrv.handlers.answer_headers import excess
 from ksrv.images.encoder import encode, wanted_encoding
 from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
@@ -60,7 +61,7 @@ def split(
         end = row + handle.rows
         failure = outputs.failures.get(index)
         if failure is not None:
-            answers.append(failure)
+            answers.append(excess(getattr(failure, "headers", {})) or failure)
         else:
             mine = tensors if len(handles) == 1 else [_rows(one, row, end) for one in tensors]
             answers.append(_response(spec, handle, index, mine, outputs, timings))
@@ -100,6 +101,9 @@ def _response(
             tensors = _wanted(spec, request, tensors)
         except KsrvError as error:
             return error
+    headers = outputs.headers.get(index, {})
+    if headers and (too_large := excess(headers)):
+        return too_large
     return InferResponse(
         spec.name,
         spec.version,
@@ -107,7 +111,7 @@ def _response(
         tensors,
         outputs.parameters.get(index, {}),
         {"queue": handle.started_ns - handle.enqueued_ns, **timings},
-        outputs.headers.get(index, {}),
+        headers,
         outputs.torchserve.get(index),
     )
 
