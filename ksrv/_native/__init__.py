@@ -10,6 +10,20 @@ from types import ModuleType
 _FILES = [Path(__file__).parent / f"_core{suffix}" for suffix in EXTENSION_SUFFIXES]
 
 
+class _CoreLoader(ExtensionFileLoader):
+    """Loads a module of the file, and says what to do where a library that it needs is missing."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        try:
+            return super().create_module(spec)
+        except ImportError as error:
+            raise ImportError(
+                f"the native core cannot be loaded: {error}; install what is missing, or a wheel of `make dist`"
+                " or `make wheels`, which brings its libraries along",
+                name=spec.name,
+            ) from error
+
+
 class CompiledModules:
     """Tells Python's import that `ksrv._native.<folder>.<module>` lies in the one file."""
 
@@ -22,11 +36,12 @@ class CompiledModules:
             return None
         for file in _FILES:
             if file.exists():
-                loader = ExtensionFileLoader(name, str(file))
+                loader = _CoreLoader(name, str(file))
                 return spec_from_file_location(name, file, loader=loader)
         raise ImportError(
             f"the native core is not built for this Python: there is no {_FILES[0]}; build it"
-            " with `python setup.py build_ext --inplace`"
+            " with `python setup.py build_ext --inplace`",
+            name=name,
         )
 
 

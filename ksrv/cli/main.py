@@ -45,7 +45,12 @@ class Commands(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         name = _MODULES.get(cmd_name, cmd_name)
-        command: click.Command = getattr(import_module(f"ksrv.cli.{name}"), name)
+        try:
+            command: click.Command = getattr(import_module(f"ksrv.cli.{name}"), name)
+        except ImportError as error:
+            if not (error.name or "").startswith("ksrv._native."):
+                raise
+            raise click.ClickException(str(error)) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

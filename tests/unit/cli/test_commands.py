@@ -57,3 +57,18 @@ def test_help_loads_no_numpy_and_no_server():
         "assert not bad, bad\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_a_core_that_cannot_be_loaded_is_one_sentence(tmp_path):
+    broken = tmp_path / "_core.so"
+    broken.write_bytes(b"no library\n" * 100)
+    code = (
+        "import pathlib, ksrv._native\n"
+        f"ksrv._native._FILES = [pathlib.Path({str(broken)!r})]\n"
+        "from ksrv.cli.main import main\n"
+        "main(['serve', 'models'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: the native core cannot be loaded: {broken}: ")
+    assert done.stderr.count("\n") == 1
