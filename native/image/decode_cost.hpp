@@ -34,18 +34,4 @@ inline std::uint64_t row_decoder_bytes(const ImageHeader &header) noexcept {
     return nbytes;
 }
 
-// Rows of an upright picture that are made of the stored columns together: the bytes of a cache line are read once.
-inline constexpr std::uint32_t UPRIGHT_ROWS = 16;
-
-// The same where EXIF turns the picture as well, which is then kept as a whole, together with the rows that are
-// handed on. `channels` are those that it is decoded to: three of a grey picture where colours are wanted.
-inline std::uint64_t upright_decoder_bytes(const ImageHeader &header, std::uint64_t channels) noexcept {
-    std::uint64_t nbytes = row_decoder_bytes(header);
-    if (header.orientation != 1) {
-        const std::uint64_t upright_width = header.orientation >= 5 ? header.height : header.width;
-        nbytes += (std::uint64_t{header.width} * header.height + UPRIGHT_ROWS * upright_width) * channels;
-    }
-    return nbytes;
-}
-
 }  // namespace ksrv

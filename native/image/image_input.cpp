@@ -28,14 +28,10 @@ bool ImageInputReader::read(std::size_t offset, std::size_t length, EncodedImage
         rules_.scans + std::uint64_t{rules_.scans_per_component} * static_cast<std::uint64_t>(header.components);
     if (pixels > rules_.image_pixels || pixels > rules_.request_pixels - pixels_ || header.scans > most_scans)
         return false;
-    // A picture is decoded to grey or to three colours; whatever else a row has is made of these.
-    const int decoded_channels = std::max(header.channels, std::min(rules_.channels, 3));
     pixels_ += pixels;
     total_ns_ += decode_ns(header);
     *out = {offset, length, seen_width, seen_height, static_cast<std::uint32_t>(header.channels), orientation,
-            decode_ns(header),
-            orientation == 1 ? row_decoder_bytes(header)
-                             : upright_decoder_bytes(header, static_cast<std::uint64_t>(decoded_channels))};
+            decode_ns(header), row_decoder_bytes(header)};
     return true;
 }
 

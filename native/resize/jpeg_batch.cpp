@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "resize/orientation.hpp"
+#include "resize/upright_lines.hpp"
 #include "resize/upright_picture.hpp"
 
 namespace ksrv {
@@ -28,16 +31,34 @@ void fill_border(const BatchedJpeg &one) noexcept {
     }
 }
 
+bool reads_few_lines(const BatchedJpeg &one) noexcept {
+    return one.kind == ResizeKind::linear_floats || one.kind == ResizeKind::linear_bytes;
+}
+
+std::uint64_t peak_bytes(const BatchedJpeg &one) noexcept {
+    if (one.orientation == 1) return one.decoder_bytes;
+    const std::uint64_t turned =
+        reads_few_lines(one)
+            ? UprightLines::nbytes(one.window)
+            : UprightPicture::nbytes(one.jpeg.height, one.jpeg.width, one.window.channels);
+    return one.decoder_bytes + turned;
+}
+
+template <typename Upright>
+Decoded decode_turned(const BatchedJpeg &one, Upright &&upright, RowReceiver &resize) noexcept {
+    if (!upright.prepare()) return Decoded::no_memory;
+    JpegJob stored = one.jpeg;
+    if (is_stored_lying(one.orientation)) std::swap(stored.height, stored.width);
+    const Decoded result = decode_jpeg(stored, upright);
+    if (result == Decoded::whole) upright.hand_on(resize);
+    return result;
+}
+
 Decoded decode_upright(const BatchedJpeg &one, RowReceiver &resize) noexcept {
     if (one.orientation == 1) return decode_jpeg(one.jpeg, resize);
-    UprightPicture picture(one.orientation, one.jpeg.height, one.jpeg.width, one.window.channels);
-    if (!picture.prepare()) return Decoded::no_memory;
-    JpegJob stored = one.jpeg;
-    stored.height = picture.stored_height();
-    stored.width = picture.stored_width();
-    const Decoded result = decode_jpeg(stored, picture);
-    if (result == Decoded::whole) picture.hand_on(resize);
-    return result;
+    if (reads_few_lines(one)) return decode_turned(one, UprightLines(one.orientation, one.window), resize);
+    const std::size_t channels = one.window.channels;
+    return decode_turned(one, UprightPicture(one.orientation, one.jpeg.height, one.jpeg.width, channels), resize);
 }
 
 void decode_one(BatchedJpeg &one) noexcept {
@@ -80,7 +101,7 @@ void decode_jpegs(DecodePool &pool, DecodeMemory &memory, BatchedJpeg *jpegs, st
     std::uint64_t work_ns = 0, largest = 0;
     for (std::size_t i = 0; i < count; ++i) {
         work_ns += jpegs[i].decode_ns;
-        largest = std::max(largest, jpegs[i].decoder_bytes);
+        largest = std::max(largest, peak_bytes(jpegs[i]));
     }
     Share share{jpegs, count, pool.chunks(count, work_ns)};
     std::size_t at_once = share.chunks > 1 ? std::min(count, pool.threads()) : 1;

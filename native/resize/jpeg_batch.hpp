@@ -26,7 +26,8 @@ struct BatchedJpeg {
     // One pixel of what lies around a letterbox; none where the picture fills its row.
     unsigned char border[32] = {};
     std::size_t border_bytes = 0;
-    std::uint64_t decode_ns = 0, decoder_bytes = 0;
+    std::uint64_t decode_ns = 0;
+    std::uint64_t decoder_bytes = 0;  // without what a turned picture takes
     int orientation = 1;  // EXIF's, which is applied
     const std::atomic<std::int32_t> *ended = nullptr;
     Decoded result = Decoded::elsewhere;

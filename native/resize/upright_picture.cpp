@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "image/decode_cost.hpp"
 #include "image/row_memory.hpp"
+#include "resize/orientation.hpp"
 
 namespace ksrv {
 namespace {
@@ -11,10 +11,6 @@ namespace {
 RowMemory &memory() noexcept {
     static thread_local RowMemory kept;
     return kept;
-}
-
-bool is_one_of(int orientation, int a, int b, int c, int d) noexcept {
-    return orientation == a || orientation == b || orientation == c || orientation == d;
 }
 
 // Copies `count` pixels that lie `step` bytes apart.
@@ -39,17 +35,20 @@ UprightPicture::UprightPicture(int orientation, std::uint32_t height, std::uint3
     : height_(height),
       width_(width),
       channels_(channels),
-      lies_(orientation >= 5),
-      from_right_(is_one_of(orientation, 2, 3, 6, 7)),
-      from_bottom_(is_one_of(orientation, 3, 4, 7, 8)) {}
+      lies_(is_stored_lying(orientation)),
+      from_right_(is_stored_from_right(orientation)),
+      from_bottom_(is_stored_from_bottom(orientation)) {}
 
 UprightPicture::~UprightPicture() { memory().trim(); }
 
+std::uint64_t UprightPicture::nbytes(std::uint32_t height, std::uint32_t width, std::size_t channels) noexcept {
+    return (std::uint64_t{height} + ROWS_AT_ONCE) * width * channels;
+}
+
 bool UprightPicture::prepare() noexcept {
-    const std::size_t picture = std::size_t{height_} * width_ * channels_;
-    pixels_ = memory().reserve(picture + std::size_t{UPRIGHT_ROWS} * width_ * channels_ + RowMemory::SLACK);
+    pixels_ = memory().reserve(static_cast<std::size_t>(nbytes(height_, width_, channels_)) + RowMemory::SLACK);
     if (!pixels_) return false;
-    rows_ = pixels_ + picture;
+    rows_ = pixels_ + std::size_t{height_} * width_ * channels_;
     return true;
 }
 
@@ -74,7 +73,7 @@ void UprightPicture::hand_on(RowReceiver &receiver) noexcept {
     const PixelBox box = receiver.box(height_, width_);
     const std::size_t row_bytes = width_ * channels_;
     for (std::uint32_t at = box.top; at < box.top + box.height;) {
-        const std::uint32_t most = lies_ ? UPRIGHT_ROWS : 1;
+        const std::uint32_t most = lies_ ? ROWS_AT_ONCE : 1;
         const std::uint32_t count = std::min(most, box.top + box.height - at);
         const std::uint8_t *row = rows_;
         if (lies_) {

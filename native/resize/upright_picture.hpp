@@ -17,11 +17,11 @@ class UprightPicture final : public RowReceiver {
     UprightPicture(const UprightPicture &) = delete;
     UprightPicture &operator=(const UprightPicture &) = delete;
 
+    // The memory that a picture takes.
+    static std::uint64_t nbytes(std::uint32_t height, std::uint32_t width, std::size_t channels) noexcept;
+
     // Makes room for the picture. False: there is no memory.
     bool prepare() noexcept;
-
-    std::uint32_t stored_height() const noexcept { return lies_ ? width_ : height_; }
-    std::uint32_t stored_width() const noexcept { return lies_ ? height_ : width_; }
 
     // The stored rows, all of them.
     void take(std::uint32_t, const std::uint8_t *) noexcept override {}
@@ -31,14 +31,15 @@ class UprightPicture final : public RowReceiver {
     void hand_on(RowReceiver &receiver) noexcept;
 
   private:
-    std::size_t stored_bytes() const noexcept { return stored_width() * channels_; }
+    // Rows that are made of the stored columns together: the bytes of a cache line are read once.
+    static constexpr std::uint32_t ROWS_AT_ONCE = 16;
+
+    std::size_t stored_bytes() const noexcept { return (lies_ ? height_ : width_) * channels_; }
     void make_rows(std::uint32_t first, std::uint32_t count) noexcept;
 
     const std::uint32_t height_, width_;
     const std::size_t channels_;
-    const bool lies_;            // rows are stored as columns
-    const bool from_right_;      // the first pixel of a row is the last one of those it is made of
-    const bool from_bottom_;     // the first row is made of what is stored last
+    const bool lies_, from_right_, from_bottom_;  // see orientation.hpp
     std::uint8_t *pixels_ = nullptr, *rows_ = nullptr;
 };
 

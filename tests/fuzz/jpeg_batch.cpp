@@ -1,7 +1,8 @@
 // libFuzzer target for native/image/image_input.hpp and native/resize/jpeg_batch.hpp: the images of a message on
 // their way into the rows of a batch. Whatever the bytes: an image that is accepted lies inside of the message and
 // within the limits, no byte outside of its row is written, a row that is not decoded is zero, a row that is
-// decoded is the same alone and beside others, and no byte of the memory budget stays taken.
+// decoded is the same alone and beside others and, where EXIF turns it, as from the whole upright picture, and no
+// byte of the memory budget stays taken.
 //
 // The first bytes choose the limits, the window, and how the rest is cut into images.
 
@@ -9,11 +10,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "image/decode_memory.hpp"
 #include "image/image_input.hpp"
 #include "resize/jpeg_batch.hpp"
+#include "resize/orientation.hpp"
+#include "resize/upright_picture.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {
@@ -87,7 +91,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         require(one.channels == 1 || one.channels == 3);
         require(!rules.strict || one.channels == CHANNELS);
         require(one.decode_ns > 0 && one.decoder_bytes > 0);
-        require(one.orientation == 1 || one.decoder_bytes > here * CHANNELS);
         pixels += here;
         images.push_back(one);
     }
@@ -146,6 +149,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         ksrv::decode_jpegs(pool, memory, &job, 1);
         if (whole && job.result == ksrv::Decoded::whole)
             require(std::memcmp(together.row(i), alone.row(i), row_bytes) == 0);
+        if (whole && job.orientation != 1) {
+            const auto resize = ksrv::make_row_resize(kind, job.window, ksrv::PIXEL_U8, job.target, coefficients);
+            ksrv::UprightPicture picture(job.orientation, job.jpeg.height, job.jpeg.width, CHANNELS);
+            if (ksrv::is_stored_lying(job.orientation)) std::swap(job.jpeg.height, job.jpeg.width);
+            std::memset(job.row, 0, row_bytes);
+            require(resize && resize->prepare() && picture.prepare());
+            require(ksrv::decode_jpeg(job.jpeg, picture) == ksrv::Decoded::whole);
+            picture.hand_on(*resize);
+            require(std::memcmp(together.row(i), alone.row(i), row_bytes) == 0);
+        }
         // Alone there is at least as much room.
         if (whole) require(job.result != ksrv::Decoded::elsewhere);
     }

@@ -32,9 +32,6 @@ cdef extern from "image/decode_cost.hpp" namespace "ksrv" nogil:
     const uint64_t DECODED_APART "ksrv::DECODED_APART_NS"
     uint64_t c_decode_ns "ksrv::decode_ns"(const ImageHeader &header) noexcept
     uint64_t c_row_decoder_bytes "ksrv::row_decoder_bytes"(const ImageHeader &header) noexcept
-    uint64_t c_upright_decoder_bytes "ksrv::upright_decoder_bytes"(
-        const ImageHeader &header, uint64_t channels
-    ) noexcept
 
 
 # The parts of a `Header` that tell what decoding costs, and how the picture is turned.

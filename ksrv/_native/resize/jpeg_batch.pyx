@@ -11,7 +11,7 @@ from ksrv._native.image.convert_pixels cimport Conversion, Plane
 from ksrv._native.image.decode_memory cimport process_decode_memory
 from ksrv._native.image.decode_pool cimport DecodePool
 from ksrv._native.image.image_header cimport (
-    ImageHeader, c_decode_ns, c_row_decoder_bytes, c_upright_decoder_bytes, known_header,
+    ImageHeader, c_decode_ns, c_row_decoder_bytes, known_header,
 )
 from ksrv._native.image.jpeg_decoder cimport Decoded, PixelOrder
 from ksrv._native.queue.request_handle cimport NativeHandle
@@ -185,9 +185,6 @@ def decode_rows(
             jobs[i].decoder_bytes = c_row_decoder_bytes(header)
             if upright:
                 jobs[i].orientation = header.orientation
-                jobs[i].decoder_bytes = c_upright_decoder_bytes(
-                    header, plan.job.window.channels
-                )
             if requests is not None and requests[i] is not None:
                 request = requests[i]
                 jobs[i].ended = &request.native.done

@@ -14,6 +14,8 @@ from tests.support import image_files as files
 POOL = DecodePool(2)
 RESIZES = [
     {},
+    {"resize": "letterbox", "scale": 255.0, "color": "RGB"},
+    {"shorter_side": 20},
     {"resize": "area"},
     {"resize": "pillow", "shorter_side": 20},
     {"resize": "letterbox", "color": "RGB"},
@@ -37,6 +39,19 @@ def test_pixels_are_those_of_cv2(orientation, size):
     assert wanted.shape[:2] == (size[::-1] if orientation >= 5 else size)
     got = prepared([data], wanted.shape, "UINT8", resize="none")
     np.testing.assert_array_equal(got[0], wanted)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(12, 18), (18, 12), (5, 300), (1, 1), (700, 3), (13, 19)])
+@pytest.mark.parametrize("datatype", ["FP32", "UINT8"])
+def test_a_linear_resize_reads_the_same_of_a_turned_picture(
+    monkeypatch, orientation, size, datatype
+):
+    """Smaller, larger, of the same size and of a size that differs by a row."""
+    sent = [files.oriented(*size, orientation, form="JPEG"), files.oriented(90, 41, orientation)]
+    got = prepared(sent, (12, 18, 3), datatype)
+    monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
+    np.testing.assert_array_equal(got, prepared(sent, (12, 18, 3), datatype))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
