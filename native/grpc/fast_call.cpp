@@ -21,10 +21,26 @@ bool is(const unsigned char *body, const protobuf::Span &span, const std::string
     return span.length == text.size() && memcmp(body + span.offset, text.data(), text.size()) == 0;
 }
 
+// The images of `bytes_contents`, one a row.
+bool find_images(const message::Input &input, const unsigned char *body, size_t place,
+                 const ModelSignature &signature, FastRequestLayout *layout) noexcept {
+    if (input.fields != 1u << message::BYTES_CONTENTS || input.elements != layout->rows) return false;
+    size_t at = input.contents.offset;
+    const size_t end = at + input.contents.length;
+    return take_images(signature, body, place, layout->rows, layout,
+                       [&](size_t, size_t *offset, size_t *length) {
+                           protobuf::Span element;
+                           if (!message::next_element(body, &at, end, &element)) return false;
+                           *offset = element.offset;
+                           *length = element.length;
+                           return true;
+                       });
+}
+
 bool read_input(const message::Request &found, const unsigned char *body, size_t index,
                 const ModelSignature &signature, FastRequestLayout *layout) noexcept {
     const message::Input &input = found.inputs[index];
-    const protobuf::Span &raw = found.raw[index];
+    const bool typed = found.raw.size() == 0;  // numbers would have to be converted
     size_t place = 0;
     while (place < signature.inputs.size() && !is(body, input.name, signature.inputs[place].name)) ++place;
     if (place == signature.inputs.size()) return false;
@@ -34,13 +50,14 @@ bool read_input(const message::Request &found, const unsigned char *body, size_t
     const char *text = reinterpret_cast<const char *>(body) + input.datatype.offset;
     const Datatype datatype = datatype_of(text, input.datatype.length);
     const bool images = datatype == DT_BYTES && declared.images.accepted;
-    if (input.parameters || input.has_contents || input.rank == 0) return false;
+    if (input.parameters || input.has_contents != typed || (typed && !images) || input.rank == 0) return false;
     const int64_t rows = input.shape[0];
     if (rows < 1 || rows > INT32_MAX || (index && rows != layout->rows)) return false;
     layout->rows = static_cast<uint32_t>(rows);
-    if (images)
-        return (input.rank == 1 || (input.rank == 2 && input.shape[1] == 1)) &&
-               take_image_elements(signature, body, place, raw.offset, raw.length, rows, nullptr, layout);
+    if (images && !(input.rank == 1 || (input.rank == 2 && input.shape[1] == 1))) return false;
+    if (typed) return find_images(input, body, place, signature, layout);
+    const protobuf::Span &raw = found.raw[index];
+    if (images) return take_image_elements(signature, body, place, raw.offset, raw.length, rows, nullptr, layout);
     if (input.rank != declared.tail.size() + 1 || declared.datatype == DT_BOOL || datatype != declared.datatype)
         return false;
     for (size_t i = 0; i < declared.tail.size(); ++i)
@@ -70,8 +87,8 @@ bool read_outputs(const message::Request &found, const unsigned char *body, cons
 bool read_message(const message::Request &found, const unsigned char *body, const ModelSignature &signature,
                   FastRequestLayout *layout) noexcept {
     const size_t count = found.inputs.size();
-    if (count != signature.inputs.size() || found.raw.size() != count || found.parameters.size() != 0)
-        return false;
+    const bool all_raw = found.raw.size() == count, all_typed = found.raw.size() == 0;
+    if (count != signature.inputs.size() || !(all_raw || all_typed) || found.parameters.size() != 0) return false;
     for (size_t i = 0; i < count; ++i)
         if (!read_input(found, body, i, signature, layout)) return false;
     layout->id_offset = found.id.offset;
