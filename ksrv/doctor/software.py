@@ -131,6 +131,7 @@ def _nghttp2() -> str | None:
 
 def _jpeg() -> Iterator[Finding]:
     try:
+        from ksrv._native.image.jpeg_decoder import READS_CODES
         from ksrv.images import jpeg
         from ksrv.images.opencv import load
 
@@ -155,6 +156,7 @@ def _jpeg() -> Iterator[Finding]:
         if decoder == "cv2" or not jpeg.decode_into(file, picture, "BGR"):
             cv2.imdecode(encoded, 1)
 
+    codes = ", Huffman codes by ksrv" if decoder == "libjpeg-turbo" and READS_CODES else ""
     decode()
     seconds = []
     for _ in range(5):
@@ -166,7 +168,7 @@ def _jpeg() -> Iterator[Finding]:
     yield Finding(
         "slow" if slow else "ok",
         "JPEG",
-        f"{decoder} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
+        f"{decoder}{codes} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
         "decoding images takes longer than it need" if slow else "",
         "pip install opencv-python-headless (its wheels have libjpeg-turbo)" if slow else "",
     )

@@ -14,13 +14,14 @@ extern "C" {
 }
 
 #include "base/cpu_dispatch.hpp"
+#include "jpeg/library_layout.hpp"
 
 namespace ksrv {
 namespace {
 
 static_assert(std::is_same<JCOEF, std::int16_t>::value && DCTSIZE2 == 64 && D_MAX_BLOCKS_IN_MCU == 10,
               "the blocks are the library's");
-// The first two fields have been these in every version of the library.
+// The first two fields have been these in every version of the library; see library_layout.hpp for the one that runs.
 static_assert(offsetof(jpeg_entropy_decoder, decode_mcu) == sizeof(void *),
               "the library's own decoder of MCUs is where it always was");
 
@@ -184,6 +185,7 @@ void McuDecoder::decode(jpeg_decompress_struct *state, Block **blocks) {
 bool McuDecoder::take_over(jpeg_decompress_struct *state) noexcept {
     const bool is_baseline = !state->progressive_mode && !state->arith_code && !jpeg_has_multiple_scans(state) &&
                              state->Ss == 0 && state->Se == DCTSIZE2 - 1 && state->Ah == 0 && state->Al == 0;
+    if (!library_tells_mcus()) return false;
     if (!is_baseline || state->blocks_in_MCU < 1 || state->blocks_in_MCU > D_MAX_BLOCKS_IN_MCU) return false;
     blocks_ = static_cast<unsigned>(state->blocks_in_MCU);
     for (unsigned i = 0; i < blocks_; ++i) {

@@ -31,6 +31,9 @@ cdef extern from "image/jpeg_decoder.hpp" namespace "ksrv" nogil:
     const char *jpeg_decoder_version() noexcept
     Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept
 
+cdef extern from "jpeg/library_layout.hpp" namespace "ksrv" nogil:
+    bint library_tells_mcus() noexcept
+
 
 cdef int fill_job(
     JpegJob *job, const Py_buffer *file, str order, int reduction, Py_ssize_t height,

@@ -1,6 +1,7 @@
 from ksrv.request import Array, Element
 
 VERSION: str
+READS_CODES: bool
 ORDERS: dict[str, int]
 
 def decode_jpeg_into(

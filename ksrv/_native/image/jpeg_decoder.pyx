@@ -14,6 +14,9 @@ from ksrv._native.image.convert_pixels cimport Plane
 VERSION = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
 """libjpeg-turbo's version; "" where ksrv was built without it."""
 
+READS_CODES = library_tells_mcus()
+"""Whether ksrv reads the Huffman codes of baseline files itself."""
+
 ORDERS = {"GRAY": <int>PixelOrder.grey, "BGR": <int>PixelOrder.bgr, "RGB": <int>PixelOrder.rgb}
 
 
