@@ -74,12 +74,10 @@ def decodes(header: Header) -> bool:
     Args:
         header: The picture's header.
     """
-    return (
-        header.format == "jpeg"
-        and header.components in (1, 3)
-        and header.bit_depth == 8
-        and decoder() != "cv2"
-    )
+    if header.format != "jpeg" or header.components not in (1, 3) or header.bit_depth != 8:
+        return False
+    # What scans leave out each version of the library makes up in its own way, and simplejpeg does not tell.
+    return decoder() == "libjpeg-turbo" or (decoder() == "simplejpeg" and header.scans == 1)
 
 
 def decode_into(file: Element, picture: Array, order: str, reduction: int = 1) -> bool:

@@ -146,10 +146,16 @@ def test_an_odd_file_gives_cv2s_pixels_or_is_left_to_it(decoder, name):
             assert name not in ("plain", "EXIF", "comments", "ICC", "fill bytes", "behind the end")
 
 
-def test_a_picture_that_fails_leaves_no_pixels_of_another(decoder):
-    spec = TensorSpec("x", "FP32", (-1, 32, 32, 3), ImageSpec(resize="area"))
+@pytest.mark.parametrize("name", ["libjpeg-turbo", "simplejpeg", "cv2"])
+@pytest.mark.parametrize("orientation", [1, 2, 3, 6, 8])
+@pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
+def test_a_picture_that_fails_leaves_no_pixels_of_another(monkeypatch, name, orientation, resize):
+    if name not in jpeg.present_decoders():
+        pytest.skip(f"there is no {name} here")
+    monkeypatch.setattr(jpeg, "decoder", lambda: name)
+    spec = TensorSpec("x", "FP32", (-1, 32, 32, 3), ImageSpec(resize=resize, exif="apply"))
     prepare = ImagePreparer(spec, Limits(), pool=DecodePool(2))
-    good = encode(picture(200, 300), quality=95)
+    good = files.oriented(200, 300, orientation)
     bad = [good[: len(good) * part // 10] for part in (5, 9)] + [b"\xff\xd8\xff", b""]
     sent = [one for damaged in bad for one in (good, damaged)] * 3
     out = np.full((len(sent), 32, 32, 3), 7, np.float32)
@@ -157,6 +163,8 @@ def test_a_picture_that_fails_leaves_no_pixels_of_another(decoder):
     for index, error in enumerate(errors):
         if error is not None:
             assert not out[index].any()
+        elif sent[index] is good:
+            np.testing.assert_array_equal(out[index], out[0])
         else:  # cv2 decodes what it can of some of the damaged files
             shown = np.empty((1, 32, 32, 3), np.float32)
             assert prepare.prepare([sent[index]], shown) == [None]
@@ -191,17 +199,32 @@ def of_first_scans(data):
     ],
     ids=str,
 )
-def test_a_progressive_file_with_fewer_scans_gives_cv2s_pixels(monkeypatch, keys, channels):
+def test_a_progressive_file_with_fewer_scans_gives_cv2s_pixels(
+    decoder, monkeypatch, keys, channels
+):
     shape = (40, 40, channels)
     spec = TensorSpec("x", "UINT8", (-1, *shape), ImageSpec(**keys))
     prepare = ImagePreparer(spec, Limits(), pool=DecodePool(2))
     sent = list(of_first_scans(encode(picture(100, 300, channels), progressive=True)))
-    rows = {}
-    for name in ("cv2", jpeg.present_decoders()[0]):
-        monkeypatch.setattr(jpeg, "decoder", lambda name=name: name)
-        rows[name] = np.empty((len(sent), *shape), np.uint8)
-        assert prepare.prepare(sent, rows[name]) == [None] * len(sent)
-    np.testing.assert_array_equal(rows[jpeg.present_decoders()[0]], rows["cv2"])
+    got, wanted = np.empty((2, len(sent), *shape), np.uint8)
+    assert prepare.prepare(sent, got) == [None] * len(sent)
+    monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
+    assert prepare.prepare(sent, wanted) == [None] * len(sent)
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("order", FLAGS)
+def test_a_progressive_file_cut_in_a_scan_gives_cv2s_pixels_or_is_left_to_it(
+    decoder, order, channels
+):
+    *some, whole = of_first_scans(encode(picture(100, 300, channels), progressive=True))
+    got = np.empty((100, 300, 1 if order == "GRAY" else 3), np.uint8)
+    for data in [*some, *(whole[:end] + b"\xff\xd9" for end in range(700, len(whole) - 2, 211))]:
+        if jpeg.decode_into(data, got, order):
+            np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
+    assert jpeg.decode_into(whole, got, order)
+    np.testing.assert_array_equal(got, decoded_by_cv2(whole, order))
 
 
 @native
@@ -298,6 +321,8 @@ def test_sizes_that_do_not_fit_are_refused():
 
 def test_which_files_have_a_decoder_before_cv2(decoder):
     assert jpeg.decodes(probe(encode(picture(8, 8))))
+    several = probe(encode(picture(8, 8), progressive=True))
+    assert jpeg.decodes(several) == (decoder == "libjpeg-turbo")
     assert not jpeg.decodes(probe(cv2.imencode(".png", picture(8, 8))[1].tobytes()))
 
 
