@@ -5,7 +5,9 @@ in a process of their own. The costs of the files are bounded, so that a server 
 alive.
 """
 
+import base64
 import json
+import struct
 from pathlib import Path
 
 import cv2
@@ -62,6 +64,8 @@ class Detector(ObjectDetector):
         return [str(list(one.shape)) for one in data]
 """
 MODELS = ("native", "vision", "built_in")
+FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
+ALL_FORMATS = INPUT.replace("3]}]", f"3], image: {{formats: [{', '.join(FORMATS)}]}}}}]")
 ANNOUNCED = 100_000_000
 IN_FLIGHT = 6 << 20
 
@@ -70,6 +74,7 @@ IN_FLIGHT = 6 << 20
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("bombs")
     write_model(root, "native", PIXELS, INPUT)
+    write_model(root, "formats", PIXELS, ALL_FORMATS)
     write_model(root, "vision", VISION, "")
     write_model(root, "built_in", BUILT_IN, "")
     limits = {"in_flight": IN_FLIGHT, "image_pixels": 4_000_000, "request_pixels": 5_000_000}
@@ -80,7 +85,7 @@ def server(tmp_path_factory):
 def infer(server, model, *images):
     """Send images as one KServe request, as prefixed elements."""
     block = b"".join(len(image).to_bytes(4, "little") + image for image in images)
-    tensor = {"name": "image" if model == "native" else "data", "datatype": "BYTES"}
+    tensor = {"name": "image" if model in ("native", "formats") else "data", "datatype": "BYTES"}
     tensor |= {"shape": [len(images)], "parameters": {"binary_data_size": len(block)}}
     head = json.dumps({"inputs": [tensor]}).encode()
     url = f"{server.url}/v2/models/{model}/infer"
@@ -144,6 +149,64 @@ def test_pixels_have_a_limit(server, model):
         400,
         "limit 'image_pixels' (4000000 pixels)",
     )
+
+
+def small(form):
+    image = files.picture(20, 30, "P" if form == "gif" else "RGB")
+    return files.encode(image, form.upper())
+
+
+def claiming(form, side):
+    """A file of 20x30 pixels whose header says that they are more."""
+    data = bytearray(small(form))
+    if form == "jpeg":
+        return files.jpeg_claiming(side, side)
+    if form == "png":
+        return files.png_claiming(side, side)
+    if form == "webp":
+        at = data.index(b"\x9d\x01\x2a") + 3
+        data[at : at + 4] = struct.pack("<HH", side, side)
+    elif form == "gif":
+        data[6:10] = struct.pack("<HH", side, side)
+    elif form == "bmp":
+        data[18:26] = struct.pack("<ii", side, side)
+    else:
+        for tag in (256, 257):  # ImageWidth and ImageLength, whose values lie in the entries
+            at = data.index(struct.pack("<HHI", tag, 4, 1)) + 8
+            data[at : at + 4] = struct.pack("<I", side)
+    return bytes(data)
+
+
+def as_v2(server, image):
+    return infer(server, "formats", image)
+
+
+def as_data_url(server, image):
+    url = f"data:image/any;base64,{base64.b64encode(image).decode()}"
+    entry = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [url]}
+    target = f"{server.url}/v2/models/formats/infer"
+    return requests.post(target, json={"inputs": [entry]}, timeout=60)
+
+
+def as_form(server, image):
+    target = f"{server.url}/v2/models/formats/infer"
+    return requests.post(target, files={"image": ("a", image)}, timeout=60)
+
+
+def as_body(server, image):
+    target = f"{server.url}/v2/models/formats/infer"
+    return requests.post(target, data=image, headers={"Content-Type": "image/any"}, timeout=60)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("send", [as_v2, as_data_url, as_form, as_body])
+def test_pixels_have_a_limit_in_every_format_and_dialect(server, form, send):
+    assert send(server, small(form)).status_code == 200
+    before = peak_memory(server)
+    bomb = claiming(form, 9000)
+    refused(send(server, bomb), 400, "9000x9000 pixels", "limit 'image_pixels' (4000000 pixels)")
+    assert peak_memory(server) - before < 9000 * 9000
+    assert send(server, small(form)).status_code == 200
 
 
 @pytest.mark.parametrize("model", MODELS)

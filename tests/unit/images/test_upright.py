@@ -1,11 +1,14 @@
 """JPEGs that EXIF turns: the pixels of cv2, which turns them by itself, for every orientation and resize."""
 
+import struct
+
 import cv2
 import numpy as np
 import pytest
 
+from ksrv._native.image import image_header
 from ksrv._native.image.decode_pool import DecodePool
-from ksrv.images import jpeg
+from ksrv.images import jpeg, opencv
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
@@ -62,6 +65,91 @@ def test_every_decoder_resizes_the_upright_picture(monkeypatch, orientation, key
     got = prepared(sent, shape, **keys)
     monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
     np.testing.assert_array_equal(got, prepared(sent, shape, **keys))
+
+
+def segment(marker, content):
+    return b"\xff" + bytes([marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def exif(orientation):
+    entry = struct.pack("<HHHIHH", 1, 0x112, 3, 1, orientation, 0)
+    return segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0" + entry + bytes(4))
+
+
+JFIF = segment(0xE0, b"JFIF\0\x01\x01\0\0\x01\0\x01\0\0")
+ADOBE_YCC, ADOBE_RGB = (segment(0xEE, b"Adobe\0\x64\0\0\0\0" + one) for one in (b"\1", b"\0"))
+
+
+def bare(mode="RGB", **options):
+    """A JPEG that begins with its tables."""
+    data = files.jpeg(33, 70, mode, **options)
+    while data[2:3] == b"\xff" and 0xE0 <= data[3] <= 0xEF:
+        data = data[:2] + data[4 + int.from_bytes(data[4:6], "big") :]
+    return data
+
+
+def with_segments(data, *segments):
+    return data[:2] + b"".join(segments) + data[2:]
+
+
+def twelve_bits(data):
+    frame = data.index(b"\xff\xc0")
+    return data[: frame + 4] + b"\x0c" + data[frame + 5 :]
+
+
+TURNED = {
+    "progressive": with_segments(bare(progressive=True), JFIF, exif(6)),
+    "grey": with_segments(bare("L"), JFIF, exif(8)),
+    "grey progressive": with_segments(bare("L", progressive=True), exif(5)),
+    "CMYK": with_segments(bare("CMYK"), ADOBE_RGB, exif(6)),
+    "12 bits": twelve_bits(with_segments(bare(), exif(6))),
+    "EXIF before JFIF": with_segments(bare(), exif(3), JFIF),
+    "EXIF alone": with_segments(bare(), exif(7)),
+    "Adobe YCC before EXIF": with_segments(bare(), ADOBE_YCC, exif(6)),
+    "Adobe RGB behind EXIF": with_segments(bare(keep_rgb=True), exif(6), ADOBE_RGB),
+    "Adobe that says RGB of YCC": with_segments(bare(), exif(6), ADOBE_RGB),
+    "restart markers": with_segments(bare(restart_marker_blocks=2), exif(6)),
+    "4:4:4": with_segments(bare(subsampling=0), exif(8)),
+    "EXIF twice": with_segments(bare(), exif(6), exif(3)),
+    "an orientation that is none": with_segments(bare(), exif(9)),
+    "EXIF cut": with_segments(bare(), segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12")),
+    "EXIF that points outside": with_segments(
+        bare(), segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    ),
+    "XMP before EXIF": with_segments(
+        bare(), segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0x"), exif(6)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("resize", ["linear", "area", "pillow"])
+def test_an_odd_file_is_turned_by_every_decoder_alike(monkeypatch, name, resize):
+    """The pixels as they are stored are cv2's, and are turned as the header check says."""
+    data = TURNED[name]
+    keys = {"resize": resize, "channels": "convert"}
+    spec = TensorSpec("x", "UINT8", (-1, 14, 11, 3), ImageSpec(exif="apply", **keys))
+    plain = TensorSpec("x", "UINT8", (-1, 14, 11, 3), ImageSpec(exif="ignore", **keys))
+    rows, said = {}, {}
+    for decoder in jpeg.present_decoders():
+        monkeypatch.setattr(jpeg, "decoder", lambda decoder=decoder: decoder)
+        rows[decoder] = np.full((1, 14, 11, 3), 9, np.uint8)
+        said[decoder] = str(ImagePreparer(spec, Limits(), pool=POOL).prepare([data], rows[decoder]))
+    assert len(set(said.values())) == 1
+    for got in rows.values():
+        np.testing.assert_array_equal(got, rows["cv2"])
+    stored = cv2.imdecode(
+        np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    )
+    if stored is None:
+        assert said["cv2"] != "[None]"
+        assert not rows["cv2"].any()
+        return
+    upright = opencv.upright(stored, image_header.probe(data).orientation)
+    wanted = np.empty((1, 14, 11, 3), np.uint8)
+    lossless = cv2.imencode(".png", upright)[1].tobytes()
+    assert ImagePreparer(plain, Limits(), pool=POOL).prepare([lossless], wanted) == [None]
+    np.testing.assert_array_equal(rows["cv2"], wanted)
 
 
 def test_a_turned_picture_that_is_cut_leaves_no_pixels():
