@@ -120,7 +120,7 @@ class RateLimits:
         if calls.tokens < 1:
             wait = math.ceil((1 - calls.tokens) / self._rate)
             raise TooManyRequests(
-                f"{shown} has sent as many requests as it may: "
+                f"{shown} has reached its rate of requests: "
                 f"{show_limit(self._rate_name, self._rate)}; try again in {wait} s",
                 self._rate_name,
                 wait,

@@ -7,10 +7,13 @@ import grpc
 import pytest
 import requests
 
+from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.models import ECHO, SLOW, VECTOR, write_model
+from tests.support.streams import StreamedResponse, text_request, write_words
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, stub_infer
+from tests.support.wire.http2_client import Http2Client
 
 RARE = 0.001  # requests a second: one, and no other in this test's time
 
@@ -127,3 +130,66 @@ def test_clients_that_cannot_be_told_apart(models):
             AssertionError, match="clients are told apart by their tokens; give --token-file"
         ):
             Server(models, limits=limits).start()
+
+
+def over_http2(server, model):
+    with Http2Client(server.http) as client:
+        answer = client.request("POST", f"/v2/models/{model}/infer", body().encode())
+    return answer.status, answer.fields.get("retry-after")
+
+
+def over_v1(server, model):
+    url = f"{server.url}/v1/models/{model}:predict"
+    answer = requests.post(url, json={"instances": [[1, 2, 3, 4]]}, timeout=60)
+    return answer.status_code, answer.headers.get("Retry-After")
+
+
+def over_sse(server, model):
+    path, request = f"/v2/models/{model}-words/infer", text_request("a b")
+    with StreamedResponse(server, path, request) as streamed:
+        return streamed.status, streamed.response.headers["Retry-After"]
+
+
+@pytest.mark.parametrize("way", [over_http2, over_v1, over_sse])
+def test_the_rate_of_a_model_holds_over_every_way(models, tmp_path, way):
+    write_words(tmp_path, "rare-inline-words", f"rate_limit: {RARE}\n")
+    with Server([models, tmp_path]) as server:
+        assert way(server, "rare-inline") == (200, None)
+        status, seconds = way(server, "rare-inline")
+        assert status == 429
+        assert 900 < int(seconds) <= 1000
+
+
+def test_a_grpc_stream_is_told_of_each_request_that_is_refused(models):
+    request, response = methods(INFERENCE)["ModelStreamInfer"]
+    sent = [
+        infer_request("rare-inline", ("x", "FP32", [1, 4]), raw=[bytes(16)], id=str(number))
+        for number in range(3)
+    ]
+    with Server(models) as server, grpc.insecure_channel(server.grpc) as channel:
+        stream = channel.stream_stream(
+            f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
+        )
+        answers = list(stream(iter(sent), timeout=60))
+    assert [bool(answer.error_message) for answer in answers] == [False, True, True]
+    assert all("limit 'rate_limit'" in answer.error_message for answer in answers[1:])
+
+
+def test_a_stream_is_under_way_until_it_ends_or_its_client_is_gone(tmp_path):
+    write_words(tmp_path, "words", "max_concurrency: 1\ninstances: 2\n")
+    path, url = "/v2/models/words/infer", "{}/v2/models/words/infer"
+    with Server(tmp_path) as server:
+
+        def status():
+            return requests.post(
+                url.format(server.url), json=text_request("a"), timeout=60
+            ).status_code
+
+        with StreamedResponse(server, path, text_request("a", pause=0.01, times=10**6)) as streamed:
+            next(streamed.events())
+            assert status() == 429
+            streamed.response.close()
+        wait_until(lambda: status() == 200)
+        with StreamedResponse(server, path, text_request("a b")) as streamed:
+            assert len(list(streamed.events())) == 2
+        wait_until(lambda: status() == 200)
