@@ -23,7 +23,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
-from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated
+from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, inflated_size
 from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
 from ksrv.server.threaded.transfer_rate import begin_transfer
@@ -67,10 +67,20 @@ def padding(header_length: str | None) -> int:
 
 
 class _Growing:
-    """A block that doubles, holding what has been written so far behind its padding."""
+    """A block that doubles, holding what has been written so far behind its padding.
 
-    def __init__(self, offset: int, bound: Bound, reservation: Reservation) -> None:
+    Args:
+        offset: The padding.
+        bound: The limit on what is written.
+        reservation: Takes what is written.
+        expected: How much that will probably be: the first block has room for it.
+    """
+
+    def __init__(
+        self, offset: int, bound: Bound, reservation: Reservation, expected: int = 0
+    ) -> None:
         self._offset = offset
+        self._expected = expected
         self._bound = bound
         self._reservation = reservation
         self._view = memoryview(b"")
@@ -94,10 +104,13 @@ class _Growing:
         self._length = end
 
     def _grow(self, needed: int) -> None:
+        likely = self._offset + self._expected
         capacity = min(
-            max(needed, 2 * len(self._view), COMPRESSED_STEP), self._offset + self._bound.nbytes
+            max(needed, likely, 2 * len(self._view), COMPRESSED_STEP),
+            self._offset + self._bound.nbytes,
         )
-        view = memoryview(buffer_pool.lease(capacity))
+        # A block that was in use before would keep memory for what is said to come and may not.
+        view = memoryview(buffer_pool.lease(capacity, fresh=capacity > needed + SMALL_REQUEST))
         if self._length:
             used = slice(self._offset, self._offset + self._length)
             view[used] = self._view[used]
@@ -192,7 +205,8 @@ def _received(
         if len(view) > most:
             raise bound.refusal(len(view), most)
         return view
-    growing = _Growing(offset, bound, reservation)
+    expected = inflated_size(view, encoding, limits)
+    growing = _Growing(offset, bound, reservation, expected)
     pieces = (
         bytes(view[start : start + COMPRESSED_STEP])
         for start in range(0, len(view), COMPRESSED_STEP)

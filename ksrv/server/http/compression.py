@@ -79,6 +79,20 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
     yield machine.flush()
 
 
+def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
+    """Return what a whole compressed body says that it inflates to; 0 where it does not, or lies.
+
+    gzip's last four bytes say it. They may be wrong: memory may be kept ready by them, no more.
+
+    Args:
+        body: The body as it came.
+        encoding: "gzip", "x-gzip" or "deflate".
+        limits: The bound on the ratio.
+    """
+    said = int.from_bytes(body[-4:], "little") if encoding != "deflate" else 0
+    return said if said <= len(body) * limits.inflate_ratio else 0
+
+
 def compressed(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Yield what the pieces of an answer compress to.
 
