@@ -1,17 +1,22 @@
 """What slow clients cost a good one, and what a large request holds at its peak.
 
-    python benchmarks/load/slow_clients.py [--uploads 500] [--idle 1000] [--requests 4000]
+    python benchmarks/load/slow_clients.py [--uploads 500] [--idle 1000] [--requests 4000] [--memory]
 
 The first table has the latency of a good client (W1, one connection) beside so many uploads that stall ten bytes
 before their end, in each framing in turn, and so many idle connections, over plain HTTP and TLS: as a ratio to
-the same client with nobody beside it, measured around each turn. The second has the peak memory of the worker
-while 64 MiB go in and out, beyond what it held before the first of them, in payloads. Only ratios mean anything.
+the same client with nobody beside it, measured around each turn. In the row of the handler process both the
+uploads and the good client go to models in processes. The second has the peak memory of the process that holds
+most while 64 MiB go in and out, beyond what it held before the first of them, in payloads. Only ratios mean
+anything.
 """
 
 import argparse
 import contextlib
+import functools
 import gzip
+import itertools
 import resource
+import shutil
 import socket
 import ssl
 import statistics
@@ -21,6 +26,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import h2.connection
+import httpx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,7 +55,41 @@ STALLED = {
         b"{" + b" " * 989,
     ),
     "half a head": ("POST /v2/models/w4/infer HTTP/1.1\r\nHost", b""),
+    "handler process": (
+        f"{PATH.replace('w4', 'w4-apart')}Content-Length: 60000\r\n\r\n",
+        b"{" + b" " * 59_989,
+    ),
+    "HTTP/2": ("", b"{" + b" " * 59_989),
 }
+HEADER = (
+    b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16777216],'
+    b'"parameters":{"binary_data_size":67108864}}],"parameters":{"binary_data_output":true}}'
+)
+FRAMINGS = (
+    "Content-Length", "chunked", "gzip", "Expect", "to the app", "HTTP/2", "handler process",
+)  # fmt: skip
+
+
+def write_apart(folder: Path) -> None:
+    """Write W1's and W4's models with handlers in processes of their own; W4 has no block from a warm-up."""
+    w4 = folder / "w4" / "model.yaml"
+    w4.write_text(w4.read_text() + "warmup: false\n")
+    for name in ("w1", "w4"):
+        apart = shutil.copytree(folder / name, folder / f"{name}-apart") / "model.yaml"
+        apart.write_text(apart.read_text() + "executor: process\n")
+
+
+def wait_ready(port: int, context: ssl.SSLContext | None) -> None:
+    """Wait until a server has loaded its models."""
+    until = time.monotonic() + 120
+    while True:
+        with connect(port, context) as client:
+            client.sendall(f"GET {READY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            if b" 200 OK" in client.recv(4096):
+                return
+        if time.monotonic() > until:
+            raise RuntimeError("the server did not get ready")
+        time.sleep(0.1)
 
 
 def connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
@@ -56,6 +97,24 @@ def connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
     plain = socket.create_connection(("127.0.0.1", port), 60)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return plain if context is None else context.wrap_socket(plain)
+
+
+def begin_upload(client: socket.socket, framing: str) -> None:
+    """Send what an upload of a framing sends before it stalls."""
+    head, body = STALLED[framing]
+    if framing != "HTTP/2":
+        client.sendall(head.encode() + body)
+        return
+    connection = h2.connection.H2Connection()
+    connection.initiate_connection()
+    fields = {
+        ":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/v2/models/w4/infer",
+        "content-length": "60000",
+    }  # fmt: skip
+    connection.send_headers(1, list(fields.items()))
+    for at in range(0, len(body), 16384):
+        connection.send_data(1, body[at : at + 16384])
+    client.sendall(connection.data_to_send())
 
 
 def read_answer(client: socket.socket) -> bytes:
@@ -79,9 +138,11 @@ def read_answer(client: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def latencies(port: int, context: ssl.SSLContext | None, count: int) -> tuple[float, float]:
+def latencies(
+    port: int, context: ssl.SSLContext | None, model: str, count: int
+) -> tuple[float, float]:
     """Return the 50th and the 99th percentile of a good client's latency, in seconds."""
-    message = infer()
+    message = infer(model)
     took = []
     with connect(port, context) as client:
         for _ in range(count):
@@ -98,43 +159,82 @@ def crowd(
     port: int, context: ssl.SSLContext | None, framing: str, uploads: int, idle: int
 ) -> Iterator[None]:
     """Have stalled uploads and idle connections beside what is measured."""
-    head, body = STALLED[framing]
+    offering = http2_context() if framing == "HTTP/2" and context is not None else context
     with contextlib.ExitStack() as stack:
         for _ in range(idle):
-            stack.enter_context(connect(port, None if context is None else context))
+            stack.enter_context(connect(port, context))
         for _ in range(uploads):
-            client = stack.enter_context(connect(port, context))
-            client.sendall(head.encode() + body)
+            begin_upload(stack.enter_context(connect(port, offering)), framing)
         yield
 
 
 def message_of(framing: str) -> Iterator[bytes]:
     """Yield a W4 request of 64 MiB in pieces."""
-    header = (
-        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16777216],'
-        b'"parameters":{"binary_data_size":67108864}}],"parameters":{"binary_data_output":true}}'
-    )
-    head = f"{PATH}Inference-Header-Content-Length: {len(header)}\r\n"
-    length = len(header) + PAYLOAD
+    path = PATH.replace("w4", "w4-apart") if framing == "handler process" else PATH
+    head = f"{path}Inference-Header-Content-Length: {len(HEADER)}\r\n"
+    length = len(HEADER) + PAYLOAD
     piece = bytes(1 << 20)
+    if framing == "gzip":
+        body = halves()
+        yield (head + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+        yield body
+        return
     if framing == "chunked":
         yield (head + "Transfer-Encoding: chunked\r\n\r\n").encode()
-        yield b"%x\r\n%b\r\n" % (len(header), header)
+        yield b"%x\r\n%b\r\n" % (len(HEADER), HEADER)
         for _ in range(PAYLOAD >> 20):
             yield b"%x\r\n%b\r\n" % (len(piece), piece)
         yield b"0\r\n\r\n"
         return
     more = {"Expect": "Expect: 100-continue\r\n", "to the app": "TE: trailers\r\n"}.get(framing, "")
-    yield (head + more + f"Content-Length: {length}\r\n\r\n").encode() + header
+    yield (head + more + f"Content-Length: {length}\r\n\r\n").encode() + HEADER
     for _ in range(PAYLOAD >> 20):
         yield piece
+
+
+@functools.cache
+def halves() -> bytes:
+    """Return W4's body as gzip makes half of it."""
+    numbers = np.random.default_rng(1).integers(0, 16, PAYLOAD, np.uint8)
+    return gzip.compress(HEADER + numbers.tobytes(), 1)
+
+
+def http2_context() -> ssl.SSLContext:
+    """Return what a client that offers HTTP/2 connects by."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def ask_over_http2(port: int, context: ssl.SSLContext | None) -> None:
+    """Send a W4 request over HTTP/2 and drop its answer."""
+    fields = {
+        "Inference-Header-Content-Length": str(len(HEADER)),
+        "Content-Length": str(len(HEADER) + PAYLOAD),
+    }
+    scheme = "http" if context is None else "https"
+    with httpx.Client(http1=False, http2=True, verify=http2_context(), timeout=120) as client:
+        pieces = itertools.chain([HEADER], itertools.repeat(bytes(1 << 20), PAYLOAD >> 20))
+        with client.stream(
+            "POST",
+            f"{scheme}://127.0.0.1:{port}/v2/models/w4/infer",
+            headers=fields,
+            content=pieces,
+        ) as answer:
+            received = sum(len(piece) for piece in answer.iter_raw())
+            if answer.status_code != 200 or received < PAYLOAD:
+                raise RuntimeError(f"HTTP/2: {answer.status_code}, {received} bytes")
 
 
 def peak(
     server: LoadedServer, context: ssl.SSLContext | None, framing: str, idle_bytes: int
 ) -> float:
-    """Return what the worker holds at most for one request beyond an idle worker, in payloads."""
+    """Return what a process holds at most for one request beyond an idle server, in payloads."""
     server.forget_peak()
+    if framing == "HTTP/2":
+        ask_over_http2(server.port, context)
+        return (server.memory("VmHWM") - idle_bytes) / PAYLOAD
     with connect(server.port, context) as client:
         for piece in message_of(framing):
             client.sendall(piece)
@@ -147,6 +247,7 @@ def main() -> None:
     parser.add_argument("--uploads", type=int, default=500)
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--memory", action="store_true", help="the second table alone")
     options = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -155,6 +256,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ksrv-slow-") as name:
         folder = Path(name)
         write_models(folder / "models")
+        write_apart(folder / "models")
         key, chain = certificate(folder)
         command = [
             sys.executable, "-m", "ksrv", "serve", str(folder / "models"), "--http",
@@ -163,38 +265,45 @@ def main() -> None:
             "--transfer-grace", "600",
         ]  # fmt: skip
         ways = {
-            "plain": (LoadedServer("plain", command), None, READY),
+            "plain": (LoadedServer("plain", command), None),
             "TLS": (
                 LoadedServer("tls", [*command, "--tls-key", str(key), "--tls-cert", str(chain)]),
                 context,
-                None,
             ),
         }
-        for server, _, path in ways.values():
-            server.start(path)
+        for server, tls in ways.values():
+            server.start(None)
+            wait_ready(server.port, tls)
         try:
-            print(f"{'way':<6} {'beside':<18} {'median':>8} {'p99':>8}   (ratios to nobody beside)")
-            for way, (server, tls, _) in ways.items():
-                latencies(server.port, tls, options.requests // 4)
+            for way, (server, tls) in ways.items() if not options.memory else ():
+                if way == "plain":
+                    print(
+                        f"{'way':<6} {'beside':<18} {'median':>8} {'p99':>8}   (beside nobody: 1)"
+                    )
+                latencies(server.port, tls, "w1", options.requests // 4)
                 for framing in STALLED:
-                    before = latencies(server.port, tls, options.requests)
+                    model = "w1-apart" if framing == "handler process" else "w1"
+                    before = latencies(server.port, tls, model, options.requests)
                     with crowd(server.port, tls, framing, options.uploads, options.idle):
-                        beside = latencies(server.port, tls, options.requests)
-                    after = latencies(server.port, tls, options.requests)
+                        beside = latencies(server.port, tls, model, options.requests)
+                    after = latencies(server.port, tls, model, options.requests)
                     alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
                     print(
-                        f"{way:<6} {framing:<18} {beside[0] / alone[0]:7.2f}x {beside[1] / alone[1]:7.2f}x"
+                        f"{way:<6} {framing:<18} {beside[0] / alone[0]:7.2f}x {beside[1] / alone[1]:7.2f}x",
+                        flush=True,
                     )
             print(f"\n{'way':<6} {'64 MiB in and out':<18} {'payloads at the peak':>20}")
-            for way, (server, tls, _) in ways.items():
-                for framing in ("Content-Length", "chunked", "Expect", "to the app"):
+            for way, (server, tls) in ways.items():
+                for framing in FRAMINGS:
                     server.stop()  # blocks that an earlier request has left would be counted
-                    server.start(READY if tls is None else None)
-                    idle_bytes = server.memory("VmRSS")
+                    server.start(None)
+                    wait_ready(server.port, tls)
                     time.sleep(0.5)
-                    print(f"{way:<6} {framing:<18} {peak(server, tls, framing, idle_bytes):19.2f}x")
+                    idle_bytes = server.memory("VmRSS")
+                    found = peak(server, tls, framing, idle_bytes)
+                    print(f"{way:<6} {framing:<18} {found:19.2f}x", flush=True)
         finally:
-            for server, _, _ in ways.values():
+            for server, _ in ways.values():
                 server.stop()
 
 
