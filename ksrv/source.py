@@ -164,7 +164,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         handler: `FILE.py[:NAME]`, `package.module:NAME`, a built-in's name, or None.
         model: The model file, or None for a handler that needs none.
         model_class: `FILE.py:NAME` or `package.module:NAME` of the module that a state_dict fills.
-        device: "auto", "cpu", "cuda", "cuda:N", "mps", "xpu" or "xla".
+        device: "auto", "cpu", "cuda", "cuda:N", "mps", "xpu" or "xla"; "cuda:N,M" for instances in turn.
         inputs: The declared inputs; empty leaves them to the model file.
         outputs: The declared outputs; empty leaves them to the model file.
         labels: Class labels by index.

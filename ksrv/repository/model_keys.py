@@ -250,8 +250,8 @@ class SharedKeys(Section):
         Annotated[
             str,
             Meta(
-                pattern="^(auto|cpu|cuda(:[0-9]{1,4})?|mps|xpu(:[0-9]{1,4})?|xla)$",
-                extra={"expected": "auto, cpu, cuda, cuda:N, mps, xpu or xla"},
+                pattern="^(auto|cpu|mps|xla|(cuda|xpu)(:[0-9]{1,4}(,[0-9]{1,4}){0,63})?)$",
+                extra={"expected": "auto, cpu, cuda, cuda:N, cuda:N,M, mps, xpu or xla"},
             ),
         ]
         | None

@@ -20,9 +20,9 @@ def choose_device(wanted: str, instance: int = 0) -> str:
     """Return the name of the device for one instance of a model.
 
     Args:
-        wanted: "auto", or a device's name, with or without a number.
+        wanted: "auto", or a device's name, without a number, with one, or with several: "cuda:0,2".
         instance: The number of the instance among those of all models, which spread over several
-            devices of one kind.
+            devices of one kind; or among those of the model, where devices are numbered.
 
     Returns:
         "cuda:N", "xpu:N", "mps", "xla" or "cpu".
@@ -44,11 +44,12 @@ def choose_device(wanted: str, instance: int = 0) -> str:
     there = count(torch, kind)
     if not there:
         raise DeviceError(f"device {wanted} is not available on this machine")
-    if number and int(number) >= there:
+    numbers = [int(one) for one in number.split(",")] if number else range(there)
+    if max(numbers) >= there:
         raise DeviceError(
             f"device {wanted} is not available; this machine has {there} {kind} device(s)"
         )
-    return _name(kind, int(number) if number else instance % there)
+    return _name(kind, numbers[instance % len(numbers)])
 
 
 def choose_onnx_device(wanted: str, instance: int = 0) -> str:
@@ -64,7 +65,11 @@ def choose_onnx_device(wanted: str, instance: int = 0) -> str:
     gpus = _nvidia_gpus()
     if wanted == "auto":
         return f"cuda:{instance % gpus}" if gpus and _onnx_has_cuda() else "cpu"
-    return f"cuda:{instance % max(gpus, 1)}" if wanted == "cuda" else wanted
+    if wanted == "cuda":
+        return f"cuda:{instance % max(gpus, 1)}"
+    kind, _, number = wanted.partition(":")
+    numbers = number.split(",")
+    return f"{kind}:{numbers[instance % len(numbers)]}" if number else wanted
 
 
 def _nvidia_gpus() -> int:

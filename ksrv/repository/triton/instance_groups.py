@@ -1,5 +1,6 @@
 """The `instance_group` of a config.pbtxt: how many instances, and on which device."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +43,12 @@ def instances_of(groups: Sequence[InstanceGroup] | None, report: Report) -> dict
         )
         return {}
     [kind] = kinds
-    numbers = [number for group in groups for number in dict.fromkeys(group.gpus or ())]
+    numbers = [number for group in groups for number in group.gpus or ()]
+    if numbers and not all(group.gpus for group in groups):
+        report.refused["instance_group.gpus"] = (
+            "of several groups, all name their GPUs or none does"
+        )
+        return {}
     device = _DEVICES[kind]
     instances = sum((group.count or 1) * max(1, len(group.gpus or ())) for group in groups)
     if instances > MOST_INSTANCES:
@@ -50,9 +56,21 @@ def instances_of(groups: Sequence[InstanceGroup] | None, report: Report) -> dict
             f"{instances} instances; a model has at most {MOST_INSTANCES}"
         )
         return {}
+    shown = f"{instances} instances, device {device}"
     if numbers and kind in ("KIND_GPU", "KIND_AUTO"):
-        device = f"cuda:{numbers[0]}" if len(set(numbers)) == 1 else "cuda"
-        if device == "cuda":
-            report.ignored["instance_group.gpus"] = "instances spread over all GPUs in turn"
-    report.applied["instance_group"] = f"{instances} instances, device {device}"
+        device = _numbered(groups)
+        shown = f"{instances} instances, device {device}"
+    elif kind == "KIND_GPU":
+        shown += " (in all; Triton has as many on each GPU)"
+    report.applied["instance_group"] = shown
     return {"instances": instances, "device": device}
+
+
+def _numbered(groups: Sequence[InstanceGroup]) -> str:
+    """Return the device whose numbers the instances take in turn: each once where all have as many."""
+    each = [
+        number for group in groups for number in (group.gpus or ()) for _ in range(group.count or 1)
+    ]
+    counts = Counter(each)
+    numbers = list(counts) if len(set(counts.values())) == 1 else each
+    return f"cuda:{','.join(map(str, numbers))}"

@@ -121,3 +121,49 @@ def test_a_lost_device_is_had_again_in_another_process(server):
         client.wait_ready("m", timeout=120)
         np.testing.assert_array_equal(client.infer("m", row(2))["y"], row(4)["x"])
     assert "works no more" in server.log
+
+
+SPREAD = """
+import time
+import torch
+from ksrv import BaseHandler
+from ksrv.handlers.devices import choice
+from tests.support.fake_device import DeviceTensor, use_fake_device
+
+use_fake_device()
+choice.count = lambda torch, kind: 3  # of every kind there are three
+
+
+class Spread(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.model = torch.nn.Identity()
+
+    def inference(self, x):
+        assert isinstance(x, DeviceTensor)
+        time.sleep(0.3)
+        found = int(str(self.device).partition(":")[2])
+        assert self.context.device == f"cuda:{found}"
+        return {"y": x * 0 + found}
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_instances_take_the_numbered_gpus_in_turn(tmp_path, executor):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "handler.py").write_text(SPREAD)
+    (folder / "model.yaml").write_text(
+        f"handler: handler.py\nexecutor: {executor}\ndevice: cuda:0,2\ninstances: 4\nwarmup: false\n"
+        "inputs: [{name: x, datatype: FP32, shape: [1, 2]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [1, 2]}]\n"
+    )
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    x = {"x": np.zeros((1, 2), np.float32)}
+    with (
+        Server(tmp_path, environment={"PYTHONPATH": path}, start_timeout=120) as server,
+        Client(f"http://{server.http}") as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        answers = pool.map(lambda _: client.infer("m", x)["y"][0, 0], range(24))
+        assert set(answers) == {0, 2}

@@ -50,6 +50,19 @@ def test_instances_spread_over_devices_of_a_kind(machine):
     assert choose_device("cuda:1", 0) == "cuda:1"
 
 
+def test_instances_take_numbered_devices_in_turn(machine):
+    machine(cuda=3)
+    assert [choose_device("cuda:2,0", n) for n in range(3)] == ["cuda:2", "cuda:0", "cuda:2"]
+    assert [choose_device("cuda:0,0,1", n) for n in range(4)] == [
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+        "cuda:0",
+    ]
+    with pytest.raises(DeviceError, match=r"cuda:0,3 .* 3 cuda device"):
+        choose_device("cuda:0,3")
+
+
 def test_a_named_device_that_is_there(machine):
     machine(cuda=1, xpu=1, mps=1, xla=1)
     assert [choose_device(name) for name in ("cpu", "xpu:0", "mps", "xla")] == [
@@ -92,6 +105,7 @@ def test_a_torch_without_xpu_support(machine):
         (0, True, "auto", ["cpu"] * 3),
         (2, True, "cuda", ["cuda:0", "cuda:1", "cuda:0"]),
         (2, True, "cuda:1", ["cuda:1"] * 3),
+        (3, True, "cuda:2,0", ["cuda:2", "cuda:0", "cuda:2"]),
         (2, True, "cpu", ["cpu"] * 3),
     ],
 )

@@ -10,21 +10,13 @@ import torch
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import Overloaded
 from ksrv.handlers.devices.cuda import CudaDevice
+from tests.support.nets import NET
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-NET = """
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(2.0))
-    def forward(self, x):
-        return x * self.factor
-"""
 HANDLER = """
 from ksrv import BaseHandler
 class OnDevice(BaseHandler):

@@ -10,21 +10,23 @@ from ksrv.errors import HandlerFailed
 from ksrv.handlers.devices import graphs
 from ksrv.handlers.devices.graphs import GraphedModel
 from tests.support.fake_device import FakeDevice
+from tests.support.nets import DEFAULT, NET
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-NET = """
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(2.0))
-    def forward(self, x):
-        if x.shape[1] == 7:
+SEVEN = NET.replace(
+    "return x",
+    """if x.shape[1] == 7:
             raise ValueError("seven columns")
-        return x * self.factor
-"""
-DEFAULT = "from ksrv import BaseHandler\nclass Default(BaseHandler): pass\n"
+        return x""",
+)
+ENDS = NET.replace(
+    "return x",
+    """self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 2:
+            raise SystemExit("while it is recorded")
+        return x""",
+)
 KEEPS = """
 from ksrv import BaseHandler
 class Keeps(BaseHandler):
@@ -39,11 +41,11 @@ class Keeps(BaseHandler):
 def graphed(runner_of, fake_devices, batch_of):
     """Make a runner whose model is recorded, and a function that runs rows of one number on it."""
 
-    def make(handler=DEFAULT, config=""):
+    def make(handler=DEFAULT, config="", net=SEVEN):
         runner = runner_of(
             handler,
             f"class: net.py:Net\ndevice: cpu\ncuda_graphs: true\n{config}",
-            files={"net.py": NET},
+            files={"net.py": net},
         )
         assert isinstance(runner.handler.model, GraphedModel)
 
@@ -129,6 +131,16 @@ def test_a_models_own_error_is_its_own(graphed):
     assert runner.handler.model.failure is None
     assert run(1) == [[2.0] * 3] * 2
     assert counted(runner)[0] == 1
+
+
+def test_a_model_that_ends_the_program_while_it_is_recorded_fails_that_batch_alone(graphed):
+    runner, run = graphed(net=ENDS)
+    with pytest.raises(HandlerFailed, match="SystemExit"):
+        run(1)
+    assert (runner.handler.model.graphs, runner.handler.model.failure) == (0, None)
+    assert runner.device.events[-1] == "leave"
+    assert [run(value)[0][0] for value in (2, 3, 4)] == [4, 6, 8]
+    assert counted(runner) == (2, 2)  # the first recording was left, the second is replayed
 
 
 def test_the_number_of_graphs_is_bounded(graphed, monkeypatch):

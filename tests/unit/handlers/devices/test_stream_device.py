@@ -10,19 +10,10 @@ from ksrv._native.memory import buffer_pool
 from ksrv.errors import DeviceLost, HandlerFailed, Overloaded
 from ksrv.handlers.devices.device import Device
 from tests.support.fake_device import LOST, NO_MEMORY, PINS, FakeDevice
+from tests.support.nets import DEFAULT, NET
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-NET = """
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(2.0))
-    def forward(self, x):
-        return x * self.factor
-"""
-DEFAULT = "from ksrv import BaseHandler\nclass Default(BaseHandler): pass\n"
 IN_PLACE = """
 from ksrv import BaseHandler
 class InPlace(BaseHandler):
