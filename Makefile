@@ -166,6 +166,8 @@ bench-load: $(VENV)/.bench ## load ksrv beside a bare C server, and its gRPC bes
 
 bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnghttp2, and grpcio; needs cc, libnghttp2-dev and h2load
 	$(BIN)/python benchmarks/grpc/bench.py --json benchmarks/results/grpc-limit.json
+	$(BIN)/python benchmarks/load/images.py w3 --clients 4
+	$(BIN)/python benchmarks/grpc/hostile_peers.py
 
 # Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
 # packages come first on the path, for the servers that tests start as well, and the working

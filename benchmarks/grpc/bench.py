@@ -5,9 +5,11 @@
 `bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
 `ksrv serve` with `--grpc-server` native and grpcio; the handler returns its tensor (W1, W4) or ten values (W2). The
 client is nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet; in
-the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. All servers are up at once, and a round gives each in turn the same load. Figures are
+the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. `rest` sends the same tensor to the HTTP address as a
+binary request of KServe v2 over HTTP/2, and `stream` sends requests over one ModelStreamInfer, which the bare server has not. All servers are up at once, and a round gives each in turn the same load. Figures are
 CPU time of all the server's processes for a call, the median over the rounds, and the median of the ratios to `bare`
-within a round. Before the load every server is asked once, and its answer is looked at. Only ratios mean anything.
+within a round. W4 adds the greatest peak of memory above idle, in payloads of 64 MiB, of which one comes in and one goes
+out. Before the load every server is asked once, and its answer is looked at. Only ratios mean anything.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +30,7 @@ import grpc
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
-from grpc_load import METHOD, OPTIONS, processes_of, request_of
+from grpc_load import METHOD, OPTIONS, SHAPES, processes_of, request_of
 from servers import free_port, write_models
 
 from ksrv.protocol.protobuf import message_class
@@ -35,6 +38,7 @@ from ksrv.testing import Server
 
 HERE = Path(__file__).parent
 SERVERS = ("bare", "native", "grpcio")
+STREAM = METHOD.replace("ModelInfer", "ModelStreamInfer")
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,34 @@ ROWS = {
     "W1-16-grpcio": Row("W1", 1, 16, 3_000, "grpcio"),
     "W1-1-grpcio": Row("W1", 1, 1, 1_500, "grpcio"),
     "W2-8-grpcio": Row("W2", 1, 8, 200, "grpcio"),
+    "W1-16-rest": Row("W1", 1, 16, 20_000, "rest"),
+    "W2-8-rest": Row("W2", 1, 8, 800, "rest"),
+    "W1-16-stream": Row("W1", 1, 16, 3_000, "stream"),
 }
+WITHOUT = {"rest": "grpcio", "stream": "bare"}
+"""The server that a client cannot ask."""
+
+PAYLOAD = 64 << 20
 
 
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of a process and its descendants."""
     threads = (path for one in processes_of(pid) for path in Path(f"/proc/{one}/task").iterdir())
     return sum(int((path / "schedstat").read_text().split()[0]) for path in threads) / 1e9
+
+
+def memory(pid: int, name: str) -> int:
+    """Return VmRSS or VmHWM of a process and its descendants, in bytes."""
+    found = 0
+    for one in processes_of(pid):
+        lines = Path(f"/proc/{one}/status").read_text().splitlines()
+        found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+    return found
+
+
+def forget_peak(pid: int) -> None:
+    for one in processes_of(pid):
+        Path(f"/proc/{one}/clear_refs").write_text("5")
 
 
 def build(folder: Path) -> Path:
@@ -109,21 +134,52 @@ def call_with_grpcio(address: str, row: Row) -> None:
             call.result()
 
 
-def load(address: str, pid: int, row: Row, body: Path) -> float:
+def stream_requests(address: str, row: Row) -> None:
+    """Send requests over one stream, so many of which are not answered at a time."""
+    message, room = request_of(row.workload), threading.Semaphore(row.streams)
+
+    def requests() -> Iterator[bytes]:
+        for _ in range(row.calls):
+            room.acquire()
+            yield message
+
+    answer = message_class("inference.ModelStreamInferResponse")
+    with grpc.insecure_channel(address, OPTIONS) as channel:
+        for got in channel.stream_stream(STREAM)(requests(), timeout=600):
+            assert not answer.FromString(got).error_message
+            room.release()
+
+
+def rest_body(workload: str) -> tuple[bytes, int]:
+    """Return a binary request of KServe v2, and the length of its JSON."""
+    shape = SHAPES[workload]
+    tensor = np.ones(shape, np.float32).tobytes()
+    parameters = {"binary_data_size": len(tensor)}
+    entry = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": parameters}
+    asked = {"inputs": [entry], "parameters": {"binary_data_output": True}}
+    header = json.dumps(asked, separators=(",", ":")).encode()
+    return header + tensor, len(header)
+
+
+def load(address: str, pid: int, row: Row, body: Path, fields: list[str]) -> float:
     """Give a server the load of a row; returns its CPU seconds for a call."""
     before = cpu_seconds(pid)
-    if row.client == "grpcio":
-        call_with_grpcio(address, row)
+    if row.client in CLIENTS:
+        CLIENTS[row.client](address, row)
         return (cpu_seconds(pid) - before) / row.calls
+    path = f"/v2/models/{row.workload.lower()}/infer" if row.client == "rest" else METHOD
     done = subprocess.run(
         ["h2load", "-n", str(row.calls), "-c", str(row.connections), "-m", str(row.streams),
-         "-w", "30", "-W", "30", "-d", body, "-H", "content-type: application/grpc", "-H", "te: trailers",
-         f"http://{address}{METHOD}"],
+         "-w", "30", "-W", "30", "-d", body, *(part for one in fields for part in ("-H", one)),
+         f"http://{address}{path}"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     used = cpu_seconds(pid) - before
-    assert f"{row.calls} succeeded" in done.stdout, done.stdout
+    assert f"{row.calls} 2xx" in done.stdout, done.stdout
     return used / row.calls
+
+
+CLIENTS = {"grpcio": call_with_grpcio, "stream": stream_requests}
 
 
 def main() -> None:
@@ -148,29 +204,60 @@ def main() -> None:
             )
             for name in SERVERS[1:]
         }
+        fresh = {key: memory(server.pid, "VmRSS") for key, server in ksrv.items()}
         print(f"{'':20}" + "".join(f"{name:>12}" for name in SERVERS) + "   ratios to bare")
         for name in given.rows or ROWS:
             row = ROWS[name]
             message = request_of(row.workload)
-            body = folder / f"{row.workload}.bin"
+            body = folder / f"{row.workload}-{row.client}.bin"
+            fields = ["content-type: application/grpc", "te: trailers"]
             body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+            if row.client == "rest":
+                sent, header = rest_body(row.workload)
+                body.write_bytes(sent)
+                fields = [f"inference-header-content-length: {header}"]
             with ExitStack() as one:
                 targets = {"bare": start_bare(program, row.workload, one)}
+                idle = fresh | {"bare": memory(targets["bare"][1], "VmRSS")}
                 targets |= {key: (server.grpc, server.pid) for key, server in ksrv.items()}
                 for address, _ in targets.values():
                     ask(address, row.workload)
+                if row.client == "rest":
+                    targets["native"] = (ksrv["native"].http, ksrv["native"].pid)
+                targets.pop(WITHOUT.get(row.client, ""), None)
+                for _, pid in targets.values():
+                    forget_peak(pid)
                 rounds = [
-                    {key: load(*target, row, body) for key, target in targets.items()}
+                    {key: load(*target, row, body, fields) for key, target in targets.items()}
                     for _ in range(given.rounds)
                 ]
-            medians = {key: statistics.median(one[key] for one in rounds) for key in SERVERS}
+                peaks = {
+                    key: (memory(pid, "VmHWM") - idle[key]) / PAYLOAD
+                    for key, (_, pid) in targets.items()
+                }
+            beside = next(iter(targets))
+            if beside != "bare":
+                beside = "grpcio"
+            medians = {key: statistics.median(one[key] for one in rounds) for key in targets}
             ratios = {
-                key: statistics.median(one[key] / max(one["bare"], 1e-9) for one in rounds)
-                for key in SERVERS[1:]
+                key: statistics.median(one[key] / max(one[beside], 1e-9) for one in rounds)
+                for key in targets
+                if key != beside
             }
-            results[name] = {"cpu_seconds": medians, "ratios": ratios}
-            shown = "".join(f"{medians[key] * 1e6:10.1f}us" for key in SERVERS)
-            print(f"{name:20}{shown}   " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()))
+            results[name] = {"cpu_seconds": medians, "beside": beside, "ratios": ratios}
+            shown = "".join(
+                f"{medians[key] * 1e6:10.1f}us" if key in medians else f"{'-':>12}"
+                for key in SERVERS
+            )
+            print(
+                f"{name:20}{shown}   " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()),
+                "" if beside == "bare" else f"of {beside}",
+            )
+            if row.workload == "W4":
+                results[name]["peak_payloads"] = peaks
+                print(
+                    f"{'':20}" + "".join(f"{peaks[key]:10.2f}x " for key in SERVERS), "peak memory"
+                )
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(results, indent=1))

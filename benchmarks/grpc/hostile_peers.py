@@ -1,0 +1,232 @@
+"""What hostile peers of HTTP/2 cost a good client of gRPC.
+
+    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--pause 0.02] [ATTACK ...]
+
+A good client calls ModelInfer (W1) one after the other over one connection, over plain TCP and over TLS, while
+sixteen peers do their worst from a process of low priority. The table has its median and its 99th percentile as ratios to
+the same client with nobody beside it, measured before and after. A peer that is sent away comes again after a pause.
+Every attack computes as well: on a machine with few processors a part of what it costs is that.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import resource
+import socket
+import ssl
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
+from conditions import certificate
+from grpc_load import METHOD, OPTIONS, request_of
+from servers import write_models
+
+from ksrv.testing import Server
+
+PEERS = 16
+STREAMS = 128
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = (
+    0, 1, 2, 3, 4, 6, 8, 9,
+)  # fmt: skip
+END_STREAM, END_HEADERS = 1, 4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
+    return head + stream.to_bytes(4, "big") + payload
+
+
+def field(name: str, value: str) -> bytes:
+    """A field of HPACK: literal, not indexed."""
+    return b"\0" + b"".join(bytes([len(one)]) + one.encode() for one in (name, value))
+
+
+FIELDS = b"".join(
+    field(*pair)
+    for pair in {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": METHOD,
+        ":authority": "x",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }.items()
+)
+NO_SETTINGS = frame(SETTINGS, 0, 0)
+NO_WINDOW = frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0")
+
+
+def head(stream: int, flags: int = END_HEADERS) -> bytes:
+    return frame(HEADERS, flags, stream, FIELDS)
+
+
+def whole(stream: int, message: bytes) -> bytes:
+    prefixed = b"\0" + len(message).to_bytes(4, "big") + message
+    return head(stream) + frame(DATA, END_STREAM, stream, prefixed)
+
+
+def odd(count: int) -> range:
+    return range(1, 2 * count, 2)
+
+
+def all_heads() -> bytes:
+    return b"".join(map(head, odd(STREAMS)))
+
+
+Attack = Callable[[], tuple[bytes, bytes, float]]
+"""What a peer sends first, and then again and again, and the seconds between."""
+
+ATTACKS: dict[str, Attack] = {
+    "calls without a message": lambda: (NO_SETTINGS + all_heads(), b"", 1),
+    "half-open peers": lambda: (PREFACE[:9], b"", 1),
+    "half a head": lambda: (NO_SETTINGS + head(1, 0)[:30], b"", 1),
+    "window 0": lambda: (
+        NO_WINDOW + b"".join(whole(stream, request_of("W1")) for stream in odd(STREAMS)),
+        b"",
+        1,
+    ),
+    "slow readers": lambda: (
+        frame(SETTINGS, 0, 0, b"\0\4\0\0\0\1")
+        + b"".join(whole(stream, request_of("W1")) for stream in odd(STREAMS)),
+        b"".join(frame(WINDOW_UPDATE, 0, stream, b"\0\0\0\1") for stream in odd(STREAMS)),
+        0.1,
+    ),
+    "slow messages": lambda: (
+        NO_SETTINGS + all_heads() + frame(DATA, 0, 1, b"\0\0\1\0\0"),
+        frame(DATA, 0, 1, b"x"),
+        0.05,
+    ),
+    "RST_STREAM": lambda: (
+        NO_SETTINGS,
+        b"".join(
+            head(stream) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08") for stream in odd(4000)
+        ),
+        0,
+    ),
+    "CONTINUATION": lambda: (
+        NO_SETTINGS + head(1, 0),
+        frame(CONTINUATION, 0, 1, field("a", "b")) * 500,
+        0,
+    ),
+    "SETTINGS": lambda: (NO_SETTINGS, frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0") * 500, 0),
+    "PING": lambda: (NO_SETTINGS, frame(PING, 0, 0, bytes(8)) * 500, 0),
+    "PRIORITY": lambda: (NO_SETTINGS, frame(PRIORITY, 0, 1, bytes(5)) * 500, 0),
+    "empty DATA": lambda: (NO_SETTINGS + head(1), frame(DATA, 0, 1) * 500, 0),
+    "frames that are ignored": lambda: (NO_SETTINGS, frame(0xAB, 0, 0, b"x") * 500, 0.001),
+}
+
+
+def keep_on(port: int, context: ssl.SSLContext | None, attack: Attack, pause: float) -> None:
+    """Be one hostile peer, again and again."""
+    first, again, between = attack()
+    preface = b"" if first.startswith(PREFACE[:9]) else PREFACE
+    while True:
+        with contextlib.suppress(OSError):
+            plain = socket.create_connection(("127.0.0.1", port), 10)
+            with plain if context is None else context.wrap_socket(plain) as peer:
+                peer.settimeout(5)
+                peer.sendall(preface + first)
+                while True:
+                    if again:
+                        peer.sendall(again)
+                    elif not peer.recv(65536):
+                        break
+                    time.sleep(between)
+        time.sleep(pause)
+
+
+def be_hostile(port: int, encrypted: bool, name: str, pause: float) -> None:
+    """The process of all hostile peers."""
+    os.nice(10)
+    context = None
+    if encrypted:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+    for _ in range(PEERS):
+        arguments = (port, context, ATTACKS[name], pause)
+        threading.Thread(target=keep_on, args=arguments, daemon=True).start()
+    time.sleep(3600)
+
+
+@contextlib.contextmanager
+def attacked(port: int, encrypted: bool, name: str, pause: float) -> Iterator[None]:
+    process = multiprocessing.get_context("spawn").Process(
+        target=be_hostile, args=(port, encrypted, name, pause), daemon=True
+    )
+    process.start()
+    time.sleep(2)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+        time.sleep(0.5)
+
+
+def latencies(channel: grpc.Channel, count: int) -> tuple[float, float]:
+    """Return the 50th and the 99th percentile of a good client's latency, in seconds."""
+    infer, message, took = channel.unary_unary(METHOD), request_of("W1"), []
+    for _ in range(count):
+        began = time.perf_counter()
+        infer(message, timeout=60)
+        took.append(time.perf_counter() - began)
+    took.sort()
+    return took[count // 2], took[count * 99 // 100]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("attacks", nargs="*", choices=[*ATTACKS, []], help="all, if none is named")
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument(
+        "--pause", type=float, default=0.02, help="seconds before a peer comes again"
+    )
+    given = parser.parse_args()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with tempfile.TemporaryDirectory(prefix="ksrv-hostile-") as name:
+        folder = Path(name)
+        write_models(folder / "models")
+        key, chain = certificate(folder)
+        print(f"{'way':<6} {'beside':<26} {'median':>8} {'p99':>8}   (ratios to nobody beside)")
+        for way in ("plain", "TLS"):
+            encrypted = way == "TLS"
+            tls: dict[str, Any] = {"tls_cert": str(chain), "tls_key": str(key)} if encrypted else {}
+            with Server(folder / "models", **tls) as server:
+                address = f"localhost:{server.grpc.rpartition(':')[2]}"
+                port = int(address.rpartition(":")[2])
+                credentials = grpc.ssl_channel_credentials(chain.read_bytes())
+                channel = (
+                    grpc.secure_channel(address, credentials, OPTIONS)
+                    if encrypted
+                    else grpc.insecure_channel(address, OPTIONS)
+                )
+                with channel:
+                    latencies(channel, given.calls // 4)
+                    for attack in given.attacks or ATTACKS:
+                        before = latencies(channel, given.calls)
+                        with attacked(port, encrypted, attack, given.pause):
+                            beside = latencies(channel, given.calls)
+                        after = latencies(channel, given.calls)
+                        alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
+                        print(
+                            f"{way:<6} {attack:<26} {beside[0] / alone[0]:7.2f}x "
+                            f"{beside[1] / alone[1]:7.2f}x",
+                            flush=True,
+                        )
+
+
+if __name__ == "__main__":
+    main()
