@@ -11,6 +11,30 @@ from ksrv.cli.main import main
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "deploy/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_BY = {
+    "README.md": "tests/integration/docs/test_readme.py",
+    "docs/client.md": "tests/integration/clients/test_client_docs.py",
+    "docs/commands.md": "tests/integration/cli/test_commands_docs.py",
+    "docs/composition.md": "tests/integration/docs/test_fragments.py",
+    "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
+    "docs/handlers.md": "tests/unit/repository/test_documentation.py",
+    "docs/index.md": "tests/integration/docs/test_tutorials.py",
+    "docs/models.md": "tests/unit/repository/test_documentation.py",
+    "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
+    "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
+    "docs/quickstart.md": "tests/integration/docs/test_tutorials.py",
+    "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
+    "docs/sequences.md": "tests/integration/docs/test_fragments.py",
+    "docs/streams.md": "tests/integration/docs/test_fragments.py",
+    "docs/torchserve.md": "tests/integration/torchserve/test_documented_commands.py",
+}
+"""The test that runs the code of each page. Blocks `console` install something, and are left out."""
+
+NOT_RUN = {
+    "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
+    "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
+}
+
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ |[A-Z_]+=\S+ )*(ksrv [a-z].*)$")
 INLINE = re.compile(r"`(ksrv [a-z]+(?: [^`]*)?)`")
@@ -55,6 +79,14 @@ def test_python_and_yaml_are_such(page):
             compile(code, str(page), "exec")
         elif language == "yaml":
             list(yaml.safe_load_all(code))
+
+
+def test_a_page_with_code_is_run_by_a_test_or_says_why_not():
+    pages = [page for page in PAGES if BLOCK.search(page.read_text())]
+    names = {str(page.relative_to(ROOT)) for page in pages if page.parent.name != "tutorials"}
+    assert names == {*RUN_BY, *NOT_RUN}
+    for page, test in RUN_BY.items():
+        assert page.rpartition("/")[2] in (ROOT / test).read_text()
 
 
 def test_commands_are_found():

@@ -9,6 +9,7 @@ from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [
+    DOCS / "index.md",
     DOCS / "quickstart.md",
     DOCS / "grpc.md",
     DOCS / "openvino.md",

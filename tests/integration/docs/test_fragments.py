@@ -1,0 +1,90 @@
+"""Handlers of the pages on streams, composition and sequences, served with the parts that the pages leave out."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ksrv.client import Client
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.paths import ROOT
+
+
+def python_of(page):
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+LEFT_OUT = """
+from ksrv import BaseHandler
+
+def make_words(texts):
+    return ["Once ", "upon"]
+
+def crop(image, boxes):
+    return image[:, : int(boxes[0, 0])]
+
+
+"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    root = tmp_path_factory.mktemp("fragments")
+    storyteller, asks = python_of("streams.md")
+    [pipeline] = python_of("composition.md")
+    two = (
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]\n"
+    )
+    write_model(
+        root, "storyteller", LEFT_OUT + storyteller,
+        "inputs: [{name: text_input, datatype: BYTES, shape: [-1]}]\n"
+        "outputs: [{name: text_output, datatype: BYTES, shape: [-1]}]\n",
+    )  # fmt: skip
+    write_model(root, "resnet", "def inference(x):\n    return {'y': 2 * x}\n", two)
+    write_model(root, "asks", LEFT_OUT + asks, two)
+    write_model(
+        root, "detector",
+        "import numpy\n\ndef inference(image):\n"
+        "    return {'box': numpy.ones((len(image), 4), 'f4')}\n",
+        "inputs: [{name: image, datatype: FP32, shape: [-1, 2]}]\n"
+        "outputs: [{name: box, datatype: FP32, shape: [-1, 4]}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "classifier", "def inference(crop):\n    return {'y': crop + 1}\n",
+        "inputs: [{name: crop, datatype: FP32, shape: [-1, 1]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "pipeline", LEFT_OUT + pipeline,
+        "inputs: [{name: image, datatype: FP32, shape: [-1, 2]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]\n",
+    )  # fmt: skip
+    with Server(root) as server, Client(server.url) as opened:
+        yield opened
+
+
+def test_the_storyteller_tells(client):
+    answer = client.infer("storyteller", {"text_input": np.array([b"Tell"], object)})
+    assert answer["text_output"].tolist() == [b"Once upon"]
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "expected"),
+    [("asks", {"x": [[1, 2]]}, [[2, 4]]), ("pipeline", {"image": [[5, 7]]}, [[6]])],
+)
+def test_handlers_that_call_models_are_answered(client, model, given, expected):
+    inputs = {name: np.array(value, np.float32) for name, value in given.items()}
+    assert client.infer(model, inputs)["y"].tolist() == expected
+
+
+def test_the_page_on_sequences_shows_its_example():
+    [shown] = python_of("sequences.md")
+    example = (ROOT / "examples/sequences/smoother/handler.py").read_text()
+    lines = [line for line in shown.splitlines() if line.strip() != "..."]
+    signature = "    def inference(self, value, sequences):"
+    assert signature in lines
+    for line in lines:
+        assert line == signature or f"{line}\n" in example, line
