@@ -1,13 +1,16 @@
 """Stops, reloads of the server and of a model while calls come: what was run is answered, and nothing else fails."""
 
+import queue
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
+from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.wait_until import wait_until
@@ -45,20 +48,24 @@ class Callers:
     Args:
         address: The server's.
         cert: The server's certificate, or None without TLS.
+        streams: Whether each sends its requests over a ModelStreamInfer, one after the other. A stream that the server
+            ends is opened anew, and the request that it did not answer is sent again.
 
     Attributes:
         answered: How many calls were answered.
         refused: The errors of the others.
     """
 
-    def __init__(self, address: str, cert: Path | None) -> None:
+    def __init__(self, address: str, cert: Path | None, *, streams: bool = False) -> None:
         self.answered = 0
         self.refused: list[grpc.RpcError] = []
         self._trusted = cert and grpc.ssl_channel_credentials(cert.read_bytes())
         self._address = address
+        self._streams = streams
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._work) for _ in range(4)]
+        work = self._stream if streams else self._work
+        self._threads = [threading.Thread(target=work) for _ in range(4)]
 
     def __enter__(self):
         for thread in self._threads:
@@ -92,10 +99,38 @@ class Callers:
                 with self._lock:
                     self.answered += 1
 
+    def _stream(self) -> None:
+        request, response = methods(INFERENCE)["ModelStreamInfer"]
+        with self.channel() as channel:
+            stub = channel.stream_stream(
+                f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
+            )
+            while not self._done.is_set():
+                asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+                answers = stub(iter(asked.get, None), timeout=100)
+                try:
+                    while not self._done.is_set():
+                        asked.put(CALL)
+                        answer = next(answers)
+                        assert not answer.error_message
+                        with self._lock:
+                            self.answered += 1
+                    asked.put(None)
+                    assert list(answers) == []
+                except StopIteration:
+                    pass  # the server ended the stream
+                except grpc.RpcError as error:
+                    with self._lock:
+                        self.refused.append(error)
+                    if "refused" in (error.details() or ""):  # nobody listens any more
+                        return
+                finally:
+                    asked.put(None)
+
     def answer(self, more: int) -> None:
         """Wait for so many answers more."""
         wanted = self.answered + more
-        wait_until(lambda: self.answered >= wanted or self.refused)
+        wait_until(lambda: self.answered >= wanted or (self.refused and not self._streams))
 
 
 @pytest.fixture(params=["plain", "tls"])
@@ -147,4 +182,20 @@ def test_loads_of_a_model_lose_no_call(served):
             call(channel, "RepositoryModelLoad", model_name="counted")
         callers.answer(40)
     assert not callers.refused
+    assert callers.answered == ran.stat().st_size
+
+
+def test_streams_lose_nothing_at_reloads_and_a_stop(served):
+    """A stream ends at either, with every request answered that was run."""
+    server, cert, ran = served
+    with Callers(server.grpc, cert, streams=True) as callers:
+        callers.answer(40)
+        before = server.log.count("models loaded")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: server.log.count("models loaded") > before)
+        callers.answer(40)
+        server.process.send_signal(signal.SIGTERM)
+        callers.join()
+        assert server.process.wait(60) == 0
+    assert {error.code() for error in callers.refused} == {grpc.StatusCode.UNAVAILABLE}
     assert callers.answered == ran.stat().st_size
