@@ -19,6 +19,7 @@ from ksrv.testing import Server
 from tests.integration.grpc.test_stream import stream
 from tests.support.models import VECTOR, write_model
 from tests.support.native.gunicorn_server import infer_head
+from tests.support.sequences import SHAPES, SUMS, Refused, over_grpc, over_rest
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import connect
 from tests.support.wire.http_reader import open_connection, read_message
@@ -280,6 +281,26 @@ def test_torchserve_handlers(tmp_path, executor):
             answer = infer(text)
             assert (answer.status_code, kind in answer.json()["error"]) == (500, True)
             assert infer("good").json()["outputs"][0]["data"] == [process]  # it was not replaced
+
+
+ENDS = """
+            if value <= -5:
+                raise {-5: SystemExit, -6: KeyboardInterrupt, -7: GeneratorExit}[int(value)]("odd input")
+"""
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize("ask", [over_rest, over_grpc])
+def test_a_sequence_keeps_its_state(tmp_path, executor, ask):
+    handler = SUMS.replace("            if value == -4:", ENDS + "            if value == -4:")
+    settings = f"{SHAPES}executor: {executor}\nwarmup: false\nsequences: {{}}\n"
+    write_model(tmp_path, "sums", handler, settings)
+    with Server(tmp_path) as server:
+        for value, kind in ((-5, "SystemExit"), (-6, "KeyboardInterrupt"), (-7, "GeneratorExit")):
+            ask(server, "sums", 2, sequence_id=kind, sequence_start=True)
+            with pytest.raises(Refused, match=kind):
+                ask(server, "sums", value, sequence_id=kind)
+            assert ask(server, "sums", 3, sequence_id=kind, sequence_end=True)[0] == 5
 
 
 AT_IMPORT = "class Panic(BaseException):\n    pass\nraise Panic('at the import')\n"

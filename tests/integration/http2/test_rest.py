@@ -81,19 +81,19 @@ def models(tmp_path_factory):
     return write_all(root)
 
 
-@pytest.fixture(scope="module", params=["cleartext", "TLS", "token"])
+@pytest.fixture(scope="module", params=["cleartext", "TLS", "token", "TLS and token"])
 def served(models, request, tmp_path_factory):
     """A server, what its certificate is known by, and the fields that its callers send."""
     folder = tmp_path_factory.mktemp("certificate")
     settings, fields, verify = {}, {}, False
-    if request.param == "TLS":
+    if "TLS" in request.param:
         key, cert = self_signed(folder)
         settings = {"tls_cert": str(cert), "tls_key": str(key)}
         verify = ssl.create_default_context(cafile=cert)
-    elif request.param == "token":
+    if "token" in request.param:
         (folder / "token").write_text("sesame\n")
         (folder / "token").chmod(0o600)
-        settings = {"token_file": str(folder / "token")}
+        settings["token_file"] = str(folder / "token")
         fields = {"Authorization": "Bearer sesame"}
     with Server(models, **settings) as server:
         yield server, verify, fields
@@ -145,10 +145,10 @@ def test_bodies_and_answers_of_megabytes_come_whole(clients):
 
 
 def test_who_shows_no_token_is_refused(served):
-    server, _, fields = served
+    server, verify, fields = served
     if not fields:
         pytest.skip("everybody may call")
-    with Http2Client(server.http) as client:
+    with Http2Client(server.http, verify or None) as client:
         for method, path, body in (
             ("GET", "/v2/models/double", None),
             ("POST", INFER, BODY),
