@@ -59,6 +59,15 @@ def test_the_sources_of_the_wheel_are_copied():
     assert needed | {"ksrv", "setup.py", "pyproject.toml"} <= copied
 
 
+def test_the_image_has_the_libraries_that_ksrv_loads():
+    """The base has those of Python's ssl module."""
+    sources = "".join(path.read_text() for path in (ROOT / "ksrv").rglob("*.py"))
+    named = set(re.findall(r"Debian: apt-get install (\S+?)\)", sources)) - {"libssl3"}
+    assert "libnghttp2-14" in named
+    *_, installed = [step for step in steps("RUN") if "apt-get install" in step]
+    assert named <= set(installed.split())
+
+
 def test_it_runs_as_somebody_and_needs_hashes():
     assert steps("USER") == ["1000:1000"]
     installs = re.findall(r"pip install ([^&\n]*)", TEXT)

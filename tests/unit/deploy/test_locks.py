@@ -32,21 +32,32 @@ def extra(*wanted):
     return {name for key in wanted for name in names(optional[key])}
 
 
+def constraints():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {
+        plain(key): version for key, version in (one.split("==") for one in lines if "==" in one)
+    }
+
+
 @pytest.mark.parametrize("name", ["build", "runtime", "ci"])
 def test_a_lock_has_the_versions_of_the_constraints(name):
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = dict(line.split("==") for line in lines if "==" in line)
-    constraints = {plain(key): version for key, version in pinned.items()}
+    pinned = constraints()
     for package, (version, hashes) in lock(name).items():
         assert hashes > 0
-        assert version == constraints.get(package, version), f"{package}: run make locks"
+        assert version == pinned.get(package, version), f"{package}: run make locks"
+
+
+def test_every_requirement_of_ksrv_has_a_version_in_the_constraints():
+    wanted = names(PROJECT["project"]["dependencies"]) | names(PROJECT["build-system"]["requires"])
+    wanted |= extra(*PROJECT["project"]["optional-dependencies"])
+    assert wanted - constraints().keys() == set()
 
 
 @pytest.mark.parametrize(
     ("name", "needed"),
     [
         ("build", names(PROJECT["build-system"]["requires"])),
-        ("runtime", names(PROJECT["project"]["dependencies"]) | extra("onnx")),
+        ("runtime", names(PROJECT["project"]["dependencies"]) | extra("onnx", "otel")),
         (
             "ci",
             names(PROJECT["project"]["dependencies"]) | extra("onnx", "rich", "test") - {"torch"},
