@@ -1,6 +1,7 @@
 """The server of one replica: `ksrv serve` as a child process on free ports of its node."""
 
 import collections
+import http.client
 import json
 import os
 import re
@@ -11,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +23,9 @@ _ADDRESS = re.compile(r"(HTTP|gRPC)  (?:https?://)?(\S.*)")
 _LOADED = re.compile(r"model +version +handler")
 _ON_HTTP = "on the HTTP address"
 _POLL_SECONDS = 0.05
+_ANSWER_SECONDS = 5.0
+_NO_PROXY = urllib.request.ProxyHandler({})  # HTTP_PROXY is for the way out of the cluster
+_DIRECT = urllib.request.build_opener(_NO_PROXY)
 _KEPT_LINES = 30
 SETTLE_SECONDS = 10.0
 """How long a server may be unready after it has printed its models, of which it has then loaded all."""
@@ -53,7 +56,8 @@ class ServerProcess:
         self._status: int | None = None
         self._stopping = False
         self._loaded = False
-        self._tls: tuple[int, ssl.SSLContext] | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._tls_read: tuple[int, int] | None = None
         self._announced: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="ksrv server", daemon=True)
 
@@ -83,26 +87,45 @@ class ServerProcess:
         return bool(self._settings.get("tls_client_ca"))
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return what trusts the server's own certificate, whatever name it is for; None without TLS."""
+        """Return what trusts the server's own certificate, whatever name it is for; None without TLS.
+
+        Certificates that the file held before stay trusted: the server has the old one until it reloads,
+        and its replica must not count as dead meanwhile.
+
+        Raises:
+            OSError: The certificate cannot be read, and never could.
+        """
         certificate = self._settings.get("tls_cert")
         if certificate is None:
             return None
-        written = os.stat(certificate).st_mtime_ns
-        if self._tls is None or self._tls[0] != written:
-            context = ssl.create_default_context(cafile=certificate)
+        context = self._tls
+        if context is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the file need not hold the root
-            self._tls = (written, context)
-        return self._tls[1]
+        try:
+            found = os.stat(certificate)
+            if (read := (found.st_ino, found.st_mtime_ns)) != self._tls_read:
+                context.load_verify_locations(cafile=certificate)
+                self._tls, self._tls_read = context, read
+        except OSError:  # ssl.SSLError is one; the file is being replaced
+            if self._tls is None:
+                raise
+        return context
 
     def authorization(self) -> dict[str, str]:
-        """Return the header with which this process reads the server's metrics."""
+        """Return the header with which this process reads the server's metrics.
+
+        Raises:
+            OSError: The token file cannot be read.
+        """
         file = self._settings.get("token_file")
         if file is None:
             return {}
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-        token = next(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-        return {"Authorization": f"Bearer {token}"}
+        tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        # The server refuses a file without a token, and goes on with those that it has.
+        return {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
 
     # ---- the process ----------------------------------------------------------------------------
 
@@ -120,8 +143,7 @@ class ServerProcess:
         with self._changed:
             self._changed.wait_for(lambda: self._listens or self._status is not None, timeout)
         while not self.ready():
-            if self._status is not None:
-                raise ServerEnded(f"the server ended with status {self._status}:\n{self._tail()}")
+            self._check_process()
             if self._loaded:
                 deadline = min(deadline, time.monotonic() + SETTLE_SECONDS)
             if time.monotonic() > deadline:
@@ -189,24 +211,34 @@ class ServerProcess:
         if not self.http or self.needs_client_certificate:
             return self._loaded
         try:
-            self.get("/v2/health/ready")
-        except (OSError, urllib.error.URLError):
+            self._get("/v2/health/ready", {})
+        except OSError:
             return False
         return True
 
-    def get(self, path: str, timeout: float = 5.0) -> bytes:
-        """Return the body of a GET of the server's.
+    def get(self, path: str) -> bytes:
+        """Return the body of a GET of the server's, with the server's own token.
 
         Args:
             path: The path, such as "/metrics".
-            timeout: Seconds that it may take.
 
         Raises:
             OSError: The server does not answer, or not with a 2xx.
         """
-        request = urllib.request.Request(self.url + path, headers=self.authorization())
-        with urllib.request.urlopen(request, timeout=timeout, context=self.tls_context()) as answer:
-            return bytes(answer.read())
+        return self._get(path, self.authorization())
+
+    def _get(self, path: str, headers: Mapping[str, str]) -> bytes:
+        request = urllib.request.Request(self.url + path, headers=dict(headers))
+        opened = _DIRECT.open if self._settings.get("tls_cert") is None else self._open_tls
+        try:
+            with opened(request, timeout=_ANSWER_SECONDS) as answer:
+                return bytes(answer.read())
+        except http.client.HTTPException as error:  # its end in the middle of an answer
+            raise OSError(f"the server's answer to {path} is broken: {error!r}") from error
+
+    def _open_tls(self, request: urllib.request.Request, timeout: float) -> Any:
+        tls = urllib.request.HTTPSHandler(context=self.tls_context())
+        return urllib.request.build_opener(_NO_PROXY, tls).open(request, timeout=timeout)
 
     def check(self) -> None:
         """Return while the process runs and answers.
@@ -215,10 +247,17 @@ class ServerProcess:
             ServerEnded: It ended.
             OSError: It does not answer.
         """
-        if self._status is not None:
-            raise ServerEnded(f"the server ended with status {self._status}:\n{self._tail()}")
+        self._check_process()
         if self.http and not self.needs_client_certificate:
-            self.get("/v2/health/live")
+            self._get("/v2/health/live", {})  # needs no token, whose file may be replaced just now
+
+    def _check_process(self) -> None:
+        """Raise ServerEnded when the process has ended, though its children may hold its output open."""
+        status = self._status
+        if status is None and self._process is not None:
+            status = self._process.poll()
+        if status is not None:
+            raise ServerEnded(f"the server ended with status {status}:\n{self._tail()}")
 
     def reload(self) -> None:
         """Have the server read models, tokens and certificates anew, as on SIGHUP; no request fails."""

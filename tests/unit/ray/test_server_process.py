@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +75,59 @@ def test_the_metrics_of_a_server_with_a_token(start, models, tmp_path):
     tokens.write_text("# a comment\n\nthe-token\n")
     server = start(models, token_file=str(tokens))
     assert b"ksrv_pending_requests" in server.get("/metrics")
+    for text in ("", "# no token yet\n"):  # while the file is replaced
+        tokens.write_text(text)
+        server.check()
+        with pytest.raises(OSError, match="401"):
+            server.get("/metrics")
+    tokens.unlink()
+    server.check()
+    with pytest.raises(OSError):
+        server.get("/metrics")
+
+
+def test_the_proxy_of_the_environment_is_not_asked(start, models, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    start(models).check()
+
+
+def test_a_port_that_is_taken(models):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name in ("http", "grpc"):
+            server = ServerProcess(models, LOCAL | {name: f"127.0.0.1:{port}"})
+            with pytest.raises(ServerEnded, match=rf"status [1-9](.|\n)*{port}"):
+                server.start(60)
+
+
+HOLDS_OUTPUT = """
+import subprocess
+
+from ksrv import BaseHandler
+
+
+class HoldsOutput(BaseHandler):
+    def initialize(self, context):
+        self.child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        print("child", self.child.pid, flush=True)
+
+    def inference(self, x):
+        return {"y": x}
+"""
+
+
+def test_a_death_is_seen_though_another_process_holds_the_output(tmp_path, start, capfd):
+    write_model(tmp_path / "models", "echo", HOLDS_OUTPUT, VECTOR)
+    server = start([str(tmp_path / "models")])
+    child = int(re.search(r"child (\d+)", capfd.readouterr().err)[1])
+    try:
+        os.killpg(server.pid, signal.SIGKILL)
+        wait_until(lambda: not alive(server.pid))
+        with pytest.raises(ServerEnded, match="status -9"):
+            server.check()
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("for_clients", [False, True])
@@ -88,10 +144,28 @@ def test_a_server_with_tls(start, models, tmp_path, for_clients):
         with pytest.raises(OSError):
             server.get("/v2/health/live")
         return
-    assert server.tls_context() is server.tls_context()
+    before = peer_certificate(server)
     self_signed(tmp_path / "certificates")  # renewed; not read yet by the server
-    with pytest.raises(OSError):
-        server.get("/v2/health/live")
+    server.check()
+    certificate.rename(tmp_path / "elsewhere")
+    server.check()
+    (tmp_path / "elsewhere").rename(certificate)
+    server.reload()
+    wait_until(lambda: peer_certificate(server) != before)
+    server.check()
+    certificate.write_text("no certificate")
+    server.check()
+
+
+def peer_certificate(server):
+    host, _, port = server.http.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)))
+
+
+def test_a_certificate_that_cannot_be_read(tmp_path):
+    for path in (tmp_path / "missing", Path(__file__)):
+        with pytest.raises(OSError):
+            ServerProcess([], {"tls_cert": str(path)}).tls_context()
 
 
 def test_models_that_cannot_be_found(tmp_path):
