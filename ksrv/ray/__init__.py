@@ -16,9 +16,9 @@ A request can come in two ways:
 
 - **Direct ingress.** Clients, or a load balancer, connect to the replicas' own ports. No Python of Ray's
   runs for a request, so it costs what it costs without Ray. `addresses` lists the ports.
-- **Ray's ingress.** The deployment is the application's ingress, so Ray's HTTP proxy, or its HAProxy
-  (`RAY_SERVE_ENABLE_HA_PROXY=1`), chooses a replica, which forwards the request to its child. Convenient,
-  behind one address, and several times dearer.
+- **Ray's ingress.** The deployment is the application's ingress, so Ray's HTTP and gRPC proxies, or its
+  HAProxy (`RAY_SERVE_ENABLE_HA_PROXY=1`), choose a replica, which forwards the request to its child.
+  Convenient, behind one address, and many times dearer.
 
 The addresses are kept by a small deployment of the same application. Each replica renews its address every
 second and withdraws it before it drains, and an address that is not renewed is forgotten: a killed node is
@@ -35,15 +35,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ksrv.ray.address_list import Address, addresses
     from ksrv.ray.application import app, build
+    from ksrv.ray.grpc_forwarding import add_servicer
 
-__all__ = ["Address", "addresses", "app", "build"]
+_HOMES = {
+    "Address": "address_list",
+    "add_servicer": "grpc_forwarding",
+    "addresses": "address_list",
+    "app": "application",
+    "build": "application",
+}
 
-_HOME = {"app": "ksrv.ray.application", "build": "ksrv.ray.application"}
+__all__ = ["Address", "add_servicer", "addresses", "app", "build"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'ksrv.ray' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME.get(name, "ksrv.ray.address_list")), name)
+    return getattr(import_module(f"ksrv.ray.{_HOMES[name]}"), name)

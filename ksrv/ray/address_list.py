@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ksrv.ray.installation import ray_serve
+
 DEPLOYMENT = "ksrv-addresses"
 DEFAULT_APPLICATION = "default"
 RENEW_SECONDS = 1.0
 FORGET_SECONDS = 3.0
 """A replica is off the list when it has not renewed its address for so long."""
+WITHDRAWN_SECONDS = 60.0
+"""How long a withdrawn address is refused: longer than a late renewal can be on its way."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,14 @@ class Address:
         node: Ray's id of its node.
         http: HTTP address as HOST:PORT, "" where HTTP is off.
         grpc: gRPC address as HOST:PORT, "" where gRPC is off.
+        tls: Whether both want TLS.
     """
 
     replica: str
     node: str
     http: str
     grpc: str
+    tls: bool = False
 
 
 class AddressList:
@@ -38,10 +44,10 @@ class AddressList:
 
     def __init__(self) -> None:
         self._renewed: dict[str, tuple[float, Address]] = {}
-        self._withdrawn: set[str] = set()
+        self._withdrawn: dict[str, float] = {}
 
     def renew(self, address: Address) -> None:
-        """Put an address onto the list, or keep it there; one that was withdrawn stays away.
+        """Put an address onto the list, or keep it there; an address that was withdrawn stays away.
 
         Args:
             address: The address.
@@ -55,7 +61,11 @@ class AddressList:
         Args:
             replica: Ray's id of it, which no other replica ever gets.
         """
-        self._withdrawn.add(replica)
+        now = time.monotonic()
+        self._withdrawn = {
+            gone: when for gone, when in self._withdrawn.items() if when >= now - WITHDRAWN_SECONDS
+        }
+        self._withdrawn[replica] = now
         self._renewed.pop(replica, None)
 
     def current(self) -> list[Address]:
@@ -80,10 +90,9 @@ def addresses(app: str = DEFAULT_APPLICATION, *, timeout: float = 30.0) -> list[
     Raises:
         TimeoutError: There was no answer.
         ray.serve.exceptions.RayServeException: Ray Serve runs no such application of ksrv's.
+        ModuleNotFoundError: Ray is not installed (extra `ray`).
     """
-    from ray import serve
-
-    handle = serve.get_deployment_handle(DEPLOYMENT, app_name=app)
+    handle = ray_serve().get_deployment_handle(DEPLOYMENT, app_name=app)
     found: list[Address] = handle.current.remote().result(timeout_s=timeout)
     return found
 
@@ -94,8 +103,7 @@ def deployment(actor: Mapping[str, Any]) -> Any:
     Args:
         actor: Ray's options for its actor, beside those chosen here.
     """
-    from ray import serve
-
+    serve = ray_serve()
     # The head node's death ends the cluster, so the list is nowhere safer; it needs no CPU to speak of.
     place = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}}
     return serve.deployment(

@@ -6,6 +6,7 @@ from typing import Any
 
 from ksrv.ray.address_list import deployment as address_list
 from ksrv.ray.autoscaling import policy
+from ksrv.ray.installation import ray_serve
 from ksrv.ray.replica import Replica
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.settings_sources import Resolved, resolve
@@ -13,6 +14,9 @@ from ksrv.server.settings_sources import Resolved, resolve
 DEPLOYMENT = "ksrv"
 STOP_SECONDS = 10.0
 """What the end of a replica may take beside its server's drain delay and stop timeout."""
+RAY_DRAIN_SECONDS = 35.0
+"""What Ray may wait before it tells a replica to end: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S,
+with its HAProxy, and some seconds. It counts for the time after which Ray kills the replica."""
 START_TIMEOUT = 600.0
 
 
@@ -93,8 +97,7 @@ def app(
         SettingsError: A setting is unknown or cannot have its value.
         ModuleNotFoundError: Ray is not installed (extra `ray`).
     """
-    from ray import serve
-
+    serve = ray_serve()
     paths = [models] if isinstance(models, str | Path) else list(models)
     resolved = resolve(_flat(settings or {}), environment={})
     server = resolved.settings
@@ -108,7 +111,7 @@ def app(
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 30.0,
         "graceful_shutdown_wait_loop_s": 0.5,
-        "graceful_shutdown_timeout_s": stop_seconds + STOP_SECONDS / 2,
+        "graceful_shutdown_timeout_s": stop_seconds + STOP_SECONDS / 2 + RAY_DRAIN_SECONDS,
         "ray_actor_options": {"num_cpus": 1, **(actor or {})},
     }
     if autoscaling is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ksrv.ray.address_list import Address, addresses
 from ksrv.ray.application import app, given_settings
+from ksrv.ray.installation import ray_serve
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import Resolved
 
@@ -51,25 +52,24 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
         ConnectionError: There is no cluster at the address.
     """
     try:
-        import ray
-        from ray import serve as ray_serve
+        ray_deployments = ray_serve()
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"--ray needs Ray Serve ({error}); install it with: pip install 'ksrv[ray]'"
-        ) from error
+        raise SettingsError(str(error)) from error
+    import ray
+
     models = [str(Path(path).absolute()) for path in resolved.settings.models]
     application = app(models, settings=given_settings(resolved), **replica_options(replicas))
     ray.init(address=address, namespace="ksrv")
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        ray_serve.run(application, name=name)
+        ray_deployments.run(application, name=name)
         for now in _changes(name):
             _print(now)
     except _Stopped:
         print(f"the application {name} is deleted", flush=True)
     finally:
-        ray_serve.delete(name)
+        ray_deployments.delete(name)
         ray.shutdown()
 
 

@@ -23,6 +23,8 @@ _HOP_BY_HOP = frozenset(
     }
 )
 """Fields that are about one connection, and are not for the next one."""
+_UNASKED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Fields that aiohttp adds where the client sent none; an answer might be compressed for it then."""
 
 
 class Forwarder:
@@ -42,10 +44,12 @@ class Forwarder:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
         return ClientSession(
-            # The server bounds its connections and queues itself.
-            connector=TCPConnector(limit=0),
+            # The server bounds its connections and queues itself. A connection for each request, because
+            # a body that streams cannot be sent again where a kept connection turns out to be closed.
+            connector=TCPConnector(limit=0, force_close=True),
             timeout=ClientTimeout(total=None, sock_connect=10),
             auto_decompress=False,
+            skip_auto_headers=_UNASKED,
             cookie_jar=DummyCookieJar(),
         )
 
@@ -113,10 +117,12 @@ class Forwarder:
             raise OSError(f"the replica's server does not answer: {error}") from error
 
     def _headers(self, request: Any) -> list[tuple[str, str]]:
+        named = request.headers.get("connection", "").lower().split(",")
+        dropped = _HOP_BY_HOP | {name.strip() for name in named}
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in request.headers.raw
-            if name.decode("latin-1").lower() not in _HOP_BY_HOP
+            if name.decode("latin-1").lower() not in dropped
         ]
         # Without it a caller from elsewhere would have the rights of callers on this machine.
         client = request.client.host if request.client else "unknown"

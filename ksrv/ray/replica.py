@@ -10,10 +10,13 @@ from typing import Any
 from ksrv.ray.address_list import RENEW_SECONDS, Address
 from ksrv.ray.autoscaling import LOAD, LoadMeter
 from ksrv.ray.forwarding import Forwarder, route_of
-from ksrv.ray.server_process import ServerProcess
+from ksrv.ray.grpc_forwarding import GrpcForwarder, with_grpc_calls
+from ksrv.ray.server_process import ServerEnded, ServerProcess
 
 ADDRESSES_ROUTE = "/-/addresses"
 """Where Ray's ingress lists the replicas' own addresses, below the application's route prefix."""
+TARGETS_ROUTE = "/-/prometheus-targets"
+"""Where it lists them for Prometheus' service discovery over HTTP (http_sd_configs)."""
 
 log = logging.getLogger("ray.serve")
 
@@ -31,6 +34,27 @@ def reachable(address: str, host: str) -> str:
     return address
 
 
+def prometheus_targets(replicas: Sequence[Address]) -> list[dict[str, Any]]:
+    """Return the metrics pages of replicas as Prometheus' service discovery over HTTP wants them.
+
+    Args:
+        replicas: The replicas' addresses; those without HTTP have no metrics page.
+    """
+    return [
+        {
+            "targets": [one.http],
+            "labels": {
+                "__scheme__": "https" if one.tls else "http",
+                "replica": one.replica,
+                "node": one.node,
+            },
+        }
+        for one in replicas
+        if one.http
+    ]
+
+
+@with_grpc_calls
 class Replica:
     """The deployment's class; its methods' names are Ray Serve's.
 
@@ -59,14 +83,19 @@ class Replica:
         self._stop_seconds = stop_seconds
         self._address_list = address_list
         self._server = ServerProcess(models, {"http": listen, "grpc": listen, **settings})
-        self._server.start(start_timeout)
+        try:
+            self._server.start(start_timeout)
+        except ServerEnded as error:
+            raise ServerEnded(f"on the node {host}: {error}") from error
         self._forwarder = Forwarder(self._server)
+        self.grpc_forwarder = GrpcForwarder(self._server)
         self._meter = LoadMeter()
         self._address = Address(
             serve.get_replica_context().replica_id.unique_id,
             ray.get_runtime_context().get_node_id(),
             reachable(self._server.http, host),
             reachable(self._server.grpc, host),
+            tls=settings.get("tls_cert") is not None,
         )
         self._leaving = threading.Event()
         self._configured = False
@@ -92,16 +121,19 @@ class Replica:
         self._server.stop(self._stop_seconds)
 
     async def __call__(self, request: Any) -> Any:
-        """Answer a request of Ray's ingress."""
+        """Answer a request of Ray's HTTP ingress."""
         from starlette.responses import JSONResponse
 
-        if request.method == "GET" and route_of(request) == ADDRESSES_ROUTE:
-            refused = await self._forwarder.refusal(request)
-            if refused is not None:
-                return refused
-            found = await self._address_list.current.remote()
-            return JSONResponse({"replicas": [asdict(address) for address in found]})
-        return await self._forwarder.forward(request)
+        route = route_of(request)
+        if request.method != "GET" or route not in (ADDRESSES_ROUTE, TARGETS_ROUTE):
+            return await self._forwarder.forward(request)
+        refused = await self._forwarder.refusal(request)
+        if refused is not None:
+            return refused
+        found = await self._address_list.current.remote()
+        if route == TARGETS_ROUTE:
+            return JSONResponse(prometheus_targets(found))
+        return JSONResponse({"replicas": [asdict(address) for address in found]})
 
     async def check_health(self) -> None:
         """Tell Ray Serve that the server lives; it replaces the replica of one that does not.

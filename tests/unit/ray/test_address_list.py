@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from ksrv.ray import address_list
-from ksrv.ray.address_list import FORGET_SECONDS, Address, AddressList
-from ksrv.ray.replica import reachable
+from ksrv.ray.address_list import FORGET_SECONDS, WITHDRAWN_SECONDS, Address, AddressList
+from ksrv.ray.replica import prometheus_targets, reachable
 
 
 @pytest.fixture
@@ -54,3 +54,31 @@ def test_a_withdrawn_address_does_not_return(clock):
 )
 def test_a_wildcard_is_called_by_the_nodes_address(address, host, expected):
     assert reachable(address, host) == expected
+
+
+def test_withdrawn_addresses_do_not_pile_up(clock):
+    listed = AddressList()
+    for number in range(1000):
+        listed.withdraw(f"replica {number}")
+        clock.time += WITHDRAWN_SECONDS / 10
+    assert len(listed._withdrawn) <= 12
+    listed.renew(address("replica 999"))
+    assert listed.current() == []
+
+
+def test_targets_for_prometheus():
+    plain, grpc_only, tls = (
+        Address("a", "n", "10.0.0.1:8080", ""),
+        Address("b", "n", "", "10.0.0.1:9000"),
+        Address("c", "m", "[fd00::1]:8443", "", tls=True),
+    )
+    assert prometheus_targets([plain, grpc_only, tls]) == [
+        {
+            "targets": ["10.0.0.1:8080"],
+            "labels": {"__scheme__": "http", "replica": "a", "node": "n"},
+        },
+        {
+            "targets": ["[fd00::1]:8443"],
+            "labels": {"__scheme__": "https", "replica": "c", "node": "m"},
+        },
+    ]

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+import ksrv.ray
 from ksrv.ray.application import app, given_settings
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
+from tests.support.paths import ROOT
 
 
 @pytest.fixture
@@ -39,6 +42,9 @@ def test_an_application():
     assert (models, settings) == (["models"], {"limits": {"body": 1 << 20}, "stop_timeout": 7.0})
     assert (stop, start) == (5 + 7 + 5, 600)
     assert deployment.name == "ksrv"
+    # The replica may take its time although Ray's HAProxy has held it open for half a minute before.
+    options = deployment._deployment_config
+    assert options.graceful_shutdown_timeout_s >= stop + 30
     assert deployment.num_replicas == 1
     assert deployment.ray_actor_options["num_cpus"] == 1
 
@@ -67,3 +73,25 @@ def test_settings_that_cannot_be(settings):
 def test_a_load_that_cannot_be_read(settings):
     with pytest.raises(SettingsError, match="autoscaling reads the load on /metrics"):
         app("models", settings=settings, autoscaling={"max_replicas": 3})
+
+
+def config(name):
+    path = {"example": "examples/ray/serve.yaml", "kuberay": "deploy/kuberay/rayservice.yaml"}[name]
+    document = next(yaml.safe_load_all((ROOT / path).read_text()))
+    return yaml.safe_load(document["spec"]["serveConfigV2"]) if name == "kuberay" else document
+
+
+@pytest.mark.usefixtures("with_ray")
+@pytest.mark.parametrize("name", ["example", "kuberay"])
+def test_config_files_are_valid_to_ray_and_to_ksrv(name):
+    from ray.serve.schema import ServeDeploySchema
+
+    document = config(name)
+    [application] = ServeDeploySchema.model_validate(document).applications
+    assert application.import_path == "ksrv.ray:build"
+    (models, *_), deployment = bound(ksrv.ray.build(application.args))
+    assert models == ["/models"]
+    assert application.deployments[0].name == deployment.name
+    document["applications"][0]["deployments"] = 1
+    with pytest.raises(ValueError, match="deployments"):
+        ServeDeploySchema.model_validate(document)

@@ -1,8 +1,11 @@
 """The flags of `ksrv serve --ray`, where no cluster is needed."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
+import ksrv.ray
 from ksrv.cli.main import main
 from ksrv.ray.command import replica_options
 from ksrv.server.settings import SettingsError
@@ -28,7 +31,18 @@ def test_numbers_that_are_none(text):
 
 
 def test_ray_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     ended = CliRunner().invoke(main, ["serve", "models", "--ray", "auto"])
     assert ended.exit_code == 1
     assert "pip install 'ksrv[ray]'" in ended.output
+
+
+def test_the_package_without_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for use in (lambda: ksrv.ray.app("models"), ksrv.ray.addresses):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'ksrv\[ray\]'") as caught:
+            use()
+        assert caught.value.name == "ray"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ksrv.ray.nothing  # noqa: B018
+    assert all(getattr(ksrv.ray, name) is not None for name in ksrv.ray.__all__)
