@@ -1,0 +1,97 @@
+"""The RayService for KubeRay: valid to Kubernetes' schemas, of one mind with ksrv, and valid to KubeRay's CRD.
+
+No published Python package has KubeRay's CRD. Where one is at hand, the whole document is checked against it:
+
+    KUBERAY_CRD=ray.io_rayservices.yaml pytest tests/unit/deploy/test_kuberay.py
+"""
+
+import os
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ksrv.server.settings_sources import resolve
+from tests.unit.deploy.packages import DEPLOY, need
+
+VERSIONS = ("1.32.0", "1.37.0")
+SERVICE, ADDRESSES = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text())
+CLUSTER = SERVICE["spec"]["rayClusterConfig"]
+[APPLICATION] = yaml.safe_load(SERVICE["spec"]["serveConfigV2"])["applications"]
+[WORKERS] = CLUSTER["workerGroupSpecs"]
+
+
+def ports(container):
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pods_and_service_are_valid(version):
+    need("kubernetes_validate")
+    import kubernetes_validate
+
+    for group in (CLUSTER["headGroupSpec"], WORKERS):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+        kubernetes_validate.validate(pod | group["template"], version, strict=True)
+    kubernetes_validate.validate(ADDRESSES, version, strict=True)
+
+
+def test_ports_volumes_and_numbers_agree():
+    arguments = APPLICATION["args"]
+    given = resolve(dict(arguments["settings"]), environment={}).settings
+    [worker] = WORKERS["template"]["spec"]["containers"]
+    assert given.http == f"0.0.0.0:{ports(worker)['http']}"
+    assert given.grpc == f"0.0.0.0:{ports(worker)['grpc']}"
+    assert {port["name"]: port["port"] for port in ADDRESSES["spec"]["ports"]} == ports(worker)
+    assert ADDRESSES["spec"]["selector"] == {
+        "ray.io/originated-from-cr-name": SERVICE["metadata"]["name"],
+        "ray.io/group": WORKERS["groupName"],
+    }
+    mounted = [volume["mountPath"] for volume in worker["volumeMounts"]]
+    assert arguments["models"] in mounted
+    assert str(Path(arguments["settings"]["token_file"]).parent) in mounted
+    # One replica on a pod, of which there are enough.
+    assert arguments["max_replicas_per_node"] == 1
+    assert arguments["autoscaling"]["max_replicas"] == WORKERS["maxReplicas"]
+    assert arguments["autoscaling"]["min_replicas"] == WORKERS["minReplicas"]
+    assert arguments["actor"]["num_cpus"] == int(worker["resources"]["limits"]["cpu"])
+    # What a replica may take to end is what its pod may take.
+    grace = WORKERS["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert given.drain_delay + given.stop_timeout < grace
+
+
+def crd_schema():
+    path = os.environ.get("KUBERAY_CRD")
+    if path is None:
+        pytest.skip("KUBERAY_CRD names no CRD")
+    crd = yaml.safe_load(Path(path).read_text())
+    [version] = [one for one in crd["spec"]["versions"] if one["name"] == "v1"]
+    return closed(version["schema"]["openAPIV3Schema"])
+
+
+def closed(schema):
+    """Return the schema of a CRD as JSON Schema, in which unknown fields are errors as in kubectl's strict mode."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    made = {key: closed(value) for key, value in schema.items() if key != "properties"}
+    if "properties" in schema:
+        made["properties"] = {name: closed(one) for name, one in schema["properties"].items()}
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            made.setdefault("additionalProperties", False)
+    return made
+
+
+def test_the_whole_is_valid_to_kuberays_crd():
+    schema = crd_schema()
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(SERVICE, schema)
+    for way, value in (("serveConfigV3", ""), ("rayClusterConfig", {}), ("serveConfigV2", 1)):
+        wrong = deepcopy(SERVICE)
+        wrong["spec"][way] = value
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
