@@ -14,6 +14,7 @@ from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import Resolved
 
 LOOK_SECONDS = 2.0
+ANSWER_SECONDS = 10.0
 
 
 def replica_options(replicas: str) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
 
     Raises:
         SettingsError: A setting is unknown or cannot have its value, or Ray is not installed.
-        RuntimeError: Ray Serve could not deploy the application.
+        RuntimeError: Ray Serve could not deploy the application, or it was deleted by another client.
         ConnectionError: There is no cluster at the address.
     """
     try:
@@ -84,13 +85,24 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _changes(name: str) -> Iterator[list[Address]]:
-    """Yield the addresses whenever they have changed."""
+    """Yield the addresses whenever they have changed.
+
+    Raises:
+        RuntimeError: The application is no longer on the cluster.
+    """
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
+
     known: list[Address] = []
     while True:
         try:
-            now = addresses(name)
-        except TimeoutError:  # Ray starts the list anew
-            now = known
+            now = addresses(name, timeout=ANSWER_SECONDS)
+        except (TimeoutError, RayError, RayServeException) as error:
+            if name not in ray_serve().status().applications:
+                raise RuntimeError(
+                    f"the application '{name}' was deleted on the cluster; start the command again"
+                ) from error
+            now = known  # Ray starts the list anew
         if now != known:
             yield now
         known = now

@@ -1,5 +1,6 @@
 """`ksrv serve --ray ADDRESS` on a cluster that runs."""
 
+import contextlib
 import os
 import re
 import signal
@@ -18,17 +19,28 @@ pytestmark = pytest.mark.slow
 ADDRESS = re.compile(r"^HTTP  (\S+)  gRPC  (\S+)  node [0-9a-f]{8}$", re.MULTILINE)
 
 
-def test_a_command_that_serves_until_it_is_ended(cluster, models, tmp_path):
-    from ray import serve
-
-    command = [sys.executable, "-m", "ksrv", "serve", os.path.relpath(models)]
-    command += ["--ray", cluster.address, "--ray-replicas", "2", "--ray-app", "by command"]
-    command += ["--insecure", "--drain-delay", "0.5", "--limits-body", "2M"]
-    log = tmp_path / "log"
+@contextlib.contextmanager
+def running(cluster, models, log, replicas, *flags):
+    """Run the command until its replicas are listed in its log."""
+    command = [sys.executable, "-m", "ksrv", "serve", os.path.relpath(models), "--insecure"]
+    command += ["--ray", cluster.address, "--ray-replicas", replicas, "--ray-app", "by command"]
+    command += ["--drain-delay", "0.5", *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        wait_until(lambda: len(ADDRESS.findall(log.read_text())) >= 2, 180, log.read_text)
+        count = int(replicas)
+        wait_until(lambda: len(ADDRESS.findall(log.read_text())) >= count, 180, log.read_text)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+def test_a_command_that_serves_until_it_is_ended(cluster, models, tmp_path):
+    from ray import serve
+
+    log = tmp_path / "log"
+    with running(cluster, models, log, "2", "--limits-body", "2M") as process:
         found = {http for http, _ in ADDRESS.findall(log.read_text())}
         assert len(found) == 2
         for http in found:
@@ -38,10 +50,17 @@ def test_a_command_that_serves_until_it_is_ended(cluster, models, tmp_path):
             assert (refused.status_code, "2097152" in refused.text) == (413, True)
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0, log.read_text()
-    finally:
-        process.terminate()
-        process.wait(120)
     assert "by command" not in serve.status().applications
+
+
+def test_a_command_whose_application_another_client_deletes(cluster, models, tmp_path):
+    from ray import serve
+
+    log = tmp_path / "log"
+    with running(cluster, models, log, "1") as process:
+        serve.delete("by command")
+        assert process.wait(120) == 1
+    assert "the application 'by command' was deleted on the cluster" in log.read_text()
 
 
 def test_a_cluster_that_is_not_there(models):
