@@ -1,13 +1,15 @@
 """A client that spreads its requests over the replicas' own ports.
 
-    python examples/ray/client.py http://127.0.0.1:8000 double
+    KSRV_TOKEN=... python examples/ray/client.py http://127.0.0.1:8000 double
 
 It asks Ray's ingress where the replicas listen, takes each in turn, and asks again every few seconds and
-when a connection is refused, so that replicas may come, go and die.
+when a connection is refused, so that replicas may come, go and die. For replicas with TLS, SSL_CERT_FILE
+names the authority that has signed their certificates.
 """
 
 import itertools
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -17,10 +19,19 @@ from collections.abc import Iterator
 ASK_SECONDS = 5.0
 
 
+def call(url: str, body: bytes | None = None) -> bytes:
+    """Return the answer to a request with the caller's token."""
+    request = urllib.request.Request(url, body)
+    if token := os.environ.get("KSRV_TOKEN"):
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return bytes(answer.read())
+
+
 def replicas(ingress: str) -> list[str]:
     """Return the URLs of the replicas."""
-    with urllib.request.urlopen(f"{ingress}/-/addresses", timeout=10) as answer:
-        return [f"http://{one['http']}" for one in json.load(answer)["replicas"]]
+    found = json.loads(call(f"{ingress}/-/addresses"))["replicas"]
+    return [f"{'https' if one['tls'] else 'http'}://{one['http']}" for one in found]
 
 
 class Replicas:
@@ -49,9 +60,7 @@ class Replicas:
         """Return the answer to a request, which is sent again only while no connection comes about."""
         for attempt in range(attempts):
             try:
-                path = f"{self.next()}/v2/models/{model}/infer"
-                with urllib.request.urlopen(path, body, timeout=60) as answer:
-                    return bytes(answer.read())
+                return call(f"{self.next()}/v2/models/{model}/infer", body)
             except (urllib.error.URLError, StopIteration) as error:
                 refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
                 if not (refused or isinstance(error, StopIteration)):

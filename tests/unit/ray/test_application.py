@@ -91,7 +91,9 @@ def test_config_files_are_valid_to_ray_and_to_ksrv(name):
     assert application.import_path == "ksrv.ray:build"
     (models, *_), deployment = bound(ksrv.ray.build(application.args))
     assert models == ["/models"]
-    assert application.deployments[0].name == deployment.name
+    [options] = application.deployments
+    assert options.name == deployment.name
+    deployment.options(user_config=options.user_config)  # which must be JSON
     document["applications"][0]["deployments"] = 1
     with pytest.raises(ValueError, match="deployments"):
         ServeDeploySchema.model_validate(document)
