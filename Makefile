@@ -115,7 +115,7 @@ ALONE := unshare --map-root-user --net sh -c 'ip link set lo up && exec "$$@"' s
 $(RAY_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
-	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray]' \
+	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray,otel]' \
 		pytest pytest-benchmark pytest-timeout hypothesis requests 'tritonclient[grpc,http]'
 	@touch $@
 

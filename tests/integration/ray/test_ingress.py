@@ -7,6 +7,7 @@ import pytest
 import requests
 import tritonclient.grpc
 import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
 from tests.support.models import ECHO, VECTOR, write_model
 from tests.support.ray.ray_cluster import BODY, listed
@@ -46,6 +47,7 @@ def test_requests_to_a_replica_and_by_the_ingress(address, cluster):
     assert np.array_equal(infer(tritonclient.grpc, address.grpc), NUMBERS)
     by_ray = cluster.url.removeprefix("http://")
     assert np.array_equal(infer(tritonclient.http, by_ray), NUMBERS)
+    assert np.array_equal(infer(tritonclient.grpc, cluster.grpc), NUMBERS)
 
     direct, forwarded = (
         requests.post(f"{url}/v2/models/echo/infer", BODY, headers={"X-Request-ID": "mine"})
@@ -80,6 +82,11 @@ def test_forwarded_requests_keep_their_form(address, cluster):
 def test_a_forwarded_caller_is_no_caller_of_this_machine(address, cluster):
     unload = "/v2/repository/models/echo/unload"
     assert requests.post(cluster.url + unload).status_code == 403
+    with tritonclient.grpc.InferenceServerClient(cluster.grpc) as client:
+        with pytest.raises(InferenceServerException, match="PERMISSION_DENIED"):
+            client.unload_model("echo")
+        with pytest.raises(InferenceServerException, match=r"NOT_FOUND.*'nope'"):
+            client.get_model_metadata("nope")
     assert requests.get(f"{cluster.url}/v2/models/echo/ready").status_code == 200
 
 
@@ -136,5 +143,6 @@ def test_a_replica_that_cannot_start_says_why(cluster, tmp_path):
     with pytest.raises(RuntimeError):
         serve.run(app, name="broken", route_prefix="/broken")
     status = serve.status().applications["broken"]
+    assert "on the node 127.0.0.1: the server ended" in status.deployments["ksrv"].message
     assert "missing" in status.deployments["ksrv"].message
     serve.delete("broken")

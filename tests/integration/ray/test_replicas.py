@@ -6,7 +6,7 @@ import signal
 import pytest
 import requests
 
-from tests.support.ray.ray_cluster import BODY, listed, listening_on
+from tests.support.ray.ray_cluster import BODY, actor, deploy, listed, listening_on, parent
 from tests.support.ray.replica_load import ReplicaLoad
 from tests.support.wait_until import wait_until
 
@@ -90,21 +90,18 @@ def test_another_user_config_reads_the_models_in_place(run, models):
     assert (clients.lost, clients.errors) == ([], [])
 
 
-def deploy_file(models, user_config):
+def deploy_file(models, user_config, replicas=1):
     """Run what a Serve config file says, as `serve deploy` does, until the fixture `run` ends it."""
-    from ray.serve.context import _get_global_client
-    from ray.serve.schema import ServeDeploySchema
-
     arguments = {"models": str(models), "settings": {"insecure": True, "drain_delay": 2}}
+    ksrv = {"name": "ksrv", "user_config": user_config, "num_replicas": replicas}
     application = {
         "name": "default",
         "import_path": "ksrv.ray:build",
         "args": arguments,
-        "deployments": [{"name": "ksrv", "user_config": user_config}],
+        "deployments": [ksrv],
     }
-    deployed = ServeDeploySchema.model_validate({"applications": [application]})
-    _get_global_client().deploy_apps(deployed, _blocking=True)
-    return listed(1)
+    deploy({"applications": [application]})
+    return listed(replicas)
 
 
 def test_a_server_that_dies_is_replaced(run, models):
@@ -126,12 +123,15 @@ def test_the_queues_ask_for_replicas(run, models):
         "look_back_period_s": 2,
     }
     run(models, autoscaling=scaling)
-    with load(9) as clients:
+    with load(9) as many:
         listed(3)
-        clients.wait_for(200)
-    assert len(clients.answered) == 3
-    listed(1)
-    assert (clients.lost, clients.errors) == ([], [])
+        many.wait_for(200)
+    with load(1) as few:  # who calls on while two replicas leave
+        [last] = listed(1)
+        few.wait_for(50)
+    assert len(many.answered) == 3
+    assert (many.lost, many.errors, few.lost, few.errors) == ([], [], [], [])
+    assert last.http in few.answered
 
 
 def test_a_killed_node_loses_no_request_but_its_own(cluster, run, models):
@@ -142,13 +142,50 @@ def test_a_killed_node_loses_no_request_but_its_own(cluster, run, models):
     threads = 8
     with load(threads) as clients:
         clients.wait_for(100)
-        killed = cluster.kill_node()
+        with cluster.stopped_node():
+            # Each client soon has a request there, for nothing answers any more.
+            wait_until(lambda: len(clients.held_by(gone)) == threads)
+            held = clients.held_by(gone)
         clients.wait_for(200)
         cluster.add_node()
         after = listed(4)
         clients.wait_for(200)
     assert not gone & {one.http for one in after}
-    assert len(clients.lost) <= threads
-    assert {loss.address for loss in clients.lost} <= gone
-    assert all(loss.begun <= killed for loss in clients.lost)
+    assert {loss.sent for loss in clients.lost} == held
+    assert len(clients.lost) == threads
     assert clients.errors == []
+
+
+def test_a_killed_actor_loses_no_request(run, models):
+    write_handler(models, SLEEP)
+    before = run(models, 2)
+    with load() as clients:
+        clients.wait_for(100)
+        server = listening_on(int(before[0].http.rpartition(":")[2]))[0]
+        os.kill(parent(server), signal.SIGKILL)
+        wait_until(lambda: before[0] not in listed(2), 120)
+        clients.wait_for(100)
+    wait_until(lambda: not listening_on(int(before[0].http.rpartition(":")[2])))
+    assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_a_killed_list_of_addresses_is_made_anew(run, models):
+    before = run(models, 2)
+    with load() as clients:
+        clients.wait_for(100)
+        os.kill(actor("ServeReplica:default:ksrv-addresses"), signal.SIGKILL)
+        wait_until(lambda: listed(2) == before)
+        clients.wait_for(100)
+    assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_a_killed_controller_changes_nothing(run, models):
+    before = deploy_file(models, {}, 2)
+    with load() as clients:
+        clients.wait_for(100)
+        os.kill(actor("ServeController"), signal.SIGKILL)
+        clients.wait_for(200)
+        after = deploy_file(models, {}, 3)
+        clients.wait_for(100)
+    assert set(before) < set(after)
+    assert (clients.lost, clients.errors) == ([], [])

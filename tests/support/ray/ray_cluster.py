@@ -1,9 +1,10 @@
 """A cluster of Ray's with two nodes on this machine."""
 
+import contextlib
 import json
 import os
 import signal
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ NODE: dict[str, Any] = {
     "object_store_memory": 100 << 20,
 }
 PORT = 18472
+GRPC_PORT = 18473
+START_ATTEMPTS = 4
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 ).encode()
@@ -27,13 +30,20 @@ class TwoNodes:
         from ray import serve
         from ray.cluster_utils import Cluster
 
-        os.environ.update(RAY_raylet_start_wait_time_s="180")  # of a busy machine
+        # Ray starts workers at the niceness 15, with which they get next to nothing of a busy machine.
+        os.environ.update(RAY_raylet_start_wait_time_s="180", RAY_worker_niceness="0")
         self._cluster = Cluster(
             initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
         )
-        self.node = self._cluster.add_node(**NODE)
+        self.add_node()
         ray.init(address=self._cluster.address, log_to_driver=False)
-        serve.start(http_options={"host": "127.0.0.1", "port": PORT})
+        serve.start(
+            http_options={"host": "127.0.0.1", "port": PORT},
+            grpc_options={
+                "port": GRPC_PORT,
+                "grpc_servicer_functions": ["ksrv.ray:add_servicer"],
+            },
+        )
 
     @property
     def url(self) -> str:
@@ -41,24 +51,47 @@ class TwoNodes:
         return f"http://127.0.0.1:{PORT}"
 
     @property
+    def grpc(self) -> str:
+        """Ray's own gRPC ingress."""
+        return f"127.0.0.1:{GRPC_PORT}"
+
+    @property
     def address(self) -> str:
         """Where the cluster is joined."""
         return str(self._cluster.address)
 
     def add_node(self) -> None:
-        """Join another second node, where the last one was killed."""
-        self.node = self._cluster.add_node(**NODE)
+        """Join a second node, where there is none or the last one was killed.
 
-    def kill_node(self) -> float:
-        """End every process of the second node at once, as a power cut does; return when all were gone."""
-        raylet = self.node.all_processes["raylet"][0].process.pid
-        pids = [raylet, *descendants(raylet)]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(_lives, pids)))
-        when = time.monotonic()
-        self._cluster.remove_node(self.node, allow_graceful=False)
-        return when
+        A raylet that meets the death of the node before may end as it starts; another one is started then.
+        """
+        for attempt in range(START_ATTEMPTS):
+            try:
+                self.node = self._cluster.add_node(**NODE)
+            except Exception:
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    @property
+    def raylet(self) -> int:
+        """The process id of the second node's raylet, of which all its processes descend."""
+        return int(self.node.all_processes["raylet"][0].process.pid)
+
+    @contextlib.contextmanager
+    def stopped_node(self) -> Iterator[None]:
+        """Stop every process of the second node at once, and kill them at the end, as a power cut does."""
+        pids = [self.raylet, *descendants(self.raylet)]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(_lives, pids)))
+            self._cluster.remove_node(self.node, allow_graceful=False)
 
     def close(self) -> None:
         """End every process of the cluster's."""
@@ -78,6 +111,21 @@ def _lives(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+def parent(pid: int) -> int:
+    """Return the process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def actor(name: str) -> int:
+    """Return the process of the only actor of the cluster whose name, as Ray shows it, begins so."""
+    [found] = [
+        pid
+        for pid in descendants(os.getpid())
+        if Path(f"/proc/{pid}/cmdline").read_text().startswith(f"ray::{name}")
+    ]
+    return found
+
+
 def descendants(pid: int) -> list[int]:
     """Return the processes below one, their own children behind each."""
     found = []
@@ -87,12 +135,39 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def deploy(config: dict[str, Any]) -> None:
+    """Run the applications of a Serve config file, as `serve deploy` does, until they run.
+
+    When Ray's controller starts anew it applies the last such file again, so a test that kills it has
+    to deploy this way.
+    """
+    from ray import serve
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    deployed = ServeDeploySchema.model_validate(config)
+    _get_global_client().deploy_apps(deployed)
+    names = [application.name for application in deployed.applications]
+
+    def run() -> bool:
+        found = serve.status().applications
+        return all(name in found and found[name].status == "RUNNING" for name in names)
+
+    wait_until(run, 180, lambda: str(serve.status()))
+
+
 def listed(count: int) -> list[Any]:
     """Wait until so many replicas are listed, and return their addresses."""
     import ksrv.ray
 
-    wait_until(lambda: len(ksrv.ray.addresses()) == count, 120)
-    return ksrv.ray.addresses()
+    found: list[Any] = []
+
+    def so_many() -> bool:
+        found[:] = ksrv.ray.addresses()
+        return len(found) == count
+
+    wait_until(so_many, 120, lambda: str(found))
+    return found
 
 
 def listening_on(port: int) -> list[int]:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -15,16 +15,23 @@ STALE = (ConnectionRefusedError, ConnectionAbortedError)
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A request that was sent and not answered with 200.
+class Sent:
+    """A request that a replica was sent.
 
     Attributes:
-        address: The replica that had it.
+        address: The replica.
         begun: When it was sent, by `time.monotonic`.
     """
 
     address: str
     begun: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A request that was sent and not answered with 200."""
+
+    sent: Sent
     why: str
 
 
@@ -58,6 +65,7 @@ class ReplicaLoad:
         self.answered: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.lost: list[Loss] = []
+        self._held: dict[int, Sent] = {}
         self.errors: list[BaseException] = []
 
     def __enter__(self) -> Self:
@@ -79,6 +87,14 @@ class ReplicaLoad:
     def total(self) -> int:
         """How many requests were answered so far."""
         return sum(self.answered.values())
+
+    def held_by(self, addresses: Collection[str]) -> set[Sent]:
+        """Return the requests that some replicas have and have not answered.
+
+        Args:
+            addresses: The replicas.
+        """
+        return {sent for sent in list(self._held.values()) if sent.address in addresses}
 
     def wait_for(self, more: int, timeout: float = 60.0) -> None:
         """Wait until so many more requests were answered.
@@ -132,19 +148,22 @@ class ReplicaLoad:
                 self.refused[address] += 1
                 time.sleep(0.01)
                 return
-        begun = time.monotonic()
+        sent = Sent(address, time.monotonic())
+        self._held[threading.get_ident()] = sent
         try:
             connection.request("POST", self._path, self._body)
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            self.lost.append(Loss(address, begun, repr(error)))
+            self.lost.append(Loss(sent, repr(error)))
             connection.close()
             return
+        finally:
+            del self._held[threading.get_ident()]
         if answer.status == 200:
             self.answered[address] += 1
         else:
-            self.lost.append(Loss(address, begun, f"{answer.status} {text!r}"))
+            self.lost.append(Loss(sent, f"{answer.status} {text!r}"))
         if answer.will_close:
             connection.close()
         else:

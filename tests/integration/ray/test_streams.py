@@ -1,0 +1,74 @@
+"""Streams of a replica: on its own ports, and by Ray's HTTP and gRPC ingress."""
+
+import queue
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+from tests.support.ray.ray_cluster import listed
+from tests.support.streams import StreamedResponse, pieces, text_request, write_later, write_words
+from tests.support.wait_until import wait_until
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address(cluster, tmp_path_factory):
+    from ray import serve
+
+    import ksrv.ray
+
+    models = tmp_path_factory.mktemp("models")
+    write_words(models)
+    write_later(models)
+    serve.run(ksrv.ray.app(models, settings={"insecure": True, "drain_delay": 0}))
+    yield listed(1)[0]
+    serve.delete("default")
+
+
+@pytest.fixture(params=["replica", "Ray's ingress"])
+def way(request, cluster, address):
+    """The addresses of one way to the replica."""
+    if request.param == "replica":
+        return SimpleNamespace(http=address.http, grpc=address.grpc)
+    return SimpleNamespace(http=cluster.url.removeprefix("http://"), grpc=cluster.grpc)
+
+
+def test_a_stream_over_http(way):
+    with StreamedResponse(way, "/v2/models/words/infer", text_request("a b c")) as answer:
+        assert (answer.status, answer.type) == (200, "text/event-stream; charset=utf-8")
+        assert pieces(document for _, document in answer.events()) == ["a ", "b ", "c "]
+
+
+def test_pieces_come_while_the_handler_works_and_it_hears_of_the_clients_end(way, tmp_path):
+    closed = tmp_path / "closed"
+    asked = text_request("ab.", closed=str(closed))  # and nothing for a minute
+    with StreamedResponse(way, "/v2/models/later/infer", asked) as answer:
+        events = answer.events()
+        assert pieces(next(events)[1] for _ in "ab") == ["a", "b"]
+        assert not closed.exists()
+    wait_until(closed.exists, 30)
+
+
+def test_a_stream_over_grpc(way):
+    def text(value):
+        tensor = tritonclient.grpc.InferInput("text", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([value], object))
+        return [tensor]
+
+    answers = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(way.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("words", text("a b"), request_id="1")
+        first = [answers.get(timeout=60) for _ in range(2)]
+        client.async_stream_infer("nope", text("a"), request_id="2")
+        refused = answers.get(timeout=60)
+        client.async_stream_infer("words", text("c"), request_id="3")
+        last = answers.get(timeout=60)
+        client.stop_stream()
+    assert [result.as_numpy("piece")[0] for result, _ in first] == [b"a ", b"b "]
+    assert "nope" in str(refused[1])
+    assert last[0].as_numpy("piece")[0] == b"c "
