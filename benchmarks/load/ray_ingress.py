@@ -4,7 +4,7 @@
 
 W1 is FP32 [1,16] and W2 FP32 [1,224,224,3], in binary. They go to a server of `ksrv serve`, to a replica's
 own port (direct ingress), and to Ray's HTTP ingress, which forwards them to the replica. A round gives each
-its turn, and medians are compared. Needs the extra `ray`, cc and OpenSSL's headers.
+its turn and compares their rates; the median round is printed. Needs the extra `ray`, cc and OpenSSL's headers.
 """
 
 import argparse
@@ -63,9 +63,10 @@ def measure(client: Client, ports: dict[str, int], rounds: int, seconds: float) 
                     rates.setdefault((model, way), []).append(rate)
     print(f"{'workload':<9} {'way':<15} {'beside no Ray':>13}  spread")
     for (model, way), found in rates.items():
-        plain = statistics.median(rates[model, WITHOUT])
-        spread = f"{min(found) / plain:.2f}-{max(found) / plain:.2f}"
-        print(f"{model:<9} {way:<15} {statistics.median(found) / plain:12.2f}x  {spread}")
+        # Round by round, since a busy machine changes its pace between them.
+        ratios = [rate / plain for rate, plain in zip(found, rates[model, WITHOUT], strict=True)]
+        spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+        print(f"{model:<9} {way:<15} {statistics.median(ratios):12.2f}x  {spread}")
 
 
 def main() -> None:
