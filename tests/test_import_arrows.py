@@ -46,7 +46,7 @@ ARROWS = {
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
     "bench": FOUNDATION | {"client", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
-    "ray": {"server"},
+    "ray": {"server", "protocol"},
     "cli": FOUNDATION
     | {
         "bench",
