@@ -184,7 +184,7 @@ NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/
 	$(wildcard tests/integration/engine/test_process_ring*.py)
 
 # Programs of the system run without the sanitizer's library, which ends curl and the compiler where it is
-# preloaded. The undefined-behaviour sanitizer ends the process with its report: pytest must not hold that back (-s).
+# preloaded, and without this folder in their path, where ccache would take the stand-in for the compiler. The undefined-behaviour sanitizer ends the process with its report: pytest must not hold that back (-s).
 # The address sanitizer's own handler turns a signal that a test sends on purpose into an abort (-k). The
 # programs of tests/sanitizers are built with a sanitizer each, and nothing is preloaded into them.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers, and C++ programs under all three
@@ -192,7 +192,8 @@ asan: $(VENV)/.built ## run the native parts' tests under the address and UB san
 	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib
 	mkdir -p $(ASAN)/bin
 	for name in cc curl g++ nghttp openssl; do program=$$(command -v $$name) || continue; \
-		printf '#!/bin/sh\nunset LD_PRELOAD\nexec %s "$$@"\n' "$$program" > $(ASAN)/bin/$$name; \
+		printf '#!/bin/sh\nunset LD_PRELOAD\nPATH=$${PATH#%s:}\nexec %s "$$@"\n' "$(CURDIR)/$(ASAN)/bin" "$$program" \
+			> $(ASAN)/bin/$$name; \
 		chmod +x $(ASAN)/bin/$$name; done
 	$(BIN)/python -m pytest --timeout 900 -m 'not slow' tests/sanitizers
 	$(SANITIZED) $(BIN)/python -m pytest -o pythonpath= -s --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
