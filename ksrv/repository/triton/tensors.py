@@ -119,6 +119,8 @@ class _Reader:
         for key, reason in _REFUSED.items():
             if getattr(tensor, key, None):
                 self._report.refused[f"{self._side}.{key}"] = reason
+        if getattr(tensor, "format", None):
+            self._report.ignored[f"{self._side}.format"] = "the dims say the order of the axes"
         for missing, value in (("data_type", tensor.data_type), ("dims", tensor.dims)):
             if not value and (not self._completes or tensor.reshape is not None):
                 self._document.fail((*path, missing), f"the {self._side} {tensor.name!r} needs it")
