@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,9 @@ class TwoNodes:
         from ray.cluster_utils import Cluster
 
         # Ray starts workers at the niceness 15, with which they get next to nothing of a busy machine.
-        os.environ.update(RAY_raylet_start_wait_time_s="180", RAY_worker_niceness="0")
-        self._cluster = Cluster(
-            initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
-        )
+        os.environ.update(RAY_agent_register_timeout_ms="180000", RAY_worker_niceness="0")
+        head = {**NODE, "include_dashboard": False}
+        self._cluster = _started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.add_node()
         ray.init(address=self._cluster.address, log_to_driver=False)
         serve.start(
@@ -61,18 +60,8 @@ class TwoNodes:
         return str(self._cluster.address)
 
     def add_node(self) -> None:
-        """Join a second node, where there is none or the last one was killed.
-
-        A raylet that meets the death of the node before may end as it starts; another one is started then.
-        """
-        for attempt in range(START_ATTEMPTS):
-            try:
-                self.node = self._cluster.add_node(**NODE)
-            except Exception:
-                if attempt == START_ATTEMPTS - 1:
-                    raise
-            else:
-                return
+        """Join a second node, where there is none or the last one was killed."""
+        self.node = _started(lambda: self._cluster.add_node(**NODE))
 
     @property
     def raylet(self) -> int:
@@ -101,6 +90,18 @@ class TwoNodes:
         serve.shutdown()
         ray.shutdown()
         self._cluster.shutdown()
+
+
+def _started(start: Callable[[], Any]) -> Any:
+    """Return a started node, after another attempt where its raylet has ended as it started.
+
+    A raylet gives itself up when its agents, which are processes of Python's, have not told their
+    ports in time, as on a busy machine.
+    """
+    for _ in range(START_ATTEMPTS - 1):
+        with contextlib.suppress(Exception):
+            return start()
+    return start()
 
 
 def _lives(pid: int) -> bool:
