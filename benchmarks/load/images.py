@@ -9,7 +9,8 @@ any request: processors that share a core slow one another down there as well. w
 is sent by grpcio's own client, whose time is not counted but which shares the processors.
 
 All servers are up at once and a round gives each in turn the same load. Told are medians: requests per
-second, CPU time of the server for each request, both as ratios: to FastAPI's, and to the bare loop's.
+second, CPU time of the server for each request, both as ratios: to FastAPI's, and to the bare loop's; and the
+client's CPU time for each request, which no server can give back where the processors are shared.
 Only ratios mean anything.
 """
 
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import statistics
 import struct
 import subprocess
@@ -64,6 +66,7 @@ class Load:
 
     rates: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
+    clients: list[float] = field(default_factory=list)
 
 
 def photographs(count: int, size: tuple[int, int]) -> list[bytes]:
@@ -122,6 +125,12 @@ def grpc_body(images: list[bytes]) -> bytes:
     request.raw_input_contents.append(b"".join(struct.pack("<I", len(one)) + one for one in images))
     encoded: bytes = request.SerializeToString()
     return encoded
+
+
+def client_seconds() -> float:
+    """Return the CPU time of this process and of the clients that it ran and that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def rest_load(server: LoadedServer, body: Path, target: str, header: int, clients: int,
@@ -184,19 +193,22 @@ def measure(row: str, servers: dict[str, LoadedServer], grpc_port: int, folder: 
                 noted.append(one)
             for name, load in loads.items():
                 began, spent = time.monotonic(), servers[name].cpu_seconds()
+                sent = client_seconds()
                 count = once(name, clients, options.seconds)
                 if round_ >= 0:
                     load.rates.append(count / (time.monotonic() - began))
                     load.costs.append((servers[name].cpu_seconds() - spent) / count)
+                    load.clients.append((client_seconds() - sent) / count)
         rate = statistics.median(loads[FASTAPI].rates)
         cost = statistics.median(loads[FASTAPI].costs)
         limit = statistics.median(bare.costs)
         for name, load in {"bare loop": bare, **loads}.items():
             mine, spent = statistics.median(load.rates), statistics.median(load.costs)
+            client = statistics.median(load.clients or [0.0])
             print(
                 f"{row:<7} c{clients:<3} {name:<10} {mine:8.1f} requests/s {mine / rate:5.2f}x"
                 f"   {spent * 1e3:7.3f} ms CPU/request {spent / cost:5.2f}x FastAPI"
-                f" {spent / limit:5.2f}x bare loop"
+                f" {spent / limit:5.2f}x bare loop   client {client * 1e3:6.3f} ms"
             )
 
 

@@ -37,10 +37,9 @@ std::size_t DecodePool::chunks(std::size_t count, std::uint64_t work_ns) const n
     // Below this, waking a thread costs more than it saves.
     constexpr std::uint64_t shared_ns = 200000;
     if (count < 2 || work_ns < shared_ns || helpers_ == 0) return 1;
-    // Two chunks a thread even out pictures of different cost.
-    const std::uint64_t most = std::min<std::uint64_t>(count, 2 * threads());
+    // Small ones, since a thread that is kept from its processor has the others wait for its last chunk.
     return static_cast<std::size_t>(
-        std::min(most, std::max<std::uint64_t>(2, 2 * work_ns / shared_ns)));
+        std::min<std::uint64_t>(count, std::max<std::uint64_t>(2, 2 * work_ns / shared_ns)));
 }
 
 DecodePool::~DecodePool() {
