@@ -154,6 +154,15 @@ def print_table(rows: Sequence[Row]) -> None:
     sys.stdout.flush()
 
 
+def local_url(url: str) -> str:
+    """Return the URL by which clients on this machine reach a server, also one on every address.
+
+    Args:
+        url: Where it listens; browsers, and clients on some systems, do not connect to 0.0.0.0 or [::].
+    """
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
 def curl_options(settings: ServerSettings) -> list[str]:
     """Return the options by which curl shows a token and trusts the server's certificate.
 
@@ -275,7 +284,8 @@ def print_models(engine: "Engine", url: str | None, settings: ServerSettings | N
     print_table(sorted(rows, key=lambda row: row.cells[:2]))
     ready = [model.spec for model in models if model.ready]
     if url is not None and ready:
-        print(f"\n{example_line(ready[0], url, curl_options(settings) if settings else ())}")
+        options = curl_options(settings) if settings else ()
+        print(f"\n{example_line(ready[0], local_url(url), options)}")
     if url is not None and settings is not None and settings.ui:
-        print(f"\nIn a browser: {url}/")
+        print(f"\nIn a browser: {local_url(url)}/")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from ksrv.server.workers.banner import (
     Row,
     curl_options,
     example_line,
+    local_url,
     print_addresses,
     print_table,
     show_tensors,
@@ -61,6 +62,12 @@ def test_an_image_model_is_sent_a_picture():
     image = TensorSpec("my image", "FP32", (-1, 8, 8, 3), ImageSpec())
     words = line(image)
     assert words == ["curl", "-s", "-F", "my image=@image.jpg", f"{URL}/v2/models/m/infer"]
+
+
+def test_a_server_on_every_address_is_shown_by_one_that_a_browser_opens():
+    assert local_url("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
+    assert local_url("https://[::]:8080") == "https://[::1]:8080"
+    assert local_url("http://10.0.0.0:8080") == "http://10.0.0.0:8080"
 
 
 def test_the_line_shows_the_token_and_trusts_the_certificate(tmp_path):
