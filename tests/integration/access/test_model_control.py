@@ -115,6 +115,36 @@ def test_a_store_whose_folder_is_switched_atomically(tmp_path):
         shutil.rmtree(tmp_path)
 
 
+def test_a_version_that_is_still_being_copied_takes_nothing_away(tmp_path):
+    """The version before serves, and the server is ready, until the folder is whole."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    source = ECHO.replace('{"y": x}', '{"y": x * 0 + NUMBER}')
+    folder = write_model(tmp_path, "m", "", VECTOR)
+    (folder / "handler.py").unlink()
+    (folder / "1").mkdir()
+    (folder / "1" / "handler.py").write_text(source.replace("NUMBER", "1"))
+    with Server(tmp_path, model_control="poll", poll_interval=0.1) as server:
+
+        def answer():
+            assert requests.get(f"{server.url}/v2/health/ready", timeout=30).status_code == 200
+            found = requests.post(
+                f"{server.url}/v2/models/m/infer", json={"inputs": [entry]}, timeout=30
+            )
+            assert found.status_code == 200
+            return found.json()["outputs"][0]["data"][0]
+
+        def told(count):
+            assert answer() == 1
+            return server.log.count("the model m version 2: ") >= count
+
+        (folder / "2").mkdir()
+        wait_until(lambda: told(1))
+        (folder / "2" / "handler.py").write_text(source[: len(source) // 2])
+        wait_until(lambda: told(2))
+        (folder / "2" / "handler.py").write_text(source.replace("NUMBER", "2"))
+        wait_until(lambda: answer() == 2)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
