@@ -17,6 +17,7 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model, graphed_model
 from ksrv.handlers.context import Context
 from ksrv.handlers.streaming.streams import postprocessed
+from ksrv.imported_torch import imported_torch
 from ksrv.loaders.device import torch_device
 from ksrv.spec import ModelSpec
 
@@ -171,5 +172,5 @@ class BaseHandler:
         loaded = self.context.loaded
         if loaded is not None:
             return loaded.is_torch
-        torch = sys.modules.get("torch")
+        torch = imported_torch()
         return torch is not None and isinstance(self.model, torch.nn.Module)

@@ -10,7 +10,6 @@ any integer that holds every value, integers to floats. Nothing else is cast: a 
 to an integer, nor a number taken for a BOOL. Without declared outputs, everything goes as it is.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, widen_bfloat16
 from ksrv.errors import HandlerFailed, PromiseBroken
+from ksrv.imported_torch import imported_torch
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
@@ -250,7 +250,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     return torch is not None and isinstance(value, torch.Tensor)
 
 

@@ -51,6 +51,7 @@ from ksrv.handlers.streaming.concurrent import (
     is_asynchronous,
 )
 from ksrv.handlers.streaming.streams import BatchStream, HandlerLoop, is_stream, run_generator
+from ksrv.imported_torch import imported_torch
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.request import Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource
@@ -204,7 +205,7 @@ class Runner(StageRunner):
 
     def _use_device(self, context: HandlerContext) -> None:
         loaded = context.loaded
-        if "torch" not in sys.modules or (loaded is not None and not loaded.is_torch):
+        if imported_torch() is None or (loaded is not None and not loaded.is_torch):
             return  # ONNX Runtime has copies and streams of its own
         if context.spec.device != context.device:
             return
@@ -398,7 +399,7 @@ def _shown_ids(request: BatchRequest) -> str:
 
 def inference_mode() -> AbstractContextManager[Any]:
     """Return torch's inference mode where torch is there."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     return nullcontext() if torch is None else torch.inference_mode()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from ksrv.imported_torch import imported_torch
 from ksrv.request import Element
 from ksrv.torchserve.api.errors import PredictionException
 
@@ -135,5 +136,5 @@ def _unsupported(item: Any) -> AnswerError:
 
 
 def _is_tensor(item: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     return torch is not None and isinstance(item, torch.Tensor)

@@ -4,7 +4,6 @@
 `ksrv.handlers` has the rest: loading, the stages themselves, and what is wrong where one fails.
 """
 
-import sys
 from collections.abc import Mapping
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
@@ -15,6 +14,8 @@ from libc.stdint cimport int64_t
 from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs, ksrv_batch_outputs
 from ksrv._native.tensor.declared_outputs cimport DeclaredOutputs
 from ksrv._native.tensor.tensor cimport Tensor
+
+from ksrv.imported_torch import imported_torch
 
 cnp.import_array()
 
@@ -27,7 +28,6 @@ cdef extern from *:
     """
     PyObject *ksrv_running
 
-cdef dict MODULES = sys.modules
 cdef frozenset STREAMS = frozenset((GeneratorType, AsyncGeneratorType, CoroutineType))
 
 
@@ -107,7 +107,7 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
     """
     cdef int64_t now
     context.stage = "inference"
-    torch = MODULES.get("torch")
+    torch = imported_torch()
     if torch is not None:
         with torch.inference_mode():
             outputs = _infer(handler, inputs, context)

@@ -11,13 +11,12 @@ taken for shared, and so is a torch tensor over a batch's input: its own referen
 looks like a reference that the handler keeps.
 """
 
-import sys
-
 from cpython.object cimport PyObject
 
 from numpy import may_share_memory, ndarray
 
 from ksrv._native.memory.buffer_pool import Block
+from ksrv.imported_torch import imported_torch
 
 
 cdef extern from "Python.h":
@@ -145,7 +144,7 @@ cdef bint _free(object data, object owner, bint shared, dict before, list inputs
 
 cdef bint _is_own_tensor(object owner):
     """Whether an array's base is a torch tensor with memory that no other tensor refers to."""
-    cdef object torch = sys.modules.get("torch")
+    cdef object torch = imported_torch()
     if torch is None or not isinstance(owner, torch.Tensor):
         return False
     # The count holds the tensor itself and the storage object that is asked here.

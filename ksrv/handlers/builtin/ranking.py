@@ -4,18 +4,18 @@ The built-in handlers serve torch models and ONNX models with the same lines; to
 for a model that does not use it.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ksrv.imported_torch import imported_torch
 from ksrv.request import Array
 
 
 def is_tensor(value: Any) -> bool:
     """Whether a value is a torch tensor."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     return torch is not None and isinstance(value, torch.Tensor)
 
 

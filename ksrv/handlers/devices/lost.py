@@ -1,6 +1,6 @@
 """Devices that this process can use no more, and the errors that say so."""
 
-import sys
+from ksrv.imported_torch import imported_torch
 
 # CUDA's: the process's context is gone, and every further call in it fails. Hardware that is lost, unavailable
 # or defective, and kernels that touched what is not theirs.
@@ -18,7 +18,7 @@ def is_lost(error: BaseException) -> bool:
     Args:
         error: What a handler raised.
     """
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     kind = getattr(torch, "AcceleratorError", None)
     return kind is not None and isinstance(error, kind) and _code(error) in _CODES
 

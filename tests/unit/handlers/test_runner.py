@@ -4,7 +4,10 @@ import contextlib
 import gc
 import json
 import logging
+import sys
 import weakref
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -399,3 +402,15 @@ def test_nothing_keeps_a_batch_alive_after_its_answer(runner_of, batch_of, monke
         del batch
         gc.collect()
         assert gone() is None
+
+
+def test_a_batch_does_not_meet_half_of_torch_while_another_model_imports_it(
+    runner_of, batch_of, monkeypatch
+):
+    runner = runner_of("def inference(x): return x + 1")
+    half = ModuleType("torch")
+    half.__spec__ = ModuleSpec("torch", None)
+    half.__spec__._initializing = True
+    monkeypatch.setitem(sys.modules, "torch", half)
+    answer = runner.run(batch_of(np.ones((2, 3), np.float32)))
+    assert answer.tensors[0].data.tolist() == [[2.0] * 3] * 2
