@@ -178,12 +178,14 @@ KSRV_INLINE void store_run(int, const double *__restrict values, unsigned char *
 
 // ---- the general way: load, compute and store runs of one row --------------------------------
 
+// Each of the three is compiled for itself: one function with every source and every arithmetic
+// would take as long to compile as a fifth of the core.
+
 template <typename S, typename T>
-KSRV_INLINE void load_run(const PixelSource &source, const PixelTarget &target, std::size_t first,
-                          std::size_t step, std::size_t y, std::size_t x, std::size_t pixels,
-                          T *__restrict values) noexcept {
-    const S *row = reinterpret_cast<const S *>(source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y));
-    const S *at = row + x * source.channels;
+KSRV_INLINE void load_channels(const PixelSource &source, const PixelTarget &target,
+                               std::size_t first, std::size_t step, const unsigned char *row,
+                               std::size_t x, std::size_t pixels, T *__restrict values) noexcept {
+    const S *at = reinterpret_cast<const S *>(row) + x * source.channels;
     for (std::size_t c = 0; c < step; ++c) {
         const S *from = at + target.from[first + c];
         for (std::size_t i = 0; i < pixels; ++i)
@@ -191,64 +193,81 @@ KSRV_INLINE void load_run(const PixelSource &source, const PixelTarget &target, 
     }
 }
 
-template <typename S, typename T, int ARITHMETIC>
-KSRV_INLINE void convert_rows(const PixelSource &source, const PixelTarget &target,
-                              const Coefficients &coefficients) noexcept {
+template <typename T>
+KSRV_INLINE void load_type(const PixelSource &source, const PixelTarget &target, std::size_t first,
+                           std::size_t step, const unsigned char *row, std::size_t x,
+                           std::size_t pixels, T *__restrict values) noexcept {
+    const auto load = [&](auto type) __attribute__((always_inline)) {
+        load_channels<decltype(type)>(source, target, first, step, row, x, pixels, values);
+    };
+    switch (source.type) {
+        case PIXEL_U8: load(std::uint8_t{}); return;
+        case PIXEL_U16: load(std::uint16_t{}); return;
+        case PIXEL_I16: load(std::int16_t{}); return;
+        case PIXEL_F32: load(float{}); return;
+        default: load(double{}); return;
+    }
+}
+
+KSRV_CLONES
+static void load_run(const PixelSource &source, const PixelTarget &target, std::size_t first,
+                     std::size_t step, const unsigned char *row, std::size_t x, std::size_t pixels,
+                     float *__restrict values) noexcept {
+    load_type(source, target, first, step, row, x, pixels, values);
+}
+
+KSRV_CLONES
+static void load_run(const PixelSource &source, const PixelTarget &target, std::size_t first,
+                     std::size_t step, const unsigned char *row, std::size_t x, std::size_t pixels,
+                     double *__restrict values) noexcept {
+    load_type(source, target, first, step, row, x, pixels, values);
+}
+
+KSRV_CLONES
+static void compute_values(const float *__restrict source, float *__restrict target,
+                           std::size_t count, int arithmetic, const Constants<float> &c) noexcept {
+    if (arithmetic == ARITHMETIC_FAST)
+        compute_run<ARITHMETIC_FAST>(source, target, count, c);
+    else
+        compute_run<ARITHMETIC_EXACT>(source, target, count, c);
+}
+
+KSRV_CLONES
+static void compute_values(const double *__restrict source, double *__restrict target,
+                           std::size_t count, int arithmetic, const Constants<double> &c) noexcept {
+    if (arithmetic == ARITHMETIC_FAST)
+        compute_run<ARITHMETIC_FAST>(source, target, count, c);
+    else
+        compute_run<ARITHMETIC_EXACT>(source, target, count, c);
+}
+
+template <typename T>
+void convert_rows(const PixelSource &source, const PixelTarget &target,
+                  const Coefficients &coefficients) noexcept {
     const std::size_t step = target.planar ? 1 : target.channels;
     const std::size_t planes = target.planar ? target.channels : 1;
     const std::size_t item = item_size_of(static_cast<Datatype>(target.datatype));
     const std::size_t most = RUN / step;
+    const bool computes = coefficients.arithmetic != ARITHMETIC_NONE;
     T loaded[RUN], computed[RUN];
     for (std::size_t plane = 0; plane < planes; ++plane) {
         const Constants<T> constants = make_constants<T>(coefficients, step, plane);
         for (std::size_t y = 0; y < source.height; ++y) {
+            const unsigned char *row =
+                source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y);
             unsigned char *out = target.data + target.plane_bytes * static_cast<std::ptrdiff_t>(plane) +
                                  target.row_bytes * static_cast<std::ptrdiff_t>(y);
             for (std::size_t x = 0; x < source.width; x += most) {
                 const std::size_t pixels = source.width - x < most ? source.width - x : most;
-                load_run<S>(source, target, plane, step, y, x, pixels, loaded);
-                if (ARITHMETIC != ARITHMETIC_NONE)
-                    compute_run<ARITHMETIC>(loaded, computed, pixels * step, constants);
-                store_run(target.datatype, ARITHMETIC == ARITHMETIC_NONE ? loaded : computed, out,
-                          pixels * step);
+                load_run(source, target, plane, step, row, x, pixels, loaded);
+                if (computes)
+                    compute_values(loaded, computed, pixels * step, coefficients.arithmetic,
+                                   constants);
+                store_run(target.datatype, computes ? computed : loaded, out, pixels * step);
                 out += pixels * step * item;
             }
         }
     }
-}
-
-template <typename S, typename T>
-KSRV_INLINE void convert_arithmetic(const PixelSource &source, const PixelTarget &target,
-                                    const Coefficients &c) noexcept {
-    switch (c.arithmetic) {
-        case ARITHMETIC_FAST: convert_rows<S, T, ARITHMETIC_FAST>(source, target, c); return;
-        case ARITHMETIC_EXACT: convert_rows<S, T, ARITHMETIC_EXACT>(source, target, c); return;
-        default: convert_rows<S, T, ARITHMETIC_NONE>(source, target, c); return;
-    }
-}
-
-template <typename T>
-KSRV_INLINE void convert_type(const PixelSource &source, const PixelTarget &target,
-                              const Coefficients &c) noexcept {
-    switch (source.type) {
-        case PIXEL_U8: convert_arithmetic<std::uint8_t, T>(source, target, c); return;
-        case PIXEL_U16: convert_arithmetic<std::uint16_t, T>(source, target, c); return;
-        case PIXEL_I16: convert_arithmetic<std::int16_t, T>(source, target, c); return;
-        case PIXEL_F32: convert_arithmetic<float, T>(source, target, c); return;
-        default: convert_arithmetic<double, T>(source, target, c); return;
-    }
-}
-
-KSRV_CLONES
-static void convert_to_float(const PixelSource &source, const PixelTarget &target,
-                             const Coefficients &c) noexcept {
-    convert_type<float>(source, target, c);
-}
-
-KSRV_CLONES
-static void convert_to_double(const PixelSource &source, const PixelTarget &target,
-                              const Coefficients &c) noexcept {
-    convert_type<double>(source, target, c);
 }
 
 // ---- the direct way: 8-bit to FP32 ----------------------------------------------------------
@@ -366,9 +385,9 @@ void convert_pixels(const PixelSource &source, const PixelTarget &target,
     else if (source.type == PIXEL_U8 && target.datatype == DT_FP32 && direct_order(source, target))
         convert_direct(source, target, c);
     else if (target.datatype == DT_FP64)
-        convert_to_double(source, target, c);
+        convert_rows<double>(source, target, c);
     else
-        convert_to_float(source, target, c);
+        convert_rows<float>(source, target, c);
 }
 
 void row_constants(const Coefficients &c, int arithmetic, std::size_t channels, std::size_t count,
