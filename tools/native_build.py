@@ -34,7 +34,18 @@ DIRECTIVES = {
     "initializedcheck": False,
     "cdivision": True,
     "embedsignature": True,
+    # A fifth of the generated code: functions that are Python objects of Cython's own, and pickling.
+    "binding": False,
+    "auto_pickle": False,
 }
+TRANSLATE = """
+import shlex, sys
+from Cython.Compiler.Main import main
+for line in sys.stdin:
+    sys.argv = shlex.split(line)
+    main(command_line=1)
+"""
+"""Runs Cython's command lines of standard input: starting Cython takes as long as translating a module."""
 
 COMMON = ["-std=c++17", "-fPIC", "-DNDEBUG", "-fwrapv", "-pthread", f"-I{NATIVE}"]
 # a * b + c rounds twice on every processor, so that results do not depend on the machine.
@@ -140,7 +151,6 @@ class Step:
     source: Path
     command: list[str]
     depfile: Path
-    before: "Step | None" = None
 
     @property
     def target(self) -> Path:
@@ -156,8 +166,6 @@ class Step:
         return shlex.join(self.command).removeprefix(shlex.quote(sys.executable))
 
     def is_done(self) -> bool:
-        if self.before is not None and not self.before.is_done():
-            return False
         try:
             made = self.target.stat().st_mtime_ns
             parts = dependencies(self.depfile)
@@ -168,18 +176,19 @@ class Step:
             return False
 
     def run(self) -> str:
-        """Make the target and return what the compilers had to say."""
-        said = ""
-        if self.before is not None and not self.before.is_done():
-            said = self.before.run()
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self.record.unlink(missing_ok=True)
+        """Make the target and return what the compiler had to say."""
+        self.prepare()
         run = subprocess.run(self.command, capture_output=True, text=True, check=False)
-        said += run.stdout + run.stderr
+        said = run.stdout + run.stderr
         if run.returncode != 0:
             raise BuildFailed(f"{said}{self.source} does not compile")
         self.record.write_text(self.recorded)
         return said
+
+    def prepare(self) -> None:
+        """Make the target's folder, and forget by which command the target was made."""
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        self.record.unlink(missing_ok=True)
 
 
 def dependencies(depfile: Path) -> Iterator[Path]:
@@ -220,7 +229,9 @@ class Builder:
         """Return the extension file that holds every compiled module, built where it must be."""
         self.headers = python_headers()
         with self.alone():
-            modules = [self.module(source) for source in sorted(MODULES.rglob("*.pyx"))]
+            sources = sorted(MODULES.rglob("*.pyx"))
+            self.translate([translation(source) for source in sources])
+            modules = [self.module(source) for source in sources]
             library = self.core(modules)
             target = self.interpreter / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
             objects = [step.target for step in modules]
@@ -261,28 +272,27 @@ class Builder:
         return self.step(source, source, target, [*self.flags.core, *self.with_libraries])
 
     def module(self, source: Path) -> Step:
-        """Return the step from a .pyx file over generated C++ to an object."""
-        import Cython
-
-        generated = BUILD / f"cython-{Cython.__version__}" / source.with_suffix(".cpp")
-        command = [sys.executable, "-m", "cython", "-3", "--cplus", "--depfile", "-I."]
-        for name, value in DIRECTIVES.items():
-            command += ["-X", f"{name}={value}"]
-        command += ["--module-name", ".".join(source.with_suffix("").parts)]
-        command += [str(source), "-o", str(generated)]
-        cython = Step(source, command, generated.with_name(generated.name + ".dep"))
+        """Return the step from the generated C++ of a .pyx file to an object."""
         flags = [*self.flags.modules, *GENERATED, *self.headers]
-        return self.step(
-            source, generated, self.interpreter / source.with_suffix(".o"), flags, cython
-        )
+        target = self.interpreter / source.with_suffix(".o")
+        return self.step(source, translation(source).target, target, flags)
 
-    def step(
-        self, source: Path, text: Path, target: Path, flags: list[str], before: Step | None = None
-    ) -> Step:
+    def step(self, source: Path, text: Path, target: Path, flags: list[str]) -> Step:
         depfile = target.with_suffix(".d")
         command = [*self.compiler, *COMMON, *flags, *given_flags("CPPFLAGS", "CFLAGS", "CXXFLAGS")]
         command += ["-MMD", "-MF", str(depfile), "-c", str(text), "-o", str(target)]
-        return Step(source, command, depfile, before)
+        return Step(source, command, depfile)
+
+    def translate(self, steps: Sequence[Step]) -> None:
+        """Run the translations that are due, many in one process."""
+        due = sorted((step for step in steps if not step.is_done()), key=effort, reverse=True)
+        if due:
+            self.say(f"translating {len(due)} modules")
+        shares = [due[first :: self.jobs] for first in range(min(self.jobs, len(due)))]
+        with ThreadPoolExecutor(self.jobs) as pool:
+            for said in pool.map(translate, shares):
+                if said:
+                    self.say(said)
 
     def make(self, steps: Sequence[Step]) -> None:
         """Run the steps that are due, several at once; what takes longest begins."""
@@ -312,6 +322,35 @@ class Builder:
             raise BuildFailed(f"{run.stderr}{target.name} does not link")
         fresh.replace(target)
         record.write_text(shlex.join(command))
+
+
+def translation(source: Path) -> Step:
+    """Return the step from a .pyx file to C++."""
+    import Cython
+
+    generated = BUILD / f"cython-{Cython.__version__}" / source.with_suffix(".cpp")
+    command = [sys.executable, "-m", "cython", "-3", "--cplus", "--depfile", "-I."]
+    for name, value in DIRECTIVES.items():
+        command += ["-X", f"{name}={value}"]
+    command += ["--module-name", ".".join(source.with_suffix("").parts)]
+    command += [str(source), "-o", str(generated)]
+    return Step(source, command, generated.with_name(generated.name + ".dep"))
+
+
+def translate(steps: Sequence[Step]) -> str:
+    """Run steps of Cython in one process, and return what Cython had to say."""
+    for step in steps:
+        step.prepare()
+    lines = "".join(f"{shlex.join(step.command[2:])}\n" for step in steps)
+    run = subprocess.run(
+        [sys.executable, "-c", TRANSLATE], input=lines, capture_output=True, text=True, check=False
+    )
+    said = run.stdout + run.stderr
+    if run.returncode != 0:
+        raise BuildFailed(f"{said}a module is no valid Cython")
+    for step in steps:
+        step.record.write_text(step.recorded)
+    return said
 
 
 def effort(step: Step) -> int:

@@ -4,7 +4,7 @@ from typing import Final
 FAULTS: Final[tuple[str, ...]]
 
 def read_chunks(
-    data: bytes | bytearray | memoryview,
+    data: bytes,
     pieces: Iterable[int] = (),
     *,
     most_chunks: int = 65536,

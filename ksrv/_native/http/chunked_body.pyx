@@ -9,8 +9,7 @@ FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
 
 
 def read_chunks(
-    const unsigned char[::1] data not None, pieces=(), *, size_t most_chunks=65536,
-    uint64_t most_bytes=1048576
+    bytes data not None, pieces=(), *, size_t most_chunks=65536, uint64_t most_bytes=1048576
 ):
     """Decode a chunked body as it comes.
 
@@ -24,14 +23,15 @@ def read_chunks(
         "incomplete", "whole" or the fault, one of `FAULTS`; the bytes that were read; the contents.
     """
     cdef ChunkDecoder decoder
-    cdef size_t filled = 0, at = 0, total = data.shape[0], run
+    cdef size_t filled = 0, at = 0, total = len(data), run
+    cdef const unsigned char *start = data
     contents = bytearray()
     decoder.begin(most_chunks)
     decoder.most_bytes = most_bytes
     for piece in (*pieces, total):
         filled = min(total, filled + <size_t>piece)
         while at < filled and not decoder.ended() and decoder.fault() == ChunkFault.none:
-            at += decoder.read(&data[at], filled - at)
+            at += decoder.read(start + at, filled - at)
             run = min(<uint64_t>(filled - at), decoder.run())
             if run:
                 contents += data[at:at + run]

@@ -35,6 +35,4 @@ class HeadVerdict:
     expects_continue: bool
     chunked: bool
 
-def classify_head(
-    data: bytes | bytearray | memoryview, rules: HeadRules, pieces: Iterable[int] = ()
-) -> HeadVerdict: ...
+def classify_head(data: bytes, rules: HeadRules, pieces: Iterable[int] = ()) -> HeadVerdict: ...

@@ -116,7 +116,7 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     return seen
 
 
-def classify_head(const unsigned char[::1] data not None, HeadRules rules not None, pieces=()):
+def classify_head(bytes data not None, HeadRules rules not None, pieces=()):
     """Judge the bytes at the start of a message.
 
     Args:
@@ -131,12 +131,9 @@ def classify_head(const unsigned char[::1] data not None, HeadRules rules not No
     cdef Head head
     cdef size_t searched = 0
     cdef size_t filled = 0
-    cdef size_t total = data.shape[0]
-    cdef const unsigned char *start = NULL
+    cdef size_t total = len(data)
+    cdef const unsigned char *start = data
     cdef Verdict verdict = Verdict.incomplete
-    if total == 0:
-        return _verdict(Verdict.incomplete, head, start)
-    start = &data[0]
     for piece in (*pieces, total):
         filled = min(total, filled + <size_t>piece)
         verdict = classify(start, filled, &searched, rules.limits, &head)

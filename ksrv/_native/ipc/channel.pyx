@@ -20,6 +20,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset, strerror
 
 from ksrv._native.memory.buffer_pool cimport Block
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.ipc.shared_blocks cimport ExportedBlocks, ImportedBlocks, Shared
 
 from ksrv._native.ipc.shared_blocks import BlockError
@@ -110,7 +111,7 @@ cdef class Channel:
         """Return the descriptor, for polling."""
         return self._fd
 
-    def send(self, const uint8_t[::1] message, descriptors=(), *, bint wait=True) -> None:
+    def send(self, message, descriptors=(), *, bint wait=True) -> None:
         """Send one message.
 
         Args:
@@ -125,7 +126,9 @@ cdef class Channel:
         """
         cdef int numbers[MESSAGE_DESCRIPTORS]
         cdef int count = 0
-        cdef size_t length = <size_t>message.shape[0]
+        cdef ExportedBytes sent
+        sent.take(message)
+        cdef size_t length = sent.length
         if length == 0 or length > MESSAGE_BYTES or len(descriptors) > MESSAGE_DESCRIPTORS:
             raise ValueError(
                 f"a message holds 1 to {MESSAGE_BYTES} bytes and at most {MESSAGE_DESCRIPTORS}"
@@ -134,7 +137,7 @@ cdef class Channel:
         for descriptor in descriptors:
             numbers[count] = descriptor
             count += 1
-        self._send(&message[0], length, numbers, count, wait)
+        self._send(sent.data, length, numbers, count, wait)
 
     cdef int _send(
         self, const void *data, size_t length, const int *descriptors, int count, bint wait

@@ -17,6 +17,7 @@ from libc.string cimport memcpy, memset
 from libcpp.string cimport string
 
 from ksrv._native.memory.buffer_pool cimport Block, count_copied
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.tensor.datatype cimport (
     DIMENSION_LIMIT, RANK_LIMIT, DT_BYTES,
     DT_COUNT,
@@ -215,7 +216,7 @@ cdef int fill(Place place, Block block) except -1:
     return 0
 
 
-def read(const unsigned char[::1] payload, size_t start, size_t length, size_t count,
+def read(payload, size_t start, size_t length, size_t count,
          ImportedBlocks imported not None) -> list:
     """View tensors that the other side wrote.
 
@@ -234,10 +235,12 @@ def read(const unsigned char[::1] payload, size_t start, size_t length, size_t c
         BlockError: A descriptor names bytes that do not exist.
     """
     cdef list tensors = []
-    cdef size_t size = <size_t>payload.shape[0]
+    cdef ExportedBytes held
+    held.take(payload)
+    cdef size_t size = held.length
     if start > size or length > size - start:
         raise ValueError(f"{length} bytes of descriptors were announced, and {size} bytes came")
-    cdef const unsigned char *at = &payload[0] + start if size else NULL
+    cdef const unsigned char *at = held.data + start if size else NULL
     cdef size_t left = length
     cdef size_t tail
     cdef TensorDescriptor descriptor

@@ -10,6 +10,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.server.exchange cimport Exchange, ksrv_fill_exchange
 from ksrv._native.server.server cimport (
     ANSWER_FAILED, BodyState, CHttpServer, Connection, Outgoing, Turn, add_part,
@@ -194,7 +195,7 @@ cdef class AppMessage(Exchange):
             self.streaming = connection
         return sent
 
-    def send(self, const unsigned char[::1] piece not None, *, bint chunked):
+    def send(self, piece not None, *, bint chunked):
         """Send a piece of a streamed answer; wait while the client has not taken the one before.
 
         Args:
@@ -209,24 +210,25 @@ cdef class AppMessage(Exchange):
         """
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.streaming
-        cdef size_t length = piece.shape[0]
+        cdef ExportedBytes held
         cdef Outgoing *out
         cdef bytes size
         cdef cbool sent
         if connection == NULL:
             raise RuntimeError("a piece belongs to a stream that was begun, and is not over")
-        if length == 0:
+        held.take(piece)
+        if held.length == 0:
             return True
         out = &connection.out
         forget_outgoing(out)
         reserve_parts(out, 2)
-        size = b"%X\r\n" % length
+        size = b"%X\r\n" % held.length
         if chunked:
             add_part(out, PyBytes_AS_STRING(size), PyBytes_GET_SIZE(size))
-        add_part(out, &piece[0], length)
+        add_part(out, held.data, held.length)
         if chunked:
             add_part(out, b"\r\n", 2)
-        connection.answered_bytes += length
+        connection.answered_bytes += held.length
         with nogil:
             sent = server.send_piece(connection)
         if not sent:
