@@ -207,6 +207,33 @@ class InferResponse:
     torchserve: TorchServeAnswer | None = None
 
 
+class RequestHandle(Protocol):
+    """A request that was submitted."""
+
+    def wait(self) -> InferResponse:
+        """Sleep until the request has ended.
+
+        Returns:
+            The response.
+
+        Raises:
+            KsrvError: Why there is none.
+        """
+
+    def cancel(self) -> bool:
+        """Give the request up: it frees its place, or is detached from the batch that runs.
+
+        Returns:
+            Whether this ended it; False when it had ended before.
+        """
+
+    def done(self) -> bool:
+        """Tell whether the request has ended."""
+
+    def add_done_callback(self, callback: Callable[["RequestHandle"], object]) -> None:
+        """Have `callback` called once the request has ended, on the thread that ended it."""
+
+
 @dataclass(slots=True)
 class BatchRequest:
     """One request's part of a batch, as a handler sees it: `batch.requests[i]`.

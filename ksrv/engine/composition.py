@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
-from ksrv.engine.requests.handle import QueuedRequest, RequestHandle, SplitRequest
+from ksrv.engine.requests.handle import QueuedRequest, SplitRequest
 from ksrv.errors import Cancelled, InferenceError
 from ksrv.handlers.diagnostics.debugging import came_through_a_proxy
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
-from ksrv.request import BatchInputs, InferRequest, InferResponse
+from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle
 
 LOOK_NS = 50_000_000
 """Between two looks whether a client still waits for the batch that called."""
@@ -48,7 +48,7 @@ class CallFromBatch:
         return self._handle.cancel()
 
     def done(self) -> bool:
-        """See `PendingResponse.done`; a call that no client waits for any more has ended."""
+        """See `RequestHandle.done`; a call that no client waits for any more has ended."""
         return self._handle.done() or self._is_abandoned()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:

@@ -15,13 +15,12 @@ from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
 from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import why_not_ready
 from ksrv.engine.registry import ModelRegistry
-from ksrv.engine.requests.handle import RequestHandle
 from ksrv.engine.requests.rate_limits import Permit, RateLimits
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import Forbidden, NotFound, NotReady
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.layout import Repository
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
 from ksrv.statistics import ModelStatistics

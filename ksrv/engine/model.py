@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
+from ksrv.engine.batches.batch import PendingBatch, RunnableBatch
 from ksrv.engine.batches.joined_requests import run_joined
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
@@ -23,7 +23,6 @@ from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.requests.handle import (
     QueuedRequest,
-    RequestHandle,
     SplitRequest,
 )
 from ksrv.engine.requests.parts import bytes_of, rows_of
@@ -43,7 +42,7 @@ from ksrv.errors import (
     without_paths,
 )
 from ksrv.images.preparer import ImagePreparer, image_preparers
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.statistics import ModelStatistics
 
@@ -112,7 +111,7 @@ class ModelVersion:
         limits = settings.limits
         clients = limits.client_rate > 0 or limits.client_concurrency > 0
         self.limits_rate = clients or self.rate_limits.limited
-        self._ready: deque[GrowingBatch] = deque()
+        self._ready: deque[RunnableBatch] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()
         self._ended = False
@@ -158,13 +157,16 @@ class ModelVersion:
             self._validator = RequestValidator(
                 self.spec, self.images, split=split, apart=self.sequences is None
             )
-            warm_up = WarmUp(self, self._validator)
+            warm_up = WarmUp(
+                self.spec, self.config, self.source.folder, self.timeout_ns, self._validator
+            )
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
             for instance in self._instances:
                 instance.serve(warm_up)
             for instance in self._instances:
                 instance.warm.result()
+            self.warm_up_error = warm_up.error
             self.warm_up_ns = time.monotonic_ns() - loaded
             if self._prefetches():
                 self._prefetcher = BatchPrefetcher(self)
@@ -375,20 +377,20 @@ class ModelVersion:
         """See `InstanceHost.new_batch`."""
         return self._instances[0].new_batch(room)
 
-    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> GrowingBatch:
+    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
         """See `InstanceHost.new_batch_of`."""
         return self._instances[0].new_batch_of(handles, room)
 
-    def take_ready(self) -> GrowingBatch:
+    def take_ready(self) -> RunnableBatch:
         """See `InstanceHost.take_ready`."""
         return self._ready.popleft()
 
-    def requeue(self, batch: GrowingBatch) -> None:
+    def requeue(self, batch: RunnableBatch) -> None:
         """See `InstanceHost.requeue`."""
         self._ready.append(batch)
         self.queue.requeue()
 
-    def publish_open(self, batch: GrowingBatch) -> None:
+    def publish_open(self, batch: RunnableBatch) -> None:
         """See `InstanceHost.publish_open`."""
         self._ready.append(batch)
         self.queue.close_open_batch(True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.compile_plan import CompileError, CompilePlan, read_plan
 from ksrv.handlers.context import Context
-from ksrv.handlers.devices.graphs import clone
+from ksrv.handlers.devices.graphs import GraphedModel, clone
+from ksrv.handlers.devices.stream_device import StreamDevice
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.torch_compiler import torch_compiler
@@ -84,7 +85,9 @@ def graphed_model(model: Any, loaded: LoadedModel, context: Context) -> Any:
         log.warning("the model %s: pt2 has graphs of its own", context.model_name)
         return model
     device = cast("HandlerContext", context).opened_device
-    return device.graphed(model, context.model_name)
+    if not isinstance(device, StreamDevice):
+        return model
+    return GraphedModel(model, device, context.model_name)
 
 
 def _obstacle(model: Any, plan: CompilePlan) -> str | None:

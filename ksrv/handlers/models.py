@@ -9,7 +9,7 @@ import asyncio
 import dis
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from ksrv.request import (
     Array,
     BatchInputs,
     InferRequest,
-    InferResponse,
     Parameters,
     RequestedOutput,
+    RequestHandle,
     Tensor,
 )
 
@@ -29,27 +29,11 @@ Value = Any
 """An array, a torch tensor, a `Tensor`, or a list of numbers, texts or bytes, with one entry for each row."""
 
 
-class PendingResponse(Protocol):
-    """A request that was submitted."""
-
-    def wait(self) -> InferResponse:
-        """Return the response once it is there, or raise why there is none."""
-
-    def cancel(self) -> bool:
-        """Give the request up; return whether this ended it."""
-
-    def done(self) -> bool:
-        """Tell whether the request has ended."""
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Have a function called, with this, once the request has ended."""
-
-
-Submit = Callable[[InferRequest, BatchInputs | None], PendingResponse]
+Submit = Callable[[InferRequest, BatchInputs | None], RequestHandle]
 """Submits a request to another model, on behalf of the batch that is running."""
 
 
-def refuse_calls(request: InferRequest, caller: BatchInputs | None) -> PendingResponse:
+def refuse_calls(request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
     """Refuse a call where there are no other models: a `Submit`."""
     raise HandlerFailed(
         f"the handler called the model {request.model_name}, but runs outside of a server"
@@ -63,7 +47,7 @@ class ModelCall:
         pending: The request.
     """
 
-    def __init__(self, pending: PendingResponse) -> None:
+    def __init__(self, pending: RequestHandle) -> None:
         self._pending = pending
 
     def result(self) -> dict[str, Array]:

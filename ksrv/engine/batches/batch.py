@@ -43,7 +43,7 @@ log = logging.getLogger("ksrv.engine")
 
 
 class RunnableBatch(Protocol):
-    """A batch as an instance runs it.
+    """A batch as an instance fills and runs it.
 
     Attributes:
         handles: The requests of the batch, in row order.
@@ -51,6 +51,7 @@ class RunnableBatch(Protocol):
         spent_ns: How long joining the requests has taken.
         ran_ns: How long the executor took.
         attempts: How many executors died of the batch.
+        failed: Requests that cannot be run, with the reason.
     """
 
     handles: list[QueuedRequest]
@@ -58,6 +59,7 @@ class RunnableBatch(Protocol):
     spent_ns: int
     ran_ns: int
     attempts: int
+    failed: list[tuple[QueuedRequest, KsrvError]]
 
     @property
     def streamed(self) -> bool:
@@ -86,16 +88,6 @@ class RunnableBatch(Protocol):
             stats: Counts the batch.
             later: See `Queue.finish`.
         """
-
-
-class GrowingBatch(RunnableBatch, Protocol):
-    """A batch that requests can be added to.
-
-    Attributes:
-        failed: Requests that cannot be run, with the reason.
-    """
-
-    failed: list[tuple[QueuedRequest, KsrvError]]
 
     def takes(self, handles: list[QueuedRequest]) -> bool:
         """Tell whether requests can be added.
@@ -133,7 +125,7 @@ def arrays_of(batch: BatchInputs) -> list[Array]:
     return [one.data for one in batch.tensors.values() if isinstance(one.data, np.ndarray)]
 
 
-def fill(batch: GrowingBatch, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
+def fill(batch: RunnableBatch, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
     """Add requests to a batch, and answer the requests that cannot be added.
 
     Args:
@@ -312,11 +304,11 @@ class PendingBatch:
         fill(self, handles, queue, stats)
 
     def takes(self, handles: Sequence[QueuedRequest]) -> bool:
-        """See `GrowingBatch.takes`."""
+        """See `RunnableBatch.takes`."""
         return True
 
     def truncate(self, count: int) -> None:
-        """See `GrowingBatch.truncate`."""
+        """See `RunnableBatch.truncate`."""
         del self.handles[count:]
         self.failed.clear()
         self.rows = sum(handle.rows for handle in self.handles)

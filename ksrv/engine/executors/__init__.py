@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ksrv._native.ipc.batch_ring import WorkerRing
-from ksrv.errors import HandlerFailed
+from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.spec import ModelSpec
 
@@ -79,6 +79,20 @@ class Executor(Protocol):
             DeadlineExceeded: The deadline passed. A process is then killed: `alive` is false and
                 `start` replaces it.
             KsrvError: The handler failed the whole batch.
+        """
+
+    def begin(
+        self,
+        batch: BatchInputs,
+        done: Callable[[BatchOutputs | KsrvError], None],
+        deadline_ns: int | None,
+    ) -> Callable[[], None]:
+        """Run a batch beside others, where the handler has coroutines; return a function that cancels it.
+
+        Args:
+            batch: The assembled batch.
+            done: Called once with its answer, on any thread.
+            deadline_ns: See `run`.
         """
 
     def end_sequences(self, numbers: Sequence[int]) -> None:

@@ -17,8 +17,8 @@ from ksrv.engine.executors.inbox import Inbox
 from ksrv.engine.executors.messages import MessageType, NumbersMessage
 from ksrv.engine.executors.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
-from ksrv.handlers.models import PendingResponse, Submit
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse
+from ksrv.handlers.models import Submit
+from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
 
 log = logging.getLogger("ksrv.engine")
 
@@ -45,7 +45,7 @@ class BatchCalls:
         self._batch_number = batch_number
         self._link = link
         self._outbox = outbox
-        self._pending: dict[int, PendingResponse] = {}
+        self._pending: dict[int, RequestHandle] = {}
 
     def __bool__(self) -> bool:
         """Tell whether calls are under way."""
@@ -172,7 +172,7 @@ class CallsHome:
         for call in over:
             self._settle(call, HandlerFailed("the batch that called another model is over"))
 
-    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> PendingResponse:
+    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
 
         Args:
@@ -260,7 +260,7 @@ class CallsHome:
 
 
 class CallHome:
-    """A call that the worker has: a `PendingResponse`.
+    """A call that the worker has: a `RequestHandle`.
 
     Args:
         calls: Sends what is asked of it.
@@ -300,7 +300,7 @@ class CallHome:
                 callback(self)
 
     def wait(self) -> InferResponse:
-        """See `PendingResponse.wait`."""
+        """See `RequestHandle.wait`."""
         if self._outcome is None:
             self._calls.wait(self)
         outcome = self._outcome
@@ -312,11 +312,11 @@ class CallHome:
         return InferResponse(self.model, self._version, "", outcome.tensors)
 
     def cancel(self) -> bool:
-        """See `PendingResponse.cancel`."""
+        """See `RequestHandle.cancel`."""
         return self._calls.cancel(self)
 
     def done(self) -> bool:
-        """See `PendingResponse.done`."""
+        """See `RequestHandle.done`."""
         if self._outcome is None:
             self._calls.receive_for(self)  # for a handler that asks again and again
         return self._outcome is not None
@@ -326,7 +326,7 @@ class CallHome:
         return self._outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """See `PendingResponse.add_done_callback`."""
+        """See `RequestHandle.add_done_callback`."""
         with self._lock:
             waits = self._outcome is None
             if waits:

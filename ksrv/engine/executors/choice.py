@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
-from ksrv.engine.requests.handle import RequestHandle
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
+from ksrv.request import RequestHandle
 from ksrv.source import ModelSource
 
 

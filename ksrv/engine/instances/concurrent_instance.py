@@ -4,62 +4,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from ksrv._native.queue.stats import Stats
-from ksrv._native.server.batch_runner import APART
+from ksrv._native.server.batch_runner import APART, BatchRunner
 from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.executors import Executor
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.requests.spans import BatchTrace, trace_of
 from ksrv.errors import KsrvError
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import BatchOutputs
 
 MOST_JOINED = 1024
-
-
-@runtime_checkable
-class ConcurrentExecutor(Protocol):
-    """An executor that runs batches beside each other."""
-
-    def begin(
-        self,
-        batch: BatchInputs,
-        done: Callable[[BatchOutputs | KsrvError], None],
-        deadline_ns: int | None,
-    ) -> Callable[[], None]:
-        """Run a batch; return a function that cancels it.
-
-        Args:
-            batch: The batch.
-            done: Called once with its answer, on any thread.
-            deadline_ns: See `Executor.run`.
-        """
-
-
-class BatchAnswerer(Protocol):
-    """What an instance does with batches, however they are run; see `ksrv.engine.instances.instance.Instance`."""
-
-    stats: Stats
-
-    @property
-    def slot(self) -> int:
-        """The instance's slot of the queue."""
-
-    def _batch_of(self, handles: list[Any]) -> RunnableBatch | None:
-        """Return the batch of some requests; None if none of them could be added."""
-
-    def _deadline(self, handles: list[Any], began: int) -> int | None:
-        """Return when the executor gives up a batch."""
-
-    def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
-        """Return the error that ends the requests of a batch; None where they are queued again."""
-
-    def _answer_failed(self, batch: RunnableBatch, failure: KsrvError, later: bool) -> None:
-        """Answer the requests of a batch with an error."""
-
-    def _fail(self, handles: list[Any], error: BaseException) -> None:
-        """Answer the requests of a batch that are still open."""
 
 
 class ConcurrentInstance:
@@ -75,9 +31,9 @@ class ConcurrentInstance:
 
     def __init__(
         self,
-        instance: BatchAnswerer,
+        instance: BatchRunner,
         host: InstanceHost,
-        executor: ConcurrentExecutor,
+        executor: Executor,
         restarts: ExecutorRestarts,
         most: int,
     ) -> None:

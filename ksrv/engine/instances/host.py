@@ -4,7 +4,7 @@ from typing import Protocol
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
+from ksrv.engine.batches.batch import PendingBatch, RunnableBatch
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import Overloaded
@@ -40,7 +40,7 @@ class InstanceHost(Protocol):
     def new_batch(self, room: int = 0) -> PendingBatch:
         """Return an empty batch that may grow to `room` rows."""
 
-    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> GrowingBatch:
+    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
         """Return an empty batch for requests and others like them.
 
         Args:
@@ -48,13 +48,13 @@ class InstanceHost(Protocol):
             room: How many rows the batch may grow to.
         """
 
-    def take_ready(self) -> GrowingBatch:
+    def take_ready(self) -> RunnableBatch:
         """Return the first of the batches that are ready to be run."""
 
-    def requeue(self, batch: GrowingBatch) -> None:
+    def requeue(self, batch: RunnableBatch) -> None:
         """Have the next idle instance run a batch."""
 
-    def publish_open(self, batch: GrowingBatch) -> None:
+    def publish_open(self, batch: RunnableBatch) -> None:
         """Have an idle instance run the batch that the prefetch thread has filled."""
 
     def queue_full(self) -> Overloaded:

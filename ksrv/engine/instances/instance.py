@@ -27,11 +27,11 @@ from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBa
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
-from ksrv.engine.batches.batch import GrowingBatch, PendingBatch, RunnableBatch, finish
+from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.executors import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
-from ksrv.engine.instances.concurrent_instance import ConcurrentExecutor, ConcurrentInstance
+from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.spans import TracedExecutor, execute_traced
@@ -183,7 +183,7 @@ class Instance(BatchRunner):
         try:
             if self._load():
                 most = self._host.spec.concurrency
-                if most and isinstance(self.executor, ConcurrentExecutor):
+                if most:
                     ConcurrentInstance(
                         self, self._host, self.executor, self._restarts, most
                     ).serve()
@@ -300,7 +300,7 @@ class Instance(BatchRunner):
             self._host.spec, self._host.images, self.executor.lease, room, self.queue
         )
 
-    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> GrowingBatch:
+    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
         """See `InstanceHost.new_batch_of`."""
         fast = self.fast_batches.new_batch(room)
         return fast if fast.takes(handles) else self.new_batch(room)

@@ -2,41 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.engine.requests.refusals import deadline_exceeded
 from ksrv.errors import Cancelled, KsrvError
-from ksrv.request import InferResponse
+from ksrv.request import InferResponse, RequestHandle
 
 MILLISECOND = 1_000_000
-
-
-class RequestHandle(Protocol):
-    """One accepted request."""
-
-    def wait(self) -> InferResponse:
-        """Sleep until the request has ended.
-
-        Returns:
-            The response.
-
-        Raises:
-            KsrvError: Why there is none.
-        """
-
-    def cancel(self) -> bool:
-        """Give the request up: it frees its place, or is detached from the batch that runs.
-
-        Returns:
-            Whether this ended it; False when it had ended before.
-        """
-
-    def done(self) -> bool:
-        """Tell whether the request has ended."""
-
-    def add_done_callback(self, callback: "Callable[[RequestHandle], None]") -> None:
-        """Have `callback` called once the request has ended, on the thread that ended it."""
 
 
 class QueuedRequest(NativeHandle):
@@ -124,7 +96,7 @@ class SplitRequest:
         """See `RequestHandle.done`."""
         return all(part.done() for part in self.parts)
 
-    def add_done_callback(self, callback: Callable[[RequestHandle], None]) -> None:
+    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
         """See `RequestHandle.add_done_callback`."""
         left = itertools.count(len(self.parts) - 1, -1)
 

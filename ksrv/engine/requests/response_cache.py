@@ -13,9 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ksrv.engine.requests.handle import RequestHandle
 from ksrv.handlers.diagnostics.debugging import PARAMETER as PROFILE
-from ksrv.request import Element, InferRequest, InferResponse, Tensor
+from ksrv.request import Element, InferRequest, InferResponse, RequestHandle, Tensor
 from ksrv.source import Cache
 
 
@@ -45,7 +44,7 @@ class CachedAnswer:
         """Return True."""
         return True
 
-    def add_done_callback(self, callback: Callable[[RequestHandle], None]) -> None:
+    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
         """Call the function at once."""
         callback(self)
 

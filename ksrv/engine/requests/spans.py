@@ -185,8 +185,6 @@ class TracedExecutor:
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
-        if hasattr(executor, "begin"):
-            self.begin = executor.begin  # where `isinstance` with a protocol finds it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)

@@ -74,15 +74,6 @@ class Device:
     def finish(self) -> None:
         """Wait for what was asked of the device, unless that has been waited for."""
 
-    def graphed(self, model: Any, name: str) -> Any:
-        """Return a model whose launches are recorded and replayed, where the device can do that.
-
-        Args:
-            model: The model.
-            name: Its name, for the log.
-        """
-        return model
-
     def failure_of(self, error: BaseException) -> KsrvError | None:
         """Return what clients are told of an error of the device, or None for any other error.
 

@@ -8,25 +8,14 @@ gets a copy. A model that cannot be recorded runs as before, and the log says so
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
+
+from ksrv.handlers.devices.stream_device import StreamDevice
 
 log = logging.getLogger("ksrv.handlers")
 
 MOST_GRAPHS = 64
 _CONSTANTS = (bool, int, float, str, type(None))
-
-
-class CapturingDevice(Protocol):
-    """The part of a `StreamDevice` that records."""
-
-    def holds(self, value: Any) -> bool:
-        """See `StreamDevice.holds`."""
-
-    def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """See `StreamDevice.capture`."""
-
-    def failure_of(self, error: BaseException) -> Exception | None:
-        """See `Device.failure_of`."""
 
 
 class Graph:
@@ -41,7 +30,7 @@ class Graph:
 
     def __init__(
         self,
-        device: CapturingDevice,
+        device: StreamDevice,
         model: Callable[..., Any],
         args: tuple[Any, ...],
         named: Mapping[str, Any],
@@ -89,7 +78,7 @@ class GraphedModel:
         failure: Why the model is not recorded any more, or None.
     """
 
-    def __init__(self, model: Any, device: CapturingDevice, name: str) -> None:
+    def __init__(self, model: Any, device: StreamDevice, name: str) -> None:
         self.eager = model
         self.clones = True
         self.failure: str | None = None

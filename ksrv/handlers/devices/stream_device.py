@@ -23,7 +23,6 @@ from ksrv._native.ipc.batch_ring import LargePlace
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.handlers.devices.device import Device
-from ksrv.handlers.devices.graphs import GraphedModel
 from ksrv.request import Array
 
 ALIGNMENT = 64
@@ -112,10 +111,6 @@ class StreamDevice(Device):
             finally:
                 self._behind = False
                 self._held.clear()
-
-    def graphed(self, model: Any, name: str) -> Any:
-        """See `Device.graphed`."""
-        return GraphedModel(model, self, name)
 
     def close(self) -> None:
         """See `Device.close`."""

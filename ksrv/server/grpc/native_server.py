@@ -26,7 +26,7 @@ from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
 from ksrv.protocol import grpc as protocol
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.addresses import parse_address
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, failure_of, refuse, trailing
@@ -40,7 +40,6 @@ from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.requests.handle import RequestHandle
 
 CORE_THREADS = 6
 """I/O threads: one at the sockets, one in Python, and reserves for threads that hang in a handler."""

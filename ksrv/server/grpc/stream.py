@@ -13,16 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError, NotReady
-from ksrv.request import InferRequest, InferResponse, Parameter
+from ksrv.request import InferRequest, InferResponse, Parameter, RequestHandle
 from ksrv.server.grpc.calls import Call, Message, failure_of
 from ksrv.server.grpc.infer import InferCalls, stream_error
-
-if TYPE_CHECKING:
-    from ksrv.engine.requests.handle import RequestHandle
 
 DEPTH = 64
 """Requests of one stream that are under way at a time; the reader waits beyond."""

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.app_message import AppMessage
 from ksrv.engine.requests.handle import SplitRequest
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.http.received_body import MESSAGE
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.requests.handle import RequestHandle
 
 Result = TypeVar("Result")
 

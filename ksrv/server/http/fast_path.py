@@ -25,7 +25,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
-from ksrv.request import InferRequest, InferResponse, is_forwarded
+from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarded
 from ksrv.server.credentials import Access
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.memory_regions import AuthorizedRegistry
@@ -36,7 +36,6 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
-    from ksrv.engine.requests.handle import RequestHandle
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors import Executor
-from ksrv.errors import DeadlineExceeded
+from ksrv.errors import DeadlineExceeded, KsrvError
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
@@ -83,6 +83,14 @@ class FunctionExecutor:
         if isinstance(result, BatchOutputs):
             return result
         return BatchOutputs([tensor("y", result)])
+
+    def begin(
+        self,
+        batch: BatchInputs,
+        done: Callable[[BatchOutputs | KsrvError], None],
+        deadline_ns: int | None,
+    ) -> Callable[[], None]:
+        raise AssertionError("no model of these tests has coroutines")
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         pass
