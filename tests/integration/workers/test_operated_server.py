@@ -126,6 +126,8 @@ def over_http2(server, access):
             answer = client.wait(stream)
             if answer.ended or client.goodbye is None or stream <= client.goodbye.last_stream_id:
                 break
+        if not answer.ended:
+            raise ConnectionError("the connection ended before the answer")
         assert answer.status == 200, (answer.status, answer.error, client.goodbye, client.over)
         check(json.loads(answer.body)["outputs"][0]["data"])
 
