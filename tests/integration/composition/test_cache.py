@@ -51,6 +51,11 @@ def server(request, tmp_path_factory):
     write_model(root, "short", COUNTS, VECTOR + own + "cache: {ttl_s: 0.2}\n")
     write_model(root, "counted", COUNTS, VECTOR + own + "cache: {}\n")
     write_model(root, "plain", COUNTS, VECTOR + own)
+    write_model(root, "stateful", COUNTS, VECTOR + own + "cache: {}\nsequences: {}\n")
+    every = VECTOR + own + "cache: {}\nversion_policy: all\n"
+    versioned = write_model(root, "versioned", COUNTS, every)
+    for version in "12":
+        (versioned / version).mkdir()
     write_model(root, "names", NAMES, TEXT + f"executor: {request.param}\ncache: {{entries: 10}}\n")
     with Server(root) as made:
         yield made
@@ -107,6 +112,22 @@ def test_failures_are_not_remembered(server):
     first, second = ask(server, "cached", -1), ask(server, "cached", -1)
     assert first != second
     assert "is refused" in second
+
+
+def test_requests_of_a_sequence_are_not_remembered(server):
+    own = {"sequence_id": 7, "sequence_start": True}
+    assert ask(server, "stateful", 5, **own) == 1
+    own["sequence_start"] = False
+    assert [ask(server, "stateful", 5, **own) for _ in "12"] == [2, 3]
+
+
+def test_versions_have_their_own_answers(server):
+    def counts(version):
+        return ask(server, f"versioned/versions/{version}", 5)
+
+    for first in (4, 5):
+        ask(server, "versioned/versions/2", first)
+    assert [counts("1"), counts("2"), counts("1"), counts("2")] == [1, 2, 1, 2]
 
 
 def test_entries_bytes_and_age_are_bounded(server):

@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import time
 
 import numpy as np
 import pytest
@@ -173,6 +174,20 @@ def test_description_state_and_repository(engine, client):
     ):
         with pytest.raises(InferenceServerException):
             refused()
+
+
+def test_a_client_that_keeps_its_connection_alive(address):
+    """Pings come more often than calls, and before the first; the connection serves on."""
+    options = triton.KeepAliveOptions(
+        keepalive_time_ms=50,
+        keepalive_timeout_ms=20_000,
+        keepalive_permit_without_calls=True,
+        http2_max_pings_without_data=0,
+    )
+    with triton.InferenceServerClient(address, keepalive_options=options) as client:
+        for number in range(4):
+            assert client.infer("add", [row(number)]).as_numpy("y")[0, 0] == number + 1
+            time.sleep(0.3)
 
 
 def test_asyncio_client(address):
