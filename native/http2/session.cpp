@@ -204,8 +204,12 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
         cost = REFUSED_STREAM_COST;  // until it is taken
         break;
     case FRAME_PRIORITY:
+        cost = 1;
+        break;
     case FRAME_PING:
-        cost = frame->flags & FLAG_ACK ? 0 : 1;
+        if (frame->flags & FLAG_ACK) break;
+        if (self->measured_ == 0) cost = 1;
+        else --self->measured_;
         break;
     case FRAME_SETTINGS:
         cost = frame->flags & FLAG_ACK ? 0 : 20;
@@ -243,6 +247,8 @@ int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
                            error == FRAME_SIZE_ERROR;
         if (fault) self->spend(REFUSED_STREAM_COST);
     }
+    // grpc-go measures its bandwidth by a PING behind a DATA frame, one at a time, for as long as answers come.
+    if (frame->type == FRAME_DATA && self->measured_ < MOST_MEASURED) ++self->measured_;
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
     if (void *stream = self->of_->stream_data(session, frame->stream_id)) self->events_->answer_over(stream);

@@ -3,7 +3,7 @@
 // Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
 // work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA,
 // faults for which a stream is reset) take from an allowance that grows with time, and a peer that has used it up is
-// sent away. Nothing is read while the answers
+// sent away. A PING is free behind a DATA frame of ours: clients measure by it. Nothing is read while the answers
 // wait for a peer that does not take them. A session is used by one thread at a time.
 
 #pragma once
@@ -96,6 +96,7 @@ class Session {
   private:
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
     static constexpr uint64_t REFUSED_STREAM_COST = 10;
+    static constexpr uint32_t MOST_MEASURED = 1000;
 
     static int on_begin_headers(NgSession *, const FrameHead *, void *);
     static int on_header(NgSession *, const FrameHead *, const uint8_t *, size_t, const uint8_t *, size_t,
@@ -120,6 +121,7 @@ class Session {
     int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
+    uint32_t measured_ = 0;  // DATA frames that were sent, for each of which a PING costs nothing
     bool flooded_ = false, failed_ = false;
 };
 

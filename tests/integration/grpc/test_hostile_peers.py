@@ -100,6 +100,18 @@ def test_floods_end_their_connection_and_others_are_served(make):
         assert call(channel, "ServerLive").live
 
 
+def test_a_client_that_measures_by_pings_is_served():
+    """gRPC's Go client sends one behind each answer, however many calls it makes a second."""
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        wire.socket.sendall(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
+        for _ in range(240):
+            streams = {wire.call(LIVE, message=b"") for _ in range(50)}
+            while not wire.over and not wire.ended.keys() >= streams:
+                wire.read()
+            assert not wire.over
+            wire.socket.sendall(frame(PING, 0, 0, bytes(8)) * 50)
+
+
 @pytest.mark.parametrize(
     "fault",
     [
