@@ -96,8 +96,10 @@ class ModelCalls:
         deadline = max((one.deadline_ns for one in callers), default=NO_DEADLINE)
         if deadline != NO_DEADLINE:
             request.deadline_ns = deadline
-        # A handler that waits for its call may as well run it; where it hangs, the call ends in time.
-        return CallFromBatch(self._submit(request, allow_inline=True), callers)
+        # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
+        # thread that many batches share would keep all of them waiting.
+        alone = caller is None or not caller.beside_others
+        return CallFromBatch(self._submit(request, allow_inline=alone), callers)
 
     def _chain(self, callers: Sequence[NativeHandle]) -> tuple[str, ...]:
         """Return the models that wait for this one, and this one; requests from the wire have none."""

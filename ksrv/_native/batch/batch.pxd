@@ -8,6 +8,7 @@ cdef class BatchInputs:
     cdef public bint explain
     cdef public object emit
     cdef public list handles
+    cdef public bint beside_others
 
 
 cdef class BatchOutputs:

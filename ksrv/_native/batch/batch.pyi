@@ -10,6 +10,7 @@ class BatchInputs:
     explain: bool
     emit: Any
     handles: list[Any] | None
+    beside_others: bool
     def __init__(
         self,
         tensors: dict[str, Tensor],

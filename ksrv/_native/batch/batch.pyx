@@ -16,6 +16,8 @@ cdef class BatchInputs:
 
     Attributes:
         handles: The requests in the queue, in the process that has it; else None.
+        beside_others: Whether the thread that hands on its calls of other models serves other
+            batches too, and must not wait for them.
     """
 
     def __init__(self, dict tensors, Py_ssize_t rows, requests, bint explain=False, emit=None):

@@ -140,6 +140,7 @@ class BatchesInFlight:
             Overloaded: There is no memory for the message.
         """
         link = self._link
+        batch.beside_others = True
         try:
             written, blocks = tensor_descriptors.write(batch.tensors.values(), link.exported)
             payload, lenient = messages.pack_batch(batch, written)
@@ -159,8 +160,8 @@ class BatchesInFlight:
         except ChannelClosed:
             pass  # the thread that receives ends this batch with all others
         except MemoryError as error:
-            self._open.pop(number, None)
-            raise Overloaded(str(error), "memory") from error
+            if self._open.pop(number, None) is not None:  # else the thread has ended it
+                raise Overloaded(str(error), "memory") from error
         if batch.emit is not None and batch.handles is not None and len(batch.handles) > 1:
             for handle in batch.handles:
                 handle.add_done_callback(lambda _: self._tell_listening(one))
@@ -251,7 +252,9 @@ class BatchesInFlight:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
 
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
-        one = self._open.pop(number)
+        one = self._open.pop(number, None)
+        if one is None:
+            return  # it could not be sent, which its sender was told
         one.calls.close()
         try:
             one.done(one.failure or outcome)

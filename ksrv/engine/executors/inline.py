@@ -113,6 +113,7 @@ class InlineExecutor:
         """
         if self._runner is None:
             raise HandlerFailed(f"the model {self._source.name} is not loaded")
+        batch.beside_others = True
         return self._runner.begin(batch, done)
 
     def _note_lost(self, device: str) -> None:

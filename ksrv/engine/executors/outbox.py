@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from ksrv._native.ipc.channel import Link
@@ -51,8 +52,9 @@ class Outbox:
             if self._waits:
                 self._link.send(kind, payload, **options)
                 return
-            self._kept.append((kind, payload, options))
             self._send_kept()
+            if self._kept or not self._sent(kind, payload, options):
+                self._kept.append((kind, payload, options))
 
     def flush(self) -> None:
         """Send the messages that are kept, as far as there is room.
@@ -64,10 +66,13 @@ class Outbox:
             self._send_kept()
 
     def _send_kept(self) -> None:
-        while self._kept:
-            kind, payload, options = self._kept.popleft()
-            try:
-                self._link.send(kind, payload, wait=False, **options)
-            except BlockingIOError:
-                self._kept.appendleft((kind, payload, options))
-                return
+        with suppress(MemoryError):  # it is tried again, as where there is no room
+            while self._kept and self._sent(*self._kept[0]):
+                self._kept.popleft()
+
+    def _sent(self, kind: int, payload: bytes, options: dict[str, Any]) -> bool:
+        try:
+            self._link.send(kind, payload, wait=False, **options)
+        except BlockingIOError:
+            return False
+        return True

@@ -173,7 +173,7 @@ class ProcessExecutor:
             try:
                 link, process, ring = self._spawn()
                 self._link, self._process, self._ring = link, process, ring
-                self._spec = self._load(link, process)
+                self._spec = self._alike(self._load(link, process))
                 self._outbox = Outbox(link, waits=False)
                 if self._spec.concurrency:
                     self._in_flight = self._batches_in_flight(link, process, self._outbox)
@@ -185,6 +185,22 @@ class ProcessExecutor:
             if process.ending is not None:  # too early for the watching thread to have callbacks
                 raise self._died(process, "as soon as it had loaded the model")
             return self._spec
+
+    def _alike(self, spec: ModelSpec) -> ModelSpec:
+        """Return the description that a replacement loaded: the instance runs as the first one said.
+
+        Args:
+            spec: The description.
+
+        Raises:
+            HandlerFailed: The handler's file has changed between coroutines and plain functions.
+        """
+        if self._spec is not None and bool(spec.concurrency) != bool(self._spec.concurrency):
+            has = "has coroutines now" if spec.concurrency else "has no coroutines any more"
+            raise HandlerFailed(
+                f"{self._label} cannot be replaced: its handler was changed on disk and {has}; load the model again"
+            )
+        return spec
 
     def _batches_in_flight(
         self, link: Link, process: HandlerProcess, outbox: Outbox

@@ -6,6 +6,7 @@ batch whose task runs. A batch that no client waits for has its task cancelled.
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
@@ -25,6 +26,8 @@ from ksrv.source import ModelSource
 
 if TYPE_CHECKING:
     from ksrv.handlers.handler_context import HandlerContext
+
+log = logging.getLogger("ksrv.handlers")
 
 STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
 STALL_SECONDS = 10.0
@@ -139,6 +142,7 @@ class ConcurrentBatches:
         self._runner = runner
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
         name = f"ksrv-{runner.source.name}-loop"
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
@@ -146,7 +150,12 @@ class ConcurrentBatches:
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
         with self._runner.inference_mode():
-            self._loop.run_forever()
+            while not self._closing:
+                try:
+                    self._loop.run_forever()
+                except (SystemExit, KeyboardInterrupt):
+                    # A task of the handler raised it; asyncio hands it to the task's waiters as well.
+                    log.exception("a task of a handler ended its event loop, which goes on")
 
     def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
         """Run a batch.
@@ -159,12 +168,22 @@ class ConcurrentBatches:
             A function that any thread may call to cancel the batch's task.
         """
         started: list[asyncio.Task[None]] = []
+        running: list[bool] = []
+
+        async def run() -> None:
+            running.append(True)
+            await self._run(inputs, done)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not running:  # cancelled before its first step: the coroutine has run no line
+                done(Cancelled("no client waits for the batch any more"))
 
         def start() -> None:
-            task = self._loop.create_task(self._run(inputs, done))
+            task = self._loop.create_task(run())
             started.append(task)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(ended)
 
         def cancel() -> None:
             for task in started:
@@ -186,6 +205,7 @@ class ConcurrentBatches:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_asyncgens()
+            self._closing = True
             self._loop.stop()
 
         stopping = cancel_all()

@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+import time
 
 import pytest
 
@@ -79,6 +80,63 @@ class Bad(BaseHandler):
                 Path(parameters["closed"]).touch()
         return {"y": x + len(self.context.batch.requests[0].id)}
 """
+HELD = """
+import asyncio
+import time
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+
+class Held(BaseHandler):
+    waiting = 0
+
+    async def inference(self, x):
+        parameters = self.context.batch.requests[0].parameters
+        if "hold" in parameters:
+            Path(parameters["came"]).touch()
+            while not Path(parameters["hold"]).exists():
+                time.sleep(0.01)
+        if "leaves" in parameters:
+            await asyncio.gather(self.leave(), asyncio.sleep(0))
+        self.waiting += 1
+        while self.waiting < int(parameters["people"]):
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        self.waiting -= 1
+        return {"y": x}
+
+    async def leave(self):
+        await asyncio.sleep(0)
+        raise SystemExit("secret")
+"""
+CALLS = """
+from ksrv import BaseHandler
+
+
+class Calls(BaseHandler):
+    async def inference(self, x):
+        parameters = self.context.batch.requests[0].parameters
+        for _ in range(parameters["times"]):
+            await self.context.models["called"].submit({"x": x}, parameters=dict(parameters))
+        return {"y": x}
+"""
+CALLED = """
+import time
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+
+class Called(BaseHandler):
+    def inference(self, x):
+        parameters = self.context.batch.requests[0].parameters
+        if "hold" in parameters:
+            Path(parameters["came"]).touch()
+            while not Path(parameters["hold"]).exists():
+                time.sleep(0.01)
+        return {"y": x}
+"""
 MANY = "concurrent_batches: 40\n"
 ROWS = """
 import asyncio
@@ -113,6 +171,9 @@ def server(request, tmp_path_factory):
     write_model(root, "alone", MEETING, VECTOR + many.replace("40", "1"))
     write_model(root, "handle", HANDLE, VECTOR + own)
     write_model(root, "rows", ROWS, TEXT + joined + f"executor: {request.param}\n")
+    write_model(root, "held", HELD, VECTOR + many.replace("40", "4"))
+    write_model(root, "calls", CALLS, VECTOR + many)
+    write_model(root, "called", CALLED, VECTOR + "executor: inline\nwarmup: false\n")
     write_later(root, "later", many.replace("warmup: false\n", ""))
     with Server(root) as made:
         yield made
@@ -250,6 +311,53 @@ def test_one_batch_at_a_time_where_that_is_asked_for(server):
     wait_until(lambda: meet(server, "alone", 1, 1)[0] == 200)
 
 
+def send_infer(server, model, **parameters):
+    """Send a request and return the connection, on which nothing is read yet."""
+    body = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}],
+        "parameters": parameters,
+    }
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+    return connection
+
+
+def test_requests_that_are_cancelled_before_they_begin_keep_no_place(server, tmp_path):
+    """Their clients leave while another coroutine has the event loop."""
+    hold, came = tmp_path / "hold", tmp_path / "came"
+    holds = send_infer(server, "held", people=1, hold=str(hold), came=str(came))
+    wait_until(came.exists)
+    leaving = [send_infer(server, "held", people=1) for _ in range(3)]
+    time.sleep(0.3)  # they are taken, and wait for the loop
+    for connection in leaving:
+        connection.close()
+    time.sleep(0.3)
+    hold.touch()
+    assert holds.getresponse().status == 200
+    found = together(lambda value: meet(server, "held", value, 4)[0], range(4))
+    assert found == dict.fromkeys(range(4), 200)
+
+
+def test_a_task_of_the_handler_that_exits_fails_its_request_alone(server):
+    status, answer = ask(server, "held", 1, people=1, leaves=1)
+    assert status == 500
+    assert "SystemExit" in answer["error"] and "secret" not in answer["error"]
+    assert [meet(server, "held", value, 1)[0] for value in (1, 2)] == [200, 200]
+
+
+def test_a_slow_called_model_holds_up_no_other_request(server, tmp_path):
+    """Quick runs earn a model that the caller's thread runs it, which the others share here."""
+    for _ in range(3):
+        assert ask(server, "calls", 1, times=400)[0] == 200
+    hold, came = tmp_path / "hold", tmp_path / "came"
+    calling = send_infer(server, "calls", times=1, hold=str(hold), came=str(came))
+    wait_until(came.exists)
+    assert ask(server, "calls", 1, times=0)[0] == 200
+    hold.touch()
+    assert calling.getresponse().status == 200
+
+
 def together(call, values):
     """Return what calls of a function with each of some values return, made at the same time."""
     found = {}
@@ -289,15 +397,20 @@ def test_a_coroutine_that_clings_to_its_batch_is_ended_with_its_process(bad):
     wait_until(lambda: ask(bad, "bad", 1, way="")[0] == 200)
 
 
+def test_a_replacement_without_coroutines_is_refused(bad, tmp_path):
+    """Whoever changes the file of a served handler is told to load the model again."""
+    handler = tmp_path / "models" / "bad" / "handler.py"
+    plain = BAD.replace("async def", "def").replace("await ", "")
+    handler.write_text(plain)
+    assert ask(bad, "bad", 1, way="ends", timeout=3_000_000)[0] in (500, 504)
+    wait_until(lambda: "has no coroutines any more; load the model again" in bad.log)
+    handler.write_text(BAD)
+    wait_until(lambda: ask(bad, "bad", 1, way="")[0] == 200)
+
+
 def test_a_client_that_leaves_cancels_the_coroutine(bad, tmp_path):
     closed = tmp_path / "closed"
-    body = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}],
-        "parameters": {"way": "waits once", "closed": str(closed)},
-    }
-    host, _, port = bad.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    connection.request("POST", "/v2/models/bad/infer", json.dumps(body))
+    connection = send_infer(bad, "bad", way="waits once", closed=str(closed))
     wait_until((tmp_path / "came").exists)
     connection.close()
     wait_until(closed.exists)
