@@ -179,6 +179,12 @@ class AnswerSink(Protocol):
     def has_room(self) -> bool:
         """Tell whether another answer may come."""
 
+    def is_far_behind(self) -> bool:
+        """Tell whether so much waits for the client that no handler may send it more."""
+
+    def taken_since(self, time_ns: int) -> bool:
+        """Tell whether the client has taken an answer since a time of `time.monotonic_ns`."""
+
     def wait_room(self, until_ns: int) -> bool:
         """Sleep until there is room; return False at `until_ns`, on the clock of `time.monotonic_ns`."""
 

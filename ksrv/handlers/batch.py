@@ -184,6 +184,9 @@ class Batch(Mapping[str, Array]):
     def send(self, outputs: Any) -> bool:
         """Send an intermediate answer to every request of the batch, before the final one.
 
+        It waits for clients that read slowly, but not on the event loop of a handler with coroutines: there
+        the request of a client that is far behind is ended.
+
         Args:
             outputs: Outputs in any form that `postprocess` may return, with every row of the batch.
 

@@ -3,6 +3,7 @@
 Both executors use it: the inline one on a thread of the server, the process one in its child.
 """
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -299,7 +300,12 @@ class Runner(StageRunner):
     def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
         if inputs.emit is None:
             return False
-        inputs.emit(BatchOutputs(self.read_outputs(result, inputs), headers=headers))
+        outputs = BatchOutputs(self.read_outputs(result, inputs), headers=headers)
+        sender: Any = inputs.emit
+        if self._concurrent is not None and _on_event_loop():
+            sender.offer(outputs)  # waiting for one slow client would hold up all other batches
+        else:
+            sender(outputs)
         return True
 
     def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
@@ -395,6 +401,14 @@ def _shown_ids(request: BatchRequest) -> str:
     """Return a request's id, and the `id` that its client gave it in the protocol."""
     name = request.headers.get("x-request-id", "-")
     return f"{name} (id {quote(request.id)})" if request.id and request.id != name else name
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def inference_mode() -> AbstractContextManager[Any]:

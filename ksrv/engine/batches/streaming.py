@@ -47,16 +47,31 @@ class ChunkSender:
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one chunk to every request that still wants one, and wait for clients that are slow."""
-        self.offer(outputs)
+        self._hand_out(outputs)
         for index in self.without_room():
             self._wait_for(index)
 
     def offer(self, outputs: BatchOutputs) -> None:
         """Hand one chunk to every request that still wants one, without waiting.
 
+        A request whose client is far behind is ended instead.
+
         Args:
             outputs: The chunk.
         """
+        for index, handle in enumerate(self._handles):
+            stream = handle.request.stream
+            if stream is not None and stream.is_far_behind() and not handle.done():
+                self._finish(
+                    index,
+                    RequestTooSlow(
+                        "the handler sent the answers of the stream faster than the client took "
+                        "them, and did not wait; read the answers as they come"
+                    ),
+                )
+        self._hand_out(outputs)
+
+    def _hand_out(self, outputs: BatchOutputs) -> None:
         if not outputs.tensors:
             for index in outputs.only or ():
                 self._end(index, outputs)
@@ -108,6 +123,15 @@ class ChunkSender:
         stream = self._handles[index].request.stream
         if not stream.wait_room(time.monotonic_ns() + int(STALL_SECONDS * 1e9)):
             self.give_up(index)
+
+    def stalled(self) -> list[int]:
+        """Return the indices of the requests whose clients took nothing for as long as one is waited for."""
+        since = time.monotonic_ns() - int(STALL_SECONDS * 1e9)
+        return [
+            index
+            for index in self.without_room()
+            if not self._handles[index].request.stream.taken_since(since)
+        ]
 
     def give_up(self, index: int) -> None:
         """End a request whose client does not read.

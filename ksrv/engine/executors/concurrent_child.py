@@ -5,6 +5,7 @@ worker says which clients are left, and how many chunks of each batch may be und
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -22,6 +23,17 @@ from ksrv.request import BatchInputs, BatchOutputs
 
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
+CHUNK_BYTES_UNDER_WAY = 1 << 18
+"""Bytes of their tensors; one chunk may be larger."""
+
+
+def chunk_bytes(outputs: BatchOutputs) -> int:
+    """Return the bytes of a chunk's tensors.
+
+    Args:
+        outputs: The chunk.
+    """
+    return sum(tensor.nbytes for tensor in outputs.tensors)
 
 
 class ConcurrentChunks:
@@ -37,7 +49,8 @@ class ConcurrentChunks:
         self._answers = answers
         self._lock = threading.Lock()
         self._has_room = threading.Condition(self._lock)
-        self._room = CHUNKS_UNDER_WAY
+        self._under_way: deque[int] = deque()  # the bytes of each chunk
+        self._nbytes = 0
         self._callbacks: list[Callable[[], object]] = []
         self._listening: frozenset[int] = frozenset()
         self._ended = False
@@ -66,8 +79,10 @@ class ConcurrentChunks:
         """
         with self._lock:
             if not self._ended:
-                self._room -= 1
+                nbytes = chunk_bytes(outputs)  # its tensors are gone once it is sent
                 self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
+                self._under_way.append(nbytes)
+                self._nbytes += nbytes
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
@@ -79,7 +94,9 @@ class ConcurrentChunks:
             return [0] if self._is_full() else []
 
     def _is_full(self) -> bool:
-        return self._room <= 0 and bool(self._listening) and not self._ended
+        if self._ended or not self._listening:
+            return False
+        return len(self._under_way) >= CHUNKS_UNDER_WAY or self._nbytes >= CHUNK_BYTES_UNDER_WAY
 
     def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
         """Have a function called once the clients keep up, or have gone.
@@ -117,10 +134,11 @@ class ConcurrentChunks:
         """Note that the worker takes further chunks.
 
         Args:
-            chunks: Their number.
+            chunks: The number of those that it took.
         """
         with self._has_room:
-            self._room += chunks
+            for _ in range(min(chunks, len(self._under_way))):
+                self._nbytes -= self._under_way.popleft()
             if self._is_full():
                 return
             callbacks, self._callbacks = self._callbacks, []

@@ -16,7 +16,11 @@ from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages
 from ksrv.engine.executors.calls import BatchCalls
-from ksrv.engine.executors.concurrent_child import CHUNKS_UNDER_WAY
+from ksrv.engine.executors.concurrent_child import (
+    CHUNK_BYTES_UNDER_WAY,
+    CHUNKS_UNDER_WAY,
+    chunk_bytes,
+)
 from ksrv.engine.executors.messages import (
     ErrorMessage,
     ListeningMessage,
@@ -66,6 +70,7 @@ class BatchInFlight:
         self.failure: KsrvError | None = None
         self.lock = threading.Lock()
         self.owed = 0  # chunks that the process may send again once the clients keep up
+        self.owed_bytes = 0
         self.awaits_room = False
 
 
@@ -265,6 +270,7 @@ class BatchesInFlight:
 
     def _hand_on(self, one: BatchInFlight, chunk: BatchOutputs) -> None:
         emit: Any = one.batch.emit
+        nbytes = chunk_bytes(chunk)
         if emit is not None:
             try:
                 emit.offer(chunk)
@@ -275,6 +281,7 @@ class BatchesInFlight:
                 self._cancel(one)
         with one.lock:
             one.owed += 1
+            one.owed_bytes += nbytes
         self._make_room(one)
 
     def _make_room(self, one: BatchInFlight) -> None:
@@ -283,12 +290,13 @@ class BatchesInFlight:
         slow = [] if emit is None else emit.without_room()
         with one.lock:
             owed = one.owed
-            if one.awaits_room or (not slow and owed < CHUNKS_UNDER_WAY // 2):
+            few = owed < CHUNKS_UNDER_WAY // 2 and one.owed_bytes < CHUNK_BYTES_UNDER_WAY // 2
+            if one.awaits_room or (few and not slow):
                 return
             if slow:
                 one.awaits_room = True
             else:
-                one.owed = 0
+                one.owed = one.owed_bytes = 0
         if slow:
             emit.call_with_room(slow[0], partial(self._note_room, one))
         else:
@@ -300,7 +308,8 @@ class BatchesInFlight:
         self._make_room(one)
 
     def _give_up(self, one: BatchInFlight) -> None:
+        """End the requests whose clients stand still; the process knows only that it waits for room."""
         emit: Any = one.batch.emit
         if emit is not None:
-            for index in emit.without_room():
+            for index in emit.stalled():
                 emit.give_up(index)

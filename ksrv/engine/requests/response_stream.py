@@ -15,6 +15,10 @@ MOST_WAITING = 64
 """Answers that wait for a client at the same time."""
 MOST_WAITING_BYTES = 1 << 20
 """Bytes of tensors that wait for a client; one answer may be larger."""
+MOST_BEHIND = 256
+"""Answers that wait for a client where a handler sends them without waiting."""
+MOST_BEHIND_BYTES = 8 << 20
+"""Bytes of tensors that wait then; four answers may be larger."""
 
 
 class ResponseStream:
@@ -31,6 +35,7 @@ class ResponseStream:
         self._changed = threading.Condition()
         self._waiting: deque[InferResponse] = deque()
         self._nbytes = 0
+        self._taken_ns = time.monotonic_ns()
         self._notify = notify
         self._on_room: list[Callable[[], object]] = []
         self.ended = False
@@ -64,6 +69,21 @@ class ResponseStream:
         return self.ended or (
             len(self._waiting) < MOST_WAITING and self._nbytes < MOST_WAITING_BYTES
         )
+
+    def is_far_behind(self) -> bool:
+        """Tell whether so much waits for the client that no handler may send it more."""
+        waiting = len(self._waiting)
+        return not self.ended and (
+            waiting >= MOST_BEHIND or (waiting >= 4 and self._nbytes >= MOST_BEHIND_BYTES)
+        )
+
+    def taken_since(self, time_ns: int) -> bool:
+        """Tell whether the client has taken an answer since a point in time.
+
+        Args:
+            time_ns: On the clock of `time.monotonic_ns`.
+        """
+        return self._taken_ns >= time_ns
 
     def wait_room(self, until_ns: int) -> bool:
         """Sleep until there is room.
@@ -110,6 +130,7 @@ class ResponseStream:
                 self._changed.wait(timeout)
             if not self._waiting:
                 return None
+            self._taken_ns = time.monotonic_ns()
             response = self._waiting.popleft()
             self._nbytes -= _nbytes(response)
             callbacks: list[Callable[[], object]] = []
@@ -130,6 +151,8 @@ class ResponseStream:
             if not self._waiting and not self.ended:
                 self._changed.wait(timeout)
             taken = list(self._waiting)
+            if taken:
+                self._taken_ns = time.monotonic_ns()
             self._waiting.clear()
             self._nbytes = 0
             self._changed.notify_all()

@@ -159,6 +159,40 @@ class Rows(BaseHandler):
             yield letter
 """
 
+LARGE = """
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Large(BaseHandler):
+    async def inference(self, x):
+        batch = self.context.batch
+        parameters = batch.requests[0].parameters
+        if "count" not in parameters:
+            yield {"y": x}
+            return
+        made = 0
+        try:
+            for _ in range(int(parameters["count"])):
+                made += 1
+                chunk = {"y": np.full((1, int(parameters["floats"])), 1.5, "f4")}
+                if parameters["way"] == "yields":
+                    yield chunk
+                elif parameters["way"] == "sends":
+                    batch.send(chunk)
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.to_thread(batch.send, chunk)
+        finally:
+            if "made" in parameters:
+                Path(parameters["made"] + ".new").write_text(str(made))
+                Path(parameters["made"] + ".new").rename(parameters["made"])
+"""
+
 
 @pytest.fixture(scope="module", params=["inline", "process"])
 def server(request, tmp_path_factory):
@@ -174,6 +208,16 @@ def server(request, tmp_path_factory):
     write_model(root, "held", HELD, VECTOR + many.replace("40", "4"))
     write_model(root, "calls", CALLS, VECTOR + many)
     write_model(root, "called", CALLED, VECTOR + "executor: inline\nwarmup: false\n")
+    write_model(
+        root,
+        "large",
+        LARGE,
+        VECTOR.replace(
+            "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]",
+            "outputs: [{name: y, datatype: FP32, shape: [-1, -1]}]",
+        )
+        + many,
+    )
     write_later(root, "later", many.replace("warmup: false\n", ""))
     with Server(root) as made:
         yield made
@@ -286,6 +330,33 @@ def test_a_slow_client_blocks_no_other_stream_of_the_same_instance(server, tmp_p
         assert slow.status == 200
         assert not closed.exists()
     wait_until(closed.exists)
+
+
+def large_request(**parameters):
+    return {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}],
+        "parameters": parameters,
+    }
+
+
+def test_a_coroutine_that_sends_to_a_client_that_does_not_read_holds_up_nobody(server, tmp_path):
+    made = tmp_path / "made"
+    asked = large_request(way="sends", count=200, floats=1 << 18, made=str(made))
+    with StreamedResponse(server, "/v2/models/large/infer", asked, receive_buffer=4096) as slow:
+        assert ask(server, "large", 1)[0] == 200
+        wait_until(made.exists)
+        assert int(made.read_text()) < 200
+        [*_, (name, last)] = slow.events()
+    assert name == "error"
+    assert "did not wait" in last["error"]
+
+
+@pytest.mark.parametrize(("way", "count"), [("yields", 700), ("sends", 60), ("threads", 700)])
+def test_a_client_that_reads_gets_every_chunk_however_it_is_sent(server, way, count):
+    asked = large_request(way=way, count=count, floats=4)
+    with StreamedResponse(server, "/v2/models/large/infer", asked) as found:
+        chunks = [document for name, document in found.events() if not name]
+    assert sum(chunk["outputs"] != [] for chunk in chunks) == count
 
 
 def test_many_streams_at_a_time_of_one_instance(server):

@@ -6,8 +6,9 @@ import time
 import numpy as np
 import pytest
 
+from ksrv.engine.batches import streaming as streaming_module
 from ksrv.engine.executors import ExecutorDied
-from ksrv.engine.requests.response_stream import ResponseStream
+from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
 from ksrv.errors import Cancelled, HandlerFailed
 from ksrv.request import BatchOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
@@ -156,3 +157,28 @@ def test_batch_has_a_time_limit_from_its_start():
     finally:
         made.close()
     assert 0 < limits[0] <= 5_000_000_000
+
+
+@pytest.mark.parametrize(("seconds", "stalled"), [(3600.0, []), (0.0, [0])])
+def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, seconds, stalled):
+    """A stream that is full stays so while its client reads, as long as more waits than its bound."""
+    monkeypatch.setattr(streaming_module, "STALL_SECONDS", seconds)
+    found = []
+
+    def run(batch):
+        for value in range(MOST_WAITING + 1):
+            batch.emit.offer(chunk(batch, value))
+        asked.stream.take()
+        found.append(batch.emit.without_room())
+        time.sleep(0.001)
+        found.append(batch.emit.stalled())
+        return chunk(batch, 3)
+
+    made = engine(source(), run=run)
+    try:
+        asked = request()
+        asked.stream = ResponseStream()
+        made.infer(asked)
+    finally:
+        made.close()
+    assert found == [[0], stalled]

@@ -3,7 +3,13 @@
 import threading
 import time
 
-from ksrv.engine.requests.response_stream import MOST_WAITING, MOST_WAITING_BYTES, ResponseStream
+from ksrv.engine.requests.response_stream import (
+    MOST_BEHIND,
+    MOST_BEHIND_BYTES,
+    MOST_WAITING,
+    MOST_WAITING_BYTES,
+    ResponseStream,
+)
 from ksrv.request import InferResponse, Tensor
 from tests.support.wait_until import wait_until
 
@@ -75,3 +81,35 @@ def test_the_reader_is_told_of_answers_and_of_the_end():
     stream.put(response())
     stream.end()
     assert len(told) == 2
+
+
+def test_a_client_is_far_behind_by_answers_or_by_bytes_of_several():
+    many = ResponseStream()
+    for _ in range(MOST_BEHIND):
+        assert not many.is_far_behind()
+        many.put(response())
+    assert many.is_far_behind()
+    many.take()
+    assert not many.is_far_behind()
+    large = ResponseStream()
+    for _ in range(4):
+        assert not large.is_far_behind()  # few answers may be larger
+        large.put(response(MOST_BEHIND_BYTES))
+    assert large.is_far_behind()
+    large.end()
+    assert not large.is_far_behind()
+
+
+def test_it_knows_when_the_client_took_an_answer_last():
+    stream = ResponseStream()
+    for take in (stream.take, stream.take_all):
+        stream.put(response())
+        before = time.monotonic_ns()
+        while time.monotonic_ns() == before:
+            pass
+        assert not stream.taken_since(before + 1)
+        take(0)
+        assert stream.taken_since(before + 1)
+        after = time.monotonic_ns() + 1
+        take(0)  # nothing was there to be taken
+        assert not stream.taken_since(after)
