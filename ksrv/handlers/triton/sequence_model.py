@@ -89,32 +89,39 @@ class TritonSequenceModel(TritonModel):
             inputs[control.name] = self._control(control, sequences, batch)
         states = [[_state(sequence, one) for sequence in sequences] for one in tensors.states]
         if not self._batched or all(_are_alike(kept) for kept in states):
-            return self._run(inputs, states, sequences)
+            outputs = self._run(inputs, states)
+            self._keep(outputs, sequences)
+            return self._wanted(outputs)
         rows = [
             self._run(
                 {name: value[row : row + 1] for name, value in inputs.items()},
                 [kept[row : row + 1] for kept in states],
-                sequences[row : row + 1],
             )
             for row in range(len(sequences))
         ]
-        return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]}
+        wanted = [self._wanted(row) for row in rows]
+        joined = {name: np.concatenate([one[name] for one in wanted]) for name in wanted[0]}
+        # Only once every row has run: where one fails, all requests of the batch do, and may be sent again.
+        for row, sequence in zip(rows, sequences, strict=True):
+            self._keep(row, [sequence])
+        return joined
 
-    def _run(
-        self,
-        inputs: Mapping[str, Any],
-        states: Sequence[Sequence[Any]],
-        sequences: Sequence[OpenSequence],
-    ) -> dict[str, Any]:
-        tensors, named = self._tensors, dict(inputs)
-        for one, kept in zip(tensors.states, states, strict=True):
+    def _run(self, inputs: Mapping[str, Any], states: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        named = dict(inputs)
+        for one, kept in zip(self._tensors.states, states, strict=True):
             named[one.input] = np.stack(kept) if self._batched else kept[0]
-        outputs: dict[str, Any] = dict(self.model(**named))
-        wanted = {spec.name for spec in self.context.spec.outputs}
-        for one in tensors.states:
+        return dict(self.model(**named))
+
+    def _keep(self, outputs: Mapping[str, Any], sequences: Sequence[OpenSequence]) -> None:
+        """Keep the states that the model returned, each for its sequence."""
+        for one in self._tensors.states:
             found = outputs[one.output]
             for row, sequence in enumerate(sequences):
                 sequence.state[one.input] = np.array(found[row] if self._batched else found)
+
+    def _wanted(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs that clients see."""
+        wanted = {spec.name for spec in self.context.spec.outputs}
         return {name: array for name, array in outputs.items() if name in wanted or not wanted}
 
     def _control(

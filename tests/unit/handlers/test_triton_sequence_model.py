@@ -1,0 +1,43 @@
+"""The states of Triton's sequences where the requests of a batch cannot be run together."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ksrv.handlers.triton.sequence_model import TritonSequenceModel
+from ksrv.source import StateTensor, TritonTensors
+
+KEPT = StateTensor(input="before", output="after", datatype="FP32", shape=(-1,), initial=(0,))
+
+
+class GrowsOrFails(TritonSequenceModel):
+    """A state that grows by `x`; a negative one is an error."""
+
+    def model(self, x, before):
+        if x[0, 0] < 0:
+            raise ValueError("negative")
+        return {"y": x, "after": np.concatenate([before, x], axis=1)}
+
+
+def model_of(*states):
+    made = GrowsOrFails()
+    sequences = [SimpleNamespace(state={"before": np.float32(state)}) for state in states]
+    config = SimpleNamespace(triton=TritonTensors(states=(KEPT,)), batching=object())
+    spec = SimpleNamespace(outputs=(SimpleNamespace(name="y"),))
+    batch = SimpleNamespace(sequences=sequences)
+    made.context = SimpleNamespace(config=config, spec=spec, batch=batch)
+    return made, sequences
+
+
+def test_states_of_different_sizes_go_on():
+    made, sequences = model_of([1], [2, 3])
+    assert made.inference(x=np.float32([[7], [8]]))["y"].tolist() == [[7], [8]]
+    assert [one.state["before"].tolist() for one in sequences] == [[1, 7], [2, 3, 8]]
+
+
+def test_no_state_goes_on_where_a_row_fails():
+    made, sequences = model_of([1], [2, 3])
+    with pytest.raises(ValueError):
+        made.inference(x=np.float32([[7], [-8]]))
+    assert [one.state["before"].tolist() for one in sequences] == [[1], [2, 3]]
