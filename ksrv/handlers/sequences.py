@@ -1,11 +1,16 @@
 """The sequences whose requests a handler runs, and the state that it keeps for each."""
 
+import threading
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ksrv.errors import SequenceEnded, quote
 from ksrv.request import BatchInputs
+
+ENDED_EARLY = 256
+"""The ended sequences that are remembered, of which a batch that is about to run may have the first request."""
 
 
 @dataclass(slots=True)
@@ -30,11 +35,14 @@ class Sequence:
 class SequenceStates:
     """The states of the sequences that one handler object serves.
 
-    A state is made for the first request of a sequence, and let go of with the last one.
+    A state is made for the first request of a sequence, and let go of with the last one. Where the client of
+    the first leaves as its batch begins, the sequence may end before it has a state.
     """
 
     def __init__(self) -> None:
         self._states: dict[int, dict[str, Any]] = {}
+        self._over: deque[int] = deque(maxlen=ENDED_EARLY)
+        self._lock = threading.Lock()
 
     def of_batch(self, inputs: BatchInputs, failures: dict[int, Any]) -> list[Sequence]:
         """Return the sequence of each row.
@@ -54,10 +62,8 @@ class SequenceStates:
                         f"the state of the sequence {quote(part.id)} is gone; begin it anew with 'sequence_start'"
                     )
                     state = {}
-                elif part.end:
-                    self._states.pop(part.number, None)
                 else:
-                    self._states[part.number] = state
+                    self._keep(part.number, None if part.end else state)
                 sequence = Sequence(part.id, part.start, part.end, state)
             found += [sequence] * request.rows
         return found
@@ -68,8 +74,17 @@ class SequenceStates:
         Args:
             numbers: Of the sequences.
         """
-        for number in numbers:
-            self._states.pop(number, None)
+        with self._lock:
+            for number in numbers:
+                if self._states.pop(number, None) is None:
+                    self._over.append(number)
+
+    def _keep(self, number: int, state: dict[str, Any] | None) -> None:
+        with self._lock:
+            if state is None:
+                self._states.pop(number, None)
+            elif number in self._states or number not in self._over:
+                self._states[number] = state
 
     def __len__(self) -> int:
         return len(self._states)

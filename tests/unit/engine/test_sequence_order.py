@@ -33,6 +33,9 @@ class Recording(FunctionExecutor):
         for part, _ in parts:
             if part is not None and part.start:
                 self.states.add(part.number)
+                # A client may leave, and its sequence end, as the batch of its first request begins.
+                if part.number in self.dropped:
+                    self.states.discard(part.number)
         self.batches.append(parts)
         self.pace()
         return BatchOutputs([tensor("y", batch.tensors["x"].data * 2)])

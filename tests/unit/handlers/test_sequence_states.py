@@ -1,0 +1,43 @@
+"""The states that a handler keeps for sequences."""
+
+from ksrv.handlers.sequences import ENDED_EARLY, SequenceStates
+from ksrv.request import BatchInputs, BatchRequest, SequenceRequest
+
+
+def batch_of(*parts):
+    requests = [
+        BatchRequest(slice(place, place + 1), sequence=one) for place, one in enumerate(parts)
+    ]
+    return BatchInputs({}, len(parts), requests)
+
+
+def run(states, number, *, start=False, end=False):
+    failures = {}
+    (found,) = states.of_batch(batch_of(SequenceRequest(number, "a", start, end)), failures)
+    return found, failures
+
+
+def test_a_state_lives_from_the_first_request_to_the_last():
+    states = SequenceStates()
+    first, _ = run(states, 1, start=True)
+    first.state["seen"] = 1
+    assert run(states, 1)[0].state is first.state
+    assert run(states, 1, end=True)[0].state is first.state
+    assert len(states) == 0
+    assert "begin it anew" in str(run(states, 1)[1][0])
+
+
+def test_a_sequence_that_ended_as_its_first_request_began_keeps_no_state():
+    states = SequenceStates()
+    states.end([7])
+    found, failures = run(states, 7, start=True)
+    assert found.state == {} and not failures
+    assert len(states) == 0
+
+
+def test_few_ended_sequences_are_remembered():
+    states = SequenceStates()
+    states.end(range(10 * ENDED_EARLY))
+    for number in range(10 * ENDED_EARLY):
+        run(states, number, start=True)
+    assert len(states) == 9 * ENDED_EARLY
