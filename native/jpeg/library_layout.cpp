@@ -34,7 +34,7 @@ struct Trial {
     jpeg_decompress_struct state;
     jpeg_error_mgr errors;
     std::jmp_buf back;
-    boolean (*librarys)(j_decompress_ptr, JBLOCKROW *);
+    boolean (*original)(j_decompress_ptr, JBLOCKROW *);
     bool looks;      // at the blocks, which is safe once the calls are known to be those of MCUs
     unsigned known;  // calls as they should be
 };
@@ -51,17 +51,17 @@ boolean count_mcu(j_decompress_ptr state, JBLOCKROW *blocks) {
     Trial &trial = trial_of(state->client_data);
     if (!trial.looks) {
         ++trial.known;
-        return trial.librarys(state, blocks);
+        return trial.original(state, blocks);
     }
     const JCOEF *const block = *blocks[0];
     const bool is_zeroed = std::all_of(block, block + DCTSIZE2, [](JCOEF one) { return one == 0; });
-    const boolean result = trial.librarys(state, blocks);
+    const boolean result = trial.original(state, blocks);
     if (is_zeroed && block[0] == COEFFICIENT) ++trial.known;
     return result;
 }
 
 // Another function than the library's own, or none at all, would stand at another place of the structure.
-bool is_librarys(void *function) noexcept {
+bool is_of_library(void *function) noexcept {
     Dl_info one, library;
     return function && dladdr(function, &one) != 0 &&
            dladdr(reinterpret_cast<void *>(&jpeg_read_header), &library) != 0 &&
@@ -86,8 +86,8 @@ bool run(Trial &trial, bool looks) noexcept {
     jpeg_mem_src(state, PICTURE, sizeof PICTURE);
     jpeg_read_header(state, TRUE);
     jpeg_start_decompress(state);
-    trial.librarys = state->entropy->decode_mcu;
-    if (!is_librarys(reinterpret_cast<void *>(trial.librarys))) leave(reinterpret_cast<j_common_ptr>(state));
+    trial.original = state->entropy->decode_mcu;
+    if (!is_of_library(reinterpret_cast<void *>(trial.original))) leave(reinterpret_cast<j_common_ptr>(state));
     state->entropy->decode_mcu = count_mcu;
     JSAMPLE pixels[WIDTH];
     JSAMPROW row = pixels;
