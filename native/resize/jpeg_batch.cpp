@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "resize/orientation.hpp"
-#include "resize/upright_lines.hpp"
-#include "resize/upright_picture.hpp"
+#include "resize/upright/orientation.hpp"
+#include "resize/upright/lines.hpp"
+#include "resize/upright/picture.hpp"
 
 namespace ksrv {
 namespace {

@@ -16,8 +16,8 @@
 #include "image/decode_memory.hpp"
 #include "image/image_input.hpp"
 #include "resize/jpeg_batch.hpp"
-#include "resize/orientation.hpp"
-#include "resize/upright_picture.hpp"
+#include "resize/upright/orientation.hpp"
+#include "resize/upright/picture.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {

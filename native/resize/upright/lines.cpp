@@ -1,10 +1,10 @@
-#include "resize/upright_lines.hpp"
+#include "resize/upright/lines.hpp"
 
 #include <algorithm>
 
 #include "image/row_memory.hpp"
 #include "resize/neighbours.hpp"
-#include "resize/orientation.hpp"
+#include "resize/upright/orientation.hpp"
 
 namespace ksrv {
 namespace {

@@ -1,9 +1,9 @@
-#include "resize/upright_picture.hpp"
+#include "resize/upright/picture.hpp"
 
 #include <algorithm>
 
 #include "image/row_memory.hpp"
-#include "resize/orientation.hpp"
+#include "resize/upright/orientation.hpp"
 
 namespace ksrv {
 namespace {
