@@ -109,6 +109,7 @@ class Connection final : public http2::SessionEvents {
     void data(void *stream, const unsigned char *data, size_t length) noexcept override;
     void peer_over(void *stream) noexcept override;
     void closed(void *stream, uint32_t error) noexcept override;
+    bool has_lived(void *stream) noexcept override;
     void pinged() noexcept override { ping_sent_ns_ = 0; }
     bool begin_message(Call *call) noexcept;
     bool place_message(Call *call, const unsigned char *first, size_t length) noexcept;

@@ -21,6 +21,7 @@ constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory that a stream's mes
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
 constexpr size_t WORTH_ALIGNING = 32;
+constexpr uint64_t LIVED_NS = 10000000u;  // after which a peer may reset a stream: 128 of them are few in this time
 
 bool is(const char *name, size_t length, const char *text) noexcept {
     return strlen(text) == length && memcmp(name, text, length) == 0;
@@ -461,6 +462,11 @@ void Connection::refuse_http(Call *call, const char *http_status) noexcept {
                                     reinterpret_cast<const uint8_t *>(http_status), 7, 3, http2::FIELD_NO_COPY}};
     call->answered = call->trailed = true;
     session_.answer(call->stream, fields, 1, false);
+}
+
+bool Connection::has_lived(void *stream) noexcept {
+    const Call *call = static_cast<const Call *>(stream);
+    return call->answered || now_ - call->opened_ns >= LIVED_NS;
 }
 
 void Connection::closed(void *stream, uint32_t) noexcept {

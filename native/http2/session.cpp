@@ -164,6 +164,13 @@ bool Session::spend(uint64_t cost) noexcept {
     return true;
 }
 
+// What a frame costs of which some were earned.
+uint64_t Session::cost_of(uint64_t cost, uint32_t *free) noexcept {
+    if (*free == 0) return cost;
+    --*free;
+    return 0;
+}
+
 int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     if (self->of_->stream_data(session, frame->stream_id)) {  // trailers
@@ -208,15 +215,17 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
         break;
     case FRAME_PING:
         if (frame->flags & FLAG_ACK) break;
-        if (self->measured_ == 0) cost = 1;
-        else --self->measured_;
+        cost = cost_of(1, &self->free_pings_);
         break;
     case FRAME_SETTINGS:
         cost = frame->flags & FLAG_ACK ? 0 : 20;
         break;
-    case FRAME_RST_STREAM:
-        cost = 10;
+    case FRAME_RST_STREAM: {
+        void *stream = self->of_->stream_data(session, frame->stream_id);
+        if (stream && self->events_->has_lived(stream)) break;
+        cost = cost_of(EARLY_RESET_COST, &self->free_resets_);
         break;
+    }
     case FRAME_CONTINUATION:
         cost = 50;
         break;
@@ -248,9 +257,10 @@ int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
         if (fault) self->spend(REFUSED_STREAM_COST);
     }
     // grpc-go measures its bandwidth by a PING behind a DATA frame, one at a time, for as long as answers come.
-    if (frame->type == FRAME_DATA && self->measured_ < MOST_MEASURED) ++self->measured_;
+    if (frame->type == FRAME_DATA && self->free_pings_ < MOST_FREE) ++self->free_pings_;
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
+    if (self->free_resets_ < MOST_FREE) ++self->free_resets_;
     if (void *stream = self->of_->stream_data(session, frame->stream_id)) self->events_->answer_over(stream);
     return 0;
 }

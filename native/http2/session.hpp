@@ -3,8 +3,10 @@
 // Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
 // work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA,
 // faults for which a stream is reset) take from an allowance that grows with time, and a peer that has used it up is
-// sent away. A PING is free behind a DATA frame of ours: clients measure by it. Nothing is read while the answers
-// wait for a peer that does not take them. A session is used by one thread at a time.
+// sent away. A PING is free behind a DATA frame of ours: clients measure by it. So is the reset of a stream that has
+// lived, and for each answered stream that of another one: clients cancel what takes too long, and what they asked for
+// twice. Nothing is read while the answers wait for a peer that does not take them. A session is used by one thread at a
+// time.
 
 #pragma once
 
@@ -40,6 +42,8 @@ struct SessionEvents {
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
     virtual void answer_over(void *stream) noexcept = 0;  // all of the answer is on its way
     virtual void closed(void *stream, uint32_t error) noexcept = 0;
+    // Whether a stream has taken its place for so long that the peer may reset it, or its answer has begun.
+    virtual bool has_lived(void *stream) noexcept = 0;
     // The bytes of the answer: up to `most` of them may be sent now. 0 with more behind: none yet.
     virtual size_t offer(void *stream, size_t most, Behind *behind) noexcept = 0;
     virtual bool take(void *stream, size_t length, OutgoingBytes *out) noexcept = 0;
@@ -95,8 +99,8 @@ class Session {
 
   private:
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
-    static constexpr uint64_t REFUSED_STREAM_COST = 10;
-    static constexpr uint32_t MOST_MEASURED = 1000;
+    static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10;
+    static constexpr uint32_t MOST_FREE = 1000;
 
     static int on_begin_headers(NgSession *, const FrameHead *, void *);
     static int on_header(NgSession *, const FrameHead *, const uint8_t *, size_t, const uint8_t *, size_t,
@@ -112,6 +116,7 @@ class Session {
     static const NgCallbacks *callbacks(const Library *of) noexcept;
     static const NgOption *options(const Library *of) noexcept;
     bool spend(uint64_t cost) noexcept;
+    static uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept;
 
     SessionEvents *const events_;
     OutgoingBytes *const out_;
@@ -121,7 +126,7 @@ class Session {
     int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
-    uint32_t measured_ = 0;  // DATA frames that were sent, for each of which a PING costs nothing
+    uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each answered stream
     bool flooded_ = false, failed_ = false;
 };
 

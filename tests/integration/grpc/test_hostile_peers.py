@@ -3,17 +3,20 @@
 import contextlib
 import gc
 import socket
+import ssl
 import time
 
 import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.tls.tls_context import TlsContext
 from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
+from tests.support.certificates import self_signed
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import call, connect, infer_request, running
+from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
 from tests.support.wire.http2_wire import (
     DATA,
     END_HEADERS,
@@ -31,7 +34,7 @@ from tests.support.wire.http2_wire import (
 pytestmark = pytest.mark.carrier("native")
 
 CONTINUATION = 9
-ENHANCE_YOUR_CALM = 11
+CANCEL, ENHANCE_YOUR_CALM = 8, 11
 INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
 NAMES = {
@@ -44,9 +47,17 @@ NAMES = {
 }
 
 
+SLOW = infer_request("slow").SerializeToString()
+SLOW = b"\x00" + len(SLOW).to_bytes(4, "big") + SLOW
+
+
 def block(**changes):
     names = NAMES | {name.replace("_", ":", 1): value for name, value in changes.items()}
     return b"".join(field(*pair) for pair in names.items())
+
+
+def reset(stream):
+    return frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big"))
 
 
 def flood(address, make, most=200_000):
@@ -69,9 +80,11 @@ def flood(address, make, most=200_000):
     [
         lambda number: frame(PING, 0, 0, bytes(8)),
         lambda number: frame(SETTINGS, 0, 0, b"\x00\x04\x00\x01\x00\x00"),
+        lambda number: frame(HEADERS, END_HEADERS, 2 * number + 1, block()) + reset(2 * number + 1),
         lambda number: (
-            frame(HEADERS, END_HEADERS, 2 * number + 1, block())
-            + frame(RST_STREAM, 0, 2 * number + 1, b"\x00\x00\x00\x08")
+            frame(HEADERS, END_HEADERS, 2 * number + 1, block(_path=INFER))
+            + frame(DATA, END_STREAM, 2 * number + 1, SLOW)
+            + reset(2 * number + 1)
         ),
         lambda number: (
             frame(HEADERS, 0, 1, block())
@@ -88,6 +101,7 @@ def flood(address, make, most=200_000):
         "PING",
         "SETTINGS",
         "RST_STREAM",
+        "RST_STREAM behind whole messages",
         "CONTINUATION",
         "empty DATA",
         "PRIORITY",
@@ -100,9 +114,61 @@ def test_floods_end_their_connection_and_others_are_served(make):
         assert call(channel, "ServerLive").live
 
 
-def test_a_client_that_measures_by_pings_is_served():
-    """gRPC's Go client sends one behind each answer, however many calls it makes a second."""
+def test_cancelled_calls_that_have_waited_are_no_flood():
+    """A thousand a second and more, as clients with deadlines make them when a model is too slow."""
+    engine = StandInEngine()
+    with running(engine) as address, connect(address) as channel:
+        infer = stub_infer(channel)
+        kept = infer.future(infer_request("slow", id="kept"), timeout=60)
+        for _ in range(20):
+            before = len(engine.handles)
+            calls = [infer.future(infer_request("slow"), timeout=60) for _ in range(100)]
+            wait_until(lambda before=before: len(engine.handles) >= before + 100)
+            opened = time.monotonic()
+            wait_until(lambda opened=opened: time.monotonic() > opened + 0.02)
+            for one in calls:
+                one.cancel()
+            wait_until(lambda: sum(not handle.done() for handle in list(engine.handles)) <= 1)
+        engine.release.set()
+        assert kept.result().id == "kept", "it shares its connection with those that were cancelled"
+
+
+def test_each_answer_pays_for_a_call_that_is_cancelled_at_once():
+    """A client that asks twice takes the first answer, and cancels the other call however young it is."""
     with running(StandInEngine()) as address, Wire(address) as wire:
+        for _ in range(40):
+            answered = {wire.call(LIVE, message=b"") for _ in range(50)}
+            while not wire.over and not wire.ended.keys() >= answered:
+                wire.read()
+            wire.socket.sendall(b"".join(reset(wire.call(INFER)) for _ in range(50)))
+        assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
+
+
+def test_early_resets_below_the_rate_are_no_flood():
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        began = time.monotonic()
+        for number in range(600):  # 400 at once and 100 a second are allowed
+            wait_until(lambda number=number: number < 300 + 100 * (time.monotonic() - began))
+            wire.socket.sendall(reset(wire.call(INFER)))
+        assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
+
+
+@pytest.fixture(params=["cleartext", "TLS"])
+def encryption(request, tmp_path):
+    """What a server encrypts with, and what its client does."""
+    if request.param == "cleartext":
+        return None, None
+    key, chain = self_signed(tmp_path)
+    client = ssl.create_default_context(cafile=chain)
+    client.set_alpn_protocols(["h2"])
+    client.check_hostname = False
+    return TlsContext(str(chain), str(key), protocols=("h2",)), client
+
+
+def test_a_client_that_measures_by_pings_is_served(encryption):
+    """gRPC's Go client sends one behind each answer, however many calls it makes a second."""
+    server, client = encryption
+    with running(StandInEngine(), tls=server) as address, Wire(address, client) as wire:
         wire.socket.sendall(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
         for _ in range(240):
             streams = {wire.call(LIVE, message=b"") for _ in range(50)}
@@ -257,7 +323,7 @@ def test_a_reset_cancels_what_runs():
         slow = infer_request("slow").SerializeToString()
         stream = wire.call(INFER, message=slow)
         wait_until(lambda: engine.handles)
-        wire.socket.sendall(frame(RST_STREAM, 0, stream, b"\x00\x00\x00\x08"))
+        wire.socket.sendall(reset(stream))
         wait_until(lambda: engine.handles[0].cancelled)
 
 
@@ -327,7 +393,7 @@ def test_an_end_that_comes_with_the_last_bytes_is_seen():
                 with Wire(address) as wire:
                     stream = wire.call(STREAM)
                     wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-                    wire.socket.sendall(frame(RST_STREAM, 0, stream, b"\x00\x00\x00\x08"))
+                    wire.socket.sendall(reset(stream))
                     wire.socket.shutdown(socket.SHUT_WR)
                     with contextlib.suppress(ConnectionError):
                         while wire.socket.recv(1 << 16):  # else its place would be kept for minutes

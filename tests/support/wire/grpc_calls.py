@@ -29,11 +29,11 @@ def new_server(engine: Any, settings: ServerSettings, **shared: Any) -> Any:
 
 @contextlib.contextmanager
 def running(
-    engine: Any, *, access: Any = None, budget: Any = None, **settings: Any
+    engine: Any, *, access: Any = None, budget: Any = None, tls: Any = None, **settings: Any
 ) -> Iterator[Any]:
-    """Yield the address of a server over `engine`."""
+    """Yield the address of a server over `engine`; `tls` is a native server's `TlsContext`."""
     server = new_server(engine, ServerSettings(**settings), access=access, budget=budget)
-    port = server.start("127.0.0.1:0")
+    port = server.start("127.0.0.1:0", **({} if tls is None else {"tls": tls}))
     try:
         yield f"127.0.0.1:{port}"
     finally:

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -32,6 +33,7 @@ class Wire:
 
     Args:
         address: The server's, as HOST:PORT.
+        tls: What the connection is encrypted with; None for cleartext.
 
     Attributes:
         ended: The last fields of every call that the server ended, as text by its stream.
@@ -40,9 +42,11 @@ class Wire:
         goodbye: The error code of GOAWAY, or None.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=60)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.socket.sendall(PREFACE)
         self.ended: dict[int, Any] = {}
         self.begun: dict[int, int] = {}
@@ -108,8 +112,11 @@ class Wire:
 
     def look(self) -> None:
         """Take what has come already."""
-        while not self.over and select.select([self.socket], [], [], 0)[0]:
+        while not self.over and (self._decrypted() or select.select([self.socket], [], [], 0)[0]):
             self.read()
+
+    def _decrypted(self) -> bool:
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
 
     def until_ended(self, stream: Any) -> Any:
         """Wait for the end of a call; return its last fields as text."""
