@@ -79,7 +79,7 @@ class AuditLog:
     ) -> None:
         """Write the record, once the answer is known."""
         template = req.env.get(CONTROL_CALL)
-        if template is None or req.method == "GET":
+        if template is None or req.method in ("GET", "HEAD"):
             return
         *before, action = str(template).strip("/").split("/")
         given = req.path.strip("/").split("/")

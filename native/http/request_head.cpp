@@ -153,7 +153,7 @@ bool names_no_model(const Span &name, const unsigned char *data) noexcept {
     return literal(at, at + name.length, "stats") && name.length == 5;
 }
 
-// Whether a GET of a target asks for what the server knows: metadata, readiness, statistics, metrics.
+// Whether a GET or HEAD of a target asks for what the server knows: metadata, readiness, statistics, metrics.
 bool is_question(const unsigned char *at, const unsigned char *end) noexcept {
     if (!literal(at, end, "/v2") && !literal(at, end, "/v1") && !literal(at, end, "/metrics") &&
         !literal(at, end, "/ping"))
@@ -226,15 +226,12 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
 
-    bool post = false, native = true;
-    const bool get = literal(at, end, "GET ");
-    if (!get) {
-        post = literal(at, end, "POST ");
-        native = post;
-        if (!post && !literal(at, end, "HEAD ") && !literal(at, end, "PUT ") &&
-            !literal(at, end, "DELETE ") && !literal(at, end, "OPTIONS ") && !literal(at, end, "PATCH "))
-            return Verdict::unusual;
-    }
+    const bool get = literal(at, end, "GET "), post = !get && literal(at, end, "POST ");
+    const bool asks = get || (!post && literal(at, end, "HEAD "));
+    bool native = get || post;
+    if (!asks && !post && !literal(at, end, "PUT ") && !literal(at, end, "DELETE ") &&
+        !literal(at, end, "OPTIONS ") && !literal(at, end, "PATCH "))
+        return Verdict::unusual;
     const unsigned char *target = at;
     while (at < end && is(*at, TARGET)) ++at;
     const unsigned char *target_end = at;
@@ -243,7 +240,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     if (!http_1_0 && !literal(at, end, "1\r\n")) return Verdict::unusual;
     if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::unusual;
     Route route = native ? target_route(post, target, target_end, data, head) : Route::none;
-    head->question = get && is_question(target, target_end);
+    head->question = asks && is_question(target, target_end);
     head->fields = static_cast<uint32_t>(at - data);
 
     size_t count = 0, scheme_seen = 0;

@@ -64,7 +64,7 @@ struct Head {
     bool http_1_0 = false;        // the answer is of HTTP/1.0 as well
     bool chunked = false;         // the body comes in chunks, and its length is not known
     bool expects_continue = false;  // the sender waits for 100 Continue before it sends the body
-    bool question = false;        // a GET of what the server knows, which no handler answers
+    bool question = false;        // a GET or HEAD of what the server knows, which no handler answers
 };
 
 enum class Ending : uint8_t { open, found, never };

@@ -61,8 +61,6 @@ class PageFile:
         resp.content_type = self._type
         resp.data = self._content
 
-    on_head = on_get
-
 
 def add_page(app: "falcon.App[Any, Any]") -> None:
     """Add the routes of the page.

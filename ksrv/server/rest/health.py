@@ -36,8 +36,6 @@ class LiveResource:
         """Answer that the server lives."""
         send_json(resp, {"live": True})
 
-    on_head = on_get
-
 
 class ReadyResource:
     """GET /v2/health/ready: models are loaded and warm, and the server is not going away.
@@ -59,8 +57,6 @@ class ReadyResource:
             return
         send_json(resp, unready(why), 503)
         resp.set_header("Retry-After", "1")
-
-    on_head = on_get
 
 
 class ModelReadyResource:

@@ -90,6 +90,18 @@ class GuardedRouter(CompiledRouter):
         super().add_route(uri_template, resource, **keywords)
         self._needs[uri_template] = needs
 
+    def map_http_methods(self, resource: object, **keywords: Any) -> Any:
+        """Return a resource's functions by their method; GET's answers HEAD, without its body.
+
+        Args:
+            resource: The resource.
+            keywords: Falcon's own.
+        """
+        found: Any = super().map_http_methods(resource, **keywords)
+        if "GET" in found:
+            found.setdefault("HEAD", found["GET"])
+        return found
+
     def find(self, uri: str, req: falcon.Request | None = None) -> Any:
         """Find a route as `CompiledRouter.find` does, or raise if the caller may not use it.
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import httpx
 import pytest
 import requests
 import tritonclient.http as triton
@@ -84,14 +85,34 @@ def test_names_are_percent_decoded_once(server):
         ("POST", "/v2/health/live", "GET"),
         ("GET", "/v2/models/double/infer", "POST"),
         ("PUT", "/v2/repository/index", "POST"),
-        ("DELETE", "/v1/config", "GET"),
+        ("DELETE", "/v1/config", "GET, HEAD"),
+        ("HEAD", "/v2/models/double/infer", "POST"),
     ],
 )
 def test_a_wrong_method_is_405_with_those_allowed(server, method, path, allowed):
     answer = requests.request(method, server.url + path)
     assert answer.status_code == 405
     assert allowed in answer.headers["Allow"]
-    assert allowed in answer.json()["error"]
+    assert method == "HEAD" or allowed in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v2", "/v2/health/live", "/v2/health/ready", "/v2/models", "/v2/models/double",
+     "/v2/models/double/ready", "/v2/models/double/config", "/v2/models/stats", "/v1/models",
+     "/v1/models/double", "/v1/config", "/v2/logging", "/v2/trace/setting", "/openapi.json", "/",
+     "/v2/models/nope", "/v2/zzz"],
+)  # fmt: skip
+@pytest.mark.parametrize("http2", [False, True])
+def test_a_head_is_answered_like_a_get_without_its_body(server, path, http2):
+    with httpx.Client(base_url=server.url, http1=not http2, http2=http2, timeout=60) as client:
+        whole, head = client.get(path), client.head(path)
+    assert head.status_code == whole.status_code
+    assert head.content == b"" and whole.content
+    changing = {"date", "x-request-id"}
+    assert head.headers.keys() == whole.headers.keys()
+    for name in whole.headers.keys() - changing:
+        assert head.headers[name] == whole.headers[name], name
 
 
 def test_configuration_and_statistics(server):
