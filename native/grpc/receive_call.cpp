@@ -108,7 +108,7 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
         }
         if (begins(name, name_length, "grpc-")) return;
         if (is(name, name_length, "authorization")) {
-            call->has_second_authorization |= call->has_authorization;
+            call->repeats_authorization |= call->has_authorization;
             call->has_authorization = true;
             call->authorization.assign(value, value_length);
         }
@@ -165,14 +165,9 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     if (call->has_timeout) call->deadline_ns = now_ + std::min<uint64_t>(call->timeout_ns, uint64_t(1) << 60);
     const std::string &shown = call->authorization;
     const bool checked = server_->config.checks_callers && !call->method->is_open;
-    const bool known = !checked || (!call->method->control &&
+    const bool known = !checked || (!call->method->control && !call->repeats_authorization &&
                                     server_->known_callers.knows(
                                         reinterpret_cast<const unsigned char *>(shown.data()), shown.size()));
-    if (call->has_second_authorization && (checked || call->method->control)) {
-        server_->count(GRPC_INVALID);
-        refuse(call, UNAUTHENTICATED, "the call's metadata has more than one 'authorization'; send one");
-        return;
-    }
     call->admitted.store(known, std::memory_order_relaxed);
     if (call->method->streams) {
         note_first(call);

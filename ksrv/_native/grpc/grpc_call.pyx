@@ -95,6 +95,11 @@ cdef class Call:
             return None
         return (<bytes>self.native.authorization).decode("latin-1")
 
+    @property
+    def repeats_authorization(self) -> bool:
+        """Whether there is more than one entry of that name."""
+        return self.native.repeats_authorization
+
     def note_model(self, str model not None, str version not None):
         """Name the model in the access log."""
         cdef string name = model.encode()

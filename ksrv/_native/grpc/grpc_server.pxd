@@ -91,6 +91,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         string text
         vector[Entry] entries
         string authorization
+        bint repeats_authorization
         RequestId request_id
         Encoding encoding
         uint64_t deadline_ns

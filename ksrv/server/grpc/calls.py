@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ksrv._native.grpc.grpc_call import CODE_OF
 from ksrv._native.grpc.grpc_call import Call as NativeCall
-from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Unauthenticated
 from ksrv.observe.traffic import count_error
 from ksrv.request import is_forwarded
 from ksrv.server.credentials import Access
@@ -26,6 +26,10 @@ class Call(Protocol):
     @property
     def authorization(self) -> str | None:
         """The metadata's entry of that name, or None."""
+
+    @property
+    def repeats_authorization(self) -> bool:
+        """Whether there is more than one entry of that name."""
 
     @property
     def deadline_ns(self) -> int | None:
@@ -62,11 +66,17 @@ def open_to_all(call: Call) -> None:
     """The check of health calls: everybody may ask."""
 
 
+def _refuse_repeated(call: Call) -> None:
+    if call.repeats_authorization:
+        raise Unauthenticated("the call's metadata has more than one 'authorization'; send one")
+
+
 def needs_token(authorizer: Access) -> Check:
     """Return the check of ordinary calls."""
 
     def check(call: Call) -> None:
         if authorizer.needs_token:
+            _refuse_repeated(call)
             authorizer.check(call.authorization)
 
     return check
@@ -76,6 +86,7 @@ def needs_control(authorizer: Access) -> Check:
     """Return the check of calls that change the repository."""
 
     def check(call: Call) -> None:
+        _refuse_repeated(call)
         metadata = call.metadata()
         authorization = metadata.get("authorization")
         authorizer.check_control(

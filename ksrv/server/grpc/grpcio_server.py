@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
-from ksrv.errors import InvalidRequest, KsrvError, Unauthenticated
+from ksrv.errors import InvalidRequest, KsrvError
 from ksrv.observe.traffic import count_error
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, error_metadata, failure_of, trailing
 from ksrv.server.grpc.messages import admitted
-from ksrv.server.grpc.servicer import CONTROL
 from ksrv.server.grpc.services import Method, Permitted, Services
 from ksrv.server.grpc.stream import Incoming
 from ksrv.server.http.access_log import write_calls
@@ -253,7 +252,7 @@ class GrpcioServer:
     ) -> bytes:
         call = GrpcioCall(context)
         try:
-            self._check(path, method, call)
+            method.check(call)
             for received in messages:
                 message, reservation = admitted(received, method.limits, self._services.budget)
                 with reservation:
@@ -266,14 +265,6 @@ class GrpcioServer:
             failure = failure_of(error)
             self._write_call(path, call, failure.grpc_code, 0)
         _abort(context, call, failure)
-
-    def _check(self, path: str, method: Method, call: GrpcioCall) -> None:
-        """Refuse a call whose caller may not make it."""
-        guarded = self._services.access.needs_token and not method.is_open
-        control = path.rpartition("/")[2] in CONTROL
-        if call.repeats_authorization and (guarded or control):
-            raise Unauthenticated("the call's metadata has more than one 'authorization'; send one")
-        method.check(call)
 
     def _answer(self, method: Method, message: Message, call: GrpcioCall, context: Any) -> bytes:
         if method.answer is not None:
@@ -294,7 +285,7 @@ class GrpcioServer:
         call = GrpcioCall(context)
         sent = 0
         try:
-            self._check(path, method, call)
+            method.check(call)
             assert method.stream is not None, "only streams run as such"
             with Permitted(method, call):
                 for made in method.stream(functools.partial(self._source, method, messages), call):

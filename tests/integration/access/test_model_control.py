@@ -1,5 +1,6 @@
 """`--model-control`: which models are loaded at the start, what calls may change, and the audit log of such calls."""
 
+import http.client
 import json
 import os
 import shutil
@@ -207,3 +208,28 @@ def test_the_audit_log(models, tmp_path, carrier):
         assert (found[0]["request_id"], found[0]["peer"]) == ("audited", "127.0.0.1")
         assert found[0]["token_digest"] == found[1]["token_digest"] != ""
         assert "secret-token" not in server.log
+
+
+@pytest.mark.parametrize("carrier", ["native", "grpcio"])
+def test_a_call_with_two_authorizations_leaves_a_record(models, tmp_path, carrier):
+    tokens = tmp_path / "control"
+    tokens.write_text("secret-token\n")
+    settings = {"control_token_file": str(tokens), "log_format": "json", "grpc_server": carrier}
+    given = [("authorization", "Bearer secret-token"), ("authorization", "Bearer other")]
+    with Server(models, **settings) as server:
+        connection = http.client.HTTPConnection(*server.http.split(":"), timeout=30)
+        connection.putrequest("POST", f"{CALLS}/a/unload")
+        for name, value in [*given, ("Content-Length", "0")]:
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+        with (
+            grpc.insecure_channel(server.grpc) as channel,
+            pytest.raises(grpc.RpcError, match="more than one 'authorization'"),
+        ):
+            call(channel, "RepositoryModelUnload", model_name="a", metadata=given)
+        shown = [(one["action"], one["outcome"], one["protocol"]) for one in audit(server, 2)]
+        assert shown == [
+            ("unload", "401", "HTTP"),
+            ("RepositoryModelUnload", "UNAUTHENTICATED", "gRPC"),
+        ]
