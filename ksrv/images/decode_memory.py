@@ -1,6 +1,6 @@
 """The memory of images while they are decoded: it counts among the bytes in flight.
 
-`native/image/decode_memory.hpp` has the rules. Here is what decoders in Python need of it: one
+`native/image/decoding/memory.hpp` has the rules. Here is what decoders in Python need of it: one
 reservation for each image, and the sentences of a refusal.
 """
 

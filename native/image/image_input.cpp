@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "image/decode_cost.hpp"
+#include "image/decoding/cost.hpp"
 
 namespace ksrv {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/cpu_dispatch.hpp"
-#include "image/row_memory.hpp"
+#include "image/decoding/row_memory.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "image/decode_memory.hpp"
-#include "image/decode_pool.hpp"
-#include "image/jpeg_decoder.hpp"
+#include "image/decoding/memory.hpp"
+#include "image/decoding/pool.hpp"
+#include "image/decoding/jpeg_decoder.hpp"
 #include "resize/row_resize.hpp"
 
 namespace ksrv {

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "image/convert_pixels.hpp"
-#include "image/row_memory.hpp"
+#include "image/decoding/row_memory.hpp"
 #include "resize/linear_rows.hpp"
 #include "resize/row_resize.hpp"
 #include "resize/window.hpp"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "image/row_memory.hpp"
+#include "image/decoding/row_memory.hpp"
 #include "resize/area.hpp"
 #include "resize/byte_rows.hpp"
 #include "resize/linear_bytes.hpp"

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "image/convert_pixels.hpp"
-#include "image/row_receiver.hpp"
+#include "image/decoding/row_receiver.hpp"
 #include "resize/window.hpp"
 
 namespace ksrv {

@@ -18,7 +18,7 @@
 #include <new>
 #include <utility>
 
-#include "image/decode_cost.hpp"
+#include "image/decoding/cost.hpp"
 #include "v2/model_signature.hpp"
 
 namespace ksrv {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "image/decode_memory.hpp"
+#include "image/decoding/memory.hpp"
 #include "image/image_input.hpp"
 #include "resize/jpeg_batch.hpp"
 #include "resize/upright/orientation.hpp"

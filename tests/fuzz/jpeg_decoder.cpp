@@ -1,4 +1,4 @@
-// libFuzzer target for native/image/jpeg_decoder.hpp and native/resize/row_resize.hpp: whatever the file and
+// libFuzzer target for native/image/decoding/jpeg_decoder.hpp and native/resize/row_resize.hpp: whatever the file and
 // whatever size the header check is said to have seen, every row stays inside of the picture and of the
 // window, a window is the same whether rows and columns outside of it are decoded or skipped, and a picture is
 // the library's own whoever reads its codes.
@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "image/jpeg_decoder.hpp"
+#include "image/decoding/jpeg_decoder.hpp"
 #include "resize/row_resize.hpp"
 #include "tensor/datatype.hpp"
 

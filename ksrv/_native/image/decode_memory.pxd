@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
 
-cdef extern from "image/decode_memory.hpp" namespace "ksrv" nogil:
+cdef extern from "image/decoding/memory.hpp" namespace "ksrv" nogil:
     cdef enum class DecodeRoom(int):
         taken
         wait

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
 
-cdef extern from "image/decode_pool.hpp" namespace "ksrv" nogil:
+cdef extern from "image/decoding/pool.hpp" namespace "ksrv" nogil:
     ctypedef void (*ChunkFunction)(void *context, size_t chunk) noexcept nogil
 
     cdef cppclass CDecodePool "ksrv::DecodePool":

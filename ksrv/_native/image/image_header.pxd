@@ -28,7 +28,7 @@ cdef extern from "image/image_header.hpp" namespace "ksrv" nogil:
 
     ImageFault read_image_header(const unsigned char *data, size_t size, ImageHeader *header)
 
-cdef extern from "image/decode_cost.hpp" namespace "ksrv" nogil:
+cdef extern from "image/decoding/cost.hpp" namespace "ksrv" nogil:
     const uint64_t DECODED_APART "ksrv::DECODED_APART_NS"
     uint64_t c_decode_ns "ksrv::decode_ns"(const ImageHeader &header) noexcept
     uint64_t c_row_decoder_bytes "ksrv::row_decoder_bytes"(const ImageHeader &header) noexcept

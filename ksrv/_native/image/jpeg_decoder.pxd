@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 
-cdef extern from "image/jpeg_decoder.hpp" namespace "ksrv" nogil:
+cdef extern from "image/decoding/jpeg_decoder.hpp" namespace "ksrv" nogil:
     cdef enum class PixelOrder(int):
         grey
         bgr

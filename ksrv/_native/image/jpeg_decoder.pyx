@@ -3,7 +3,7 @@
 """JPEGs by libjpeg-turbo, as whole pictures; the bindings of native/resize resize them by rows.
 
 The GIL is released while a picture is decoded. False says that a file is left to another decoder;
-see native/image/jpeg_decoder.hpp.
+see native/image/decoding/jpeg_decoder.hpp.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t

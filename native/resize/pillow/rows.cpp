@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "image/row_memory.hpp"
+#include "image/decoding/row_memory.hpp"
 
 namespace ksrv {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "image/row_memory.hpp"
+#include "image/decoding/row_memory.hpp"
 #include "resize/neighbours.hpp"
 #include "resize/upright/orientation.hpp"
 

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "image/row_receiver.hpp"
+#include "image/decoding/row_receiver.hpp"
 #include "resize/window.hpp"
 
 namespace ksrv {

@@ -1,4 +1,4 @@
-#include "image/decode_memory.hpp"
+#include "image/decoding/memory.hpp"
 
 #include "base/clock.hpp"
 

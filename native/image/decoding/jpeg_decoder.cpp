@@ -1,4 +1,4 @@
-#include "image/jpeg_decoder.hpp"
+#include "image/decoding/jpeg_decoder.hpp"
 
 #ifdef KSRV_HAS_JPEG
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include <memory>
 #include <new>
 
-#include "image/row_memory.hpp"
+#include "image/decoding/row_memory.hpp"
 #include "jpeg/mcu_decoder.hpp"
 
 namespace ksrv {

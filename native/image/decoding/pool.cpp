@@ -1,4 +1,4 @@
-#include "image/decode_pool.hpp"
+#include "image/decoding/pool.hpp"
 
 #include <pthread.h>
 #include <signal.h>
