@@ -18,7 +18,7 @@
 #include "base/monotonic_condition.hpp"
 #include "base/request_id.hpp"
 #include "grpc/payload.hpp"
-#include "grpc/rest_stream.hpp"
+#include "grpc/rest/stream.hpp"
 #include "grpc/status.hpp"
 #include "memory/buffer_pool.hpp"
 #include "memory/memory_budget.hpp"

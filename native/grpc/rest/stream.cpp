@@ -1,4 +1,4 @@
-#include "grpc/rest_stream.hpp"
+#include "grpc/rest/stream.hpp"
 
 #include <errno.h>
 
