@@ -1,24 +1,21 @@
-"""Calls to other models from a handler in a process of its own: CALL and RESULT at both ends.
+"""Calls to other models from a handler in a process of its own: CALL and RESULT at the worker's end.
 
-A call is submitted when it comes, and its result is sent as soon as it is there, by the thread that ended the
-call. So several calls are under way at a time, and each costs one message in either direction.
+The process's end is `ksrv.engine.executors.child.calls`. A call is submitted when it comes, and its result is sent as
+soon as it is there, by the thread that ended the call. So several calls are under way at a time, and each costs one
+message in either direction.
 """
 
 import logging
-import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.inbox import Inbox
 from ksrv.engine.executors.messages import MessageType, NumbersMessage
 from ksrv.engine.executors.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.models import Submit
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
+from ksrv.request import BatchInputs, BatchOutputs, RequestHandle
 
 log = logging.getLogger("ksrv.engine")
 
@@ -27,7 +24,7 @@ MOST_CALLS = 1024
 
 
 class BatchCalls:
-    """The worker's end: the calls of one batch that a handler process runs.
+    """The calls of one batch that a handler process runs.
 
     Args:
         submit: Submits requests to other models.
@@ -122,216 +119,3 @@ class BatchCalls:
                 blocks=blocks,
                 lenient=lenient,
             )
-
-
-class CallsHome:
-    """The handler process's end: submits requests through the worker; see `Submit`.
-
-    Args:
-        link: The link for batches.
-        outbox: Sends on it.
-        inbox: Receives on it.
-
-    Attributes:
-        always_receiving: Whether a thread receives all the time, so that coroutines need none of their own.
-    """
-
-    def __init__(self, link: Link, outbox: Outbox, inbox: Inbox) -> None:
-        self._link = link
-        self._outbox = outbox
-        self._inbox = inbox
-        self._lock = threading.Lock()
-        self._batches: dict[int, int] = {}
-        self._number = 0
-        self._open: dict[int, CallHome] = {}
-        self._awaited: set[CallHome] = set()
-        self._has_receiver = False
-        self.always_receiving = False
-        inbox.on(MessageType.RESULT, self._take_result)
-
-    def begin(self, batch: BatchInputs, batch_number: int) -> None:
-        """Let a batch make calls.
-
-        Args:
-            batch: The batch.
-            batch_number: Its number.
-        """
-        self._batches[id(batch)] = batch_number
-
-    def end(self, batch: BatchInputs) -> None:
-        """Let a batch make no further call: it has its answer.
-
-        Args:
-            batch: The batch.
-        """
-        with self._lock:
-            number = self._batches.pop(id(batch))
-            over = [call for call in self._open.values() if call.batch_number == number]
-            for call in over:
-                del self._open[call.number]
-        for call in over:
-            self._settle(call, HandlerFailed("the batch that called another model is over"))
-
-    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
-        """Submit a request on behalf of a batch.
-
-        Args:
-            request: The request.
-            caller: The batch.
-
-        Raises:
-            HandlerFailed: No batch runs, or a batch of the ring, whose worker does not listen.
-        """
-        written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
-        with self._lock:
-            batch_number = self._batches.get(id(caller))
-            if batch_number is None:
-                raise HandlerFailed(
-                    f"the handler called the model {request.model_name} outside of a batch, or by a way "
-                    f"that its own module does not show: use `self.context.models[...]` in the stages"
-                )
-            self._number += 1
-            call = self._open[self._number] = CallHome(self, request, batch_number, self._number)
-            payload, lenient = messages.pack_call(request, self._number, written)
-            self._outbox.send(
-                MessageType.CALL, payload, batch_number=batch_number, blocks=blocks, lenient=lenient
-            )
-        return call
-
-    def _take_result(self, frame: Frame) -> None:
-        number, outputs = messages.unpack_result(frame, self._link.imported)
-        with self._lock:
-            call = self._open.pop(number, None)
-        if call is not None:  # else it was given up, or its batch is over
-            self._settle(call, outputs)
-
-    def _settle(self, call: "CallHome", outcome: BatchOutputs | KsrvError) -> None:
-        with self._lock:
-            self._awaited.discard(call)
-        call.settle(outcome)
-        self._inbox.wake()
-
-    def wait(self, call: "CallHome") -> None:
-        """Wait for the end of a call.
-
-        Args:
-            call: The call.
-        """
-        self._inbox.wait_for(call.settled)
-
-    def cancel(self, call: "CallHome") -> bool:
-        """Give a call up; return whether this ended it.
-
-        Args:
-            call: The call.
-        """
-        with self._lock:
-            if self._open.pop(call.number, None) is None:
-                return False
-            payload, lenient = messages.dump(NumbersMessage([call.number]))
-            self._outbox.send(
-                MessageType.CANCEL_CALL, payload, batch_number=call.batch_number, lenient=lenient
-            )
-        self._settle(call, HandlerFailed(f"the call to {call.model} was given up"))
-        return True
-
-    def receive_for(self, call: "CallHome") -> None:
-        """Have a thread receive the result of a call that a coroutine waits for.
-
-        Args:
-            call: The call.
-        """
-        with self._lock:
-            if self.always_receiving or call.number not in self._open:
-                return
-            self._awaited.add(call)
-            starts, self._has_receiver = not self._has_receiver, True
-        if starts:
-            threading.Thread(target=self._receive, name="ksrv-calls", daemon=True).start()
-
-    def _receive(self) -> None:
-        with suppress(ChannelClosed, ChannelError):  # the process ends
-            self._inbox.wait_for(self._has_received)
-
-    def _has_received(self) -> bool:
-        with self._lock:
-            self._has_receiver = bool(self._awaited)
-            return not self._has_receiver
-
-
-class CallHome:
-    """A call that the worker has: a `RequestHandle`.
-
-    Args:
-        calls: Sends what is asked of it.
-        request: The request.
-        batch_number: The batch of the call.
-        number: The call's number.
-
-    Attributes:
-        model: The name of the called model.
-        batch_number: The batch of the call.
-        number: The call's number.
-    """
-
-    def __init__(
-        self, calls: CallsHome, request: InferRequest, batch_number: int, number: int
-    ) -> None:
-        self._calls = calls
-        self._version = request.model_version
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Any], object]] = []
-        self._outcome: BatchOutputs | KsrvError | None = None
-        self.model = request.model_name
-        self.batch_number = batch_number
-        self.number = number
-
-    def settle(self, outcome: BatchOutputs | KsrvError) -> None:
-        """Set the result, or why there is none.
-
-        Args:
-            outcome: Either.
-        """
-        with self._lock:
-            self._outcome = outcome
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            with suppress(RuntimeError):  # the event loop that waited is closed
-                callback(self)
-
-    def wait(self) -> InferResponse:
-        """See `RequestHandle.wait`."""
-        if self._outcome is None:
-            self._calls.wait(self)
-        outcome = self._outcome
-        assert outcome is not None, "a call that was waited for has a result"
-        failure = outcome if isinstance(outcome, KsrvError) else outcome.failures.get(0)
-        if failure is not None:
-            raise failure.with_traceback(None)
-        assert isinstance(outcome, BatchOutputs)
-        return InferResponse(self.model, self._version, "", outcome.tensors)
-
-    def cancel(self) -> bool:
-        """See `RequestHandle.cancel`."""
-        return self._calls.cancel(self)
-
-    def done(self) -> bool:
-        """See `RequestHandle.done`."""
-        if self._outcome is None:
-            self._calls.receive_for(self)  # for a handler that asks again and again
-        return self._outcome is not None
-
-    def settled(self) -> bool:
-        """Tell whether the result is here."""
-        return self._outcome is not None
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """See `RequestHandle.add_done_callback`."""
-        with self._lock:
-            waits = self._outcome is None
-            if waits:
-                self._callbacks.append(callback)
-        if waits:
-            self._calls.receive_for(self)
-        else:
-            callback(self)

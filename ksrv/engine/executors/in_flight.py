@@ -16,7 +16,7 @@ from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages
 from ksrv.engine.executors.calls import BatchCalls
-from ksrv.engine.executors.concurrent_child import (
+from ksrv.engine.executors.child.concurrent import (
     CHUNK_BYTES_UNDER_WAY,
     CHUNKS_UNDER_WAY,
     chunk_bytes,

@@ -223,7 +223,7 @@ class ProcessExecutor:
             ring = WorkerRing(channel.fileno())
         except MemoryError as error:
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
-        command = [sys.executable, "-P", "-m", "ksrv.engine.executors.child"]
+        command = [sys.executable, "-P", "-m", "ksrv.engine.executors.child.program"]
         command += ["--channel", str(channel_end.fileno())]
         command += ["--events", str(events_end.fileno())]
         command += ["--ring", str(ring.fileno())]

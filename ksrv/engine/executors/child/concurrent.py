@@ -11,9 +11,9 @@ from contextlib import suppress
 
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.answers import Answers
-from ksrv.engine.executors.calls import CallsHome
-from ksrv.engine.executors.inbox import Inbox
+from ksrv.engine.executors.child.answers import Answers
+from ksrv.engine.executors.child.calls import CallsHome
+from ksrv.engine.executors.child.inbox import Inbox
 from ksrv.engine.executors.messages import ListeningMessage, MessageType, NumbersMessage
 from ksrv.errors import KsrvError
 from ksrv.handlers.runner import Runner

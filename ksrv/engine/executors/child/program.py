@@ -1,8 +1,8 @@
-"""The program of a handler process: `python -m ksrv.engine.executors.child`, started by process.py.
+"""The program of a handler process: `python -m ksrv.engine.executors.child.program`, started by process.py.
 
 It loads one handler, runs one batch at a time on its main thread, those of its ring in a compiled
 loop and those of its channel here, or, where the handler has coroutines, many at a time on the
-handler's event loop (`concurrent_child`). It ends when told, when the worker's end of the socket
+handler's event loop (`concurrent`). It ends when told, when the worker's end of the socket
 closes, or with the worker. Everything it says comes home: log records as events, the output of
 `print` through pipes.
 """
@@ -27,10 +27,10 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages, uses_ring
-from ksrv.engine.executors.answers import Answers
-from ksrv.engine.executors.calls import CallsHome
-from ksrv.engine.executors.concurrent_child import serve_concurrently
-from ksrv.engine.executors.inbox import Inbox
+from ksrv.engine.executors.child.answers import Answers
+from ksrv.engine.executors.child.calls import CallsHome
+from ksrv.engine.executors.child.concurrent import serve_concurrently
+from ksrv.engine.executors.child.inbox import Inbox
 from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner

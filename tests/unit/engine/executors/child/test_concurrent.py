@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv.engine.executors.concurrent_child import (
+from ksrv.engine.executors.child.concurrent import (
     CHUNK_BYTES_UNDER_WAY,
     CHUNKS_UNDER_WAY,
     ConcurrentChunks,
