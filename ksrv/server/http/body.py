@@ -22,10 +22,10 @@ from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, inflated_size
-from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
+from ksrv.server.threaded.chunk_framing import read_strictly
+from ksrv.server.threaded.expect_continue import body_stream
 from ksrv.server.threaded.transfer_rate import begin_transfer
 
 ALIGNMENT = 64

@@ -20,7 +20,7 @@ from ksrv.request import FORWARDED
 from ksrv.server.audit import CONTROL_CALL
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
-from ksrv.server.http.chunk_framing import check_transfer_coding
+from ksrv.server.threaded.chunk_framing import check_transfer_coding
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDED)

@@ -1,1 +1,1 @@
-"""HTTP on gunicorn's threads, where the native HTTP server may not stand in front."""
+"""HTTP where the native server may not stand in front: gunicorn's threads, framing, `100 Continue`, slow transfers."""

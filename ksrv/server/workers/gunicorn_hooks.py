@@ -28,12 +28,12 @@ from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import hand_over, inherited, listen, reserve
 from ksrv.server.http.choice import why_settings_not_native
-from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.threaded.expect_continue import defer_continue
 from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
