@@ -64,8 +64,8 @@ test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with a
 		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
 
 WAYS := tls chunked process
-BEHAVIOUR := tests/integration/access tests/integration/engine tests/integration/grpc tests/integration/http \
-	tests/integration/images tests/integration/native_server tests/integration/streams
+BEHAVIOUR := tests/integration/access tests/integration/engine tests/integration/grpc tests/integration/handler_processes \
+	tests/integration/http tests/integration/images tests/integration/native_server tests/integration/observe tests/integration/streams
 
 test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chunks, and with handlers in processes
 	set -e; for way in $(WAYS); do \
@@ -181,7 +181,7 @@ SANITIZED = PATH=$(CURDIR)/$(ASAN)/bin:$$PATH PYTHONSAFEPATH=1 PYTHONPATH=$(CURD
 TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR) TESTED_BUILD=$(CURDIR)/$(TRACE)
 NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/engine tests/unit/server/http \
 	tests/integration/native_server tests/integration/http2 tests/integration/grpc \
-	$(wildcard tests/integration/engine/test_process_ring*.py)
+	$(wildcard tests/integration/handler_processes/test_ring*.py)
 
 # Programs of the system run without the sanitizer's library, which ends curl and the compiler where it is
 # preloaded, and without this folder in their path, where ccache would take the stand-in for the compiler. The undefined-behaviour sanitizer ends the process with its report: pytest must not hold that back (-s).

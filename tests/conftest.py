@@ -41,8 +41,8 @@ LONG_FILES = (
     "integration/clients/test_random_requests.py",
     "integration/native_server/test_lifecycle.py",
     "integration/native_server/test_protection.py",
-    "integration/engine/test_engine_process.py",
-    "integration/engine/test_process_server.py",
+    "integration/handler_processes/test_engine.py",
+    "integration/handler_processes/test_server.py",
     "integration/torchserve/test_import.py",
     "property/wire/test_protobuf.py",
 )

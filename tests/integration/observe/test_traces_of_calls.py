@@ -9,7 +9,7 @@ import requests
 
 from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
-from tests.integration.access.test_traces import TRACES_ITSELF, body, new_trace, over_http, tree
+from tests.integration.observe.test_traces import TRACES_ITSELF, body, new_trace, over_http, tree
 from tests.support.certificates import self_signed
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import (

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.integration.engine.test_process_ring import APART, JOINED, asked, values_of
+from tests.integration.handler_processes.test_ring import APART, JOINED, asked, values_of
 from tests.support.models import write_model
 from tests.support.native.fast_path import row
 from tests.support.wait_until import wait_until
