@@ -22,7 +22,7 @@ from ksrv.images import opencv
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support.image_oracle import opencv_arithmetic
+from tests.support.images.oracle import opencv_arithmetic
 
 IMAGES = 8
 

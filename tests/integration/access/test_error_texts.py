@@ -13,8 +13,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ksrv.testing import Server
-from tests.support import image_files
 from tests.support.error_texts import check_text
+from tests.support.images import files as image_files
 from tests.support.models import write_double, write_mean, write_text
 
 Z = "Z" * 5000

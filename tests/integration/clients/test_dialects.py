@@ -15,7 +15,7 @@ import requests
 import tritonclient.http
 
 from ksrv.testing import Server
-from tests.support import image_files
+from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_model
 from tests.support.paths import ROOT
 

@@ -11,7 +11,7 @@ from tests.support.model_files.triton_models import write_echoes
 from tests.support.paths import ROOT
 from tests.support.wire.grpc_calls import infer_request
 
-CLIENT = ROOT / "tests" / "support" / "grpc_js_client.js"
+CLIENT = ROOT / "tests" / "support" / "clients" / "grpc_js_client.js"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 

@@ -18,7 +18,7 @@ from ksrv.testing import Server
 from tests.support.model_files.triton_models import write_echoes, write_witness
 from tests.support.paths import ROOT
 
-CLIENT = ROOT / "tests" / "support" / "kserve_client.py"
+CLIENT = ROOT / "tests" / "support" / "clients" / "kserve_client.py"
 
 
 @pytest.fixture(scope="module")

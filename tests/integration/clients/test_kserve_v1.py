@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support import image_files as files
+from tests.support.images import files
 from tests.support.models import ECHO, write_echo, write_mean, write_model, write_text
 
 TWO = """

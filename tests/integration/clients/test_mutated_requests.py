@@ -25,9 +25,9 @@ from ksrv.repository.layout import Repository
 from ksrv.server.app import make_app
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
-from tests.support import image_files
 from tests.support.error_texts import check_text
 from tests.support.examples import THOROUGH
+from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_model, write_text
 from tests.support.wire import v2_wire as wire
 

@@ -14,7 +14,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from ksrv.testing import Server, ServerFailed
-from tests.support import image_files
+from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_text
 
 ROW = np.array([[1, 2, 3, 4]], np.float32)

@@ -20,7 +20,7 @@ HANDLER = """
 import json
 import torch
 from ksrv import BaseHandler
-from tests.support.fake_device import LOST, NO_MEMORY, DeviceTensor, FakeDevice, use_fake_device
+from tests.support.devices.fake_device import LOST, NO_MEMORY, DeviceTensor, FakeDevice, use_fake_device
 
 use_fake_device()
 
@@ -128,7 +128,7 @@ import time
 import torch
 from ksrv import BaseHandler
 from ksrv.handlers.devices import choice
-from tests.support.fake_device import DeviceTensor, use_fake_device
+from tests.support.devices.fake_device import DeviceTensor, use_fake_device
 
 use_fake_device()
 choice.count = lambda torch, kind: 3  # of every kind there are three

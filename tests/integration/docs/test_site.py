@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from tests.support.browser import headless_chromium, watched_page
+from tests.support.clients.browser import headless_chromium, watched_page
 from tests.support.paths import ROOT
 
 ELSEWHERE = re.compile(

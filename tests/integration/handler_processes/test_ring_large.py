@@ -12,7 +12,7 @@ import pytest
 from ksrv._native.ipc.batch_ring import WorkerRing
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.testing import Server
-from tests.support import image_files
+from tests.support.images import files as image_files
 from tests.support.models import write_model
 from tests.support.native.fast_path import ask, message, opened, serving, status
 from tests.support.wait_until import wait_until

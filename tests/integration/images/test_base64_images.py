@@ -8,8 +8,7 @@ import requests
 
 from ksrv.spec import ImageSpec
 from ksrv.testing import Server
-from tests.support import image_files as files
-from tests.support import image_oracle as oracle
+from tests.support.images import files, oracle
 
 HANDLER = """
 from ksrv import BaseHandler

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support import image_files as files
+from tests.support.images import files
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")

@@ -15,7 +15,7 @@ from ksrv.repository.layout import Repository
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.http.fast_path import FastPath, endpoint_for
 from ksrv.server.settings import ServerSettings
-from tests.support import image_files as files
+from tests.support.images import files
 from tests.support.models import write_model
 from tests.support.native.fast_path import Open
 from tests.support.wire.grpc_calls import UNLIMITED

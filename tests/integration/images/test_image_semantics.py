@@ -14,8 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ksrv.spec import ImageSpec
 from ksrv.testing import Server
-from tests.support import image_files as files
-from tests.support import image_oracle as oracle
+from tests.support.images import files, oracle
 from tests.support.models import write_model
 from tests.support.wire import v2_wire as wire
 

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support import image_files as files
+from tests.support.images import files
 from tests.support.models import write_model
 from tests.support.wire.grpc_calls import UNLIMITED, infer_request, stub_infer
 

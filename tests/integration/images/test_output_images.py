@@ -8,7 +8,7 @@ import requests
 from ksrv.client import Client
 from ksrv.client.errors import InvalidRequest, StatusError
 from ksrv.testing import Server
-from tests.support import image_files as files
+from tests.support.images import files
 
 HANDLER = """
 from ksrv import BaseHandler

@@ -12,7 +12,7 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
 
 from ksrv.testing import Server
-from tests.support.image_oracle import opencv_arithmetic
+from tests.support.images.oracle import opencv_arithmetic
 
 HANDLER = """
 from ksrv import BaseHandler

@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support import image_files as files
 from tests.support.certificates import self_signed
+from tests.support.images import files
 from tests.support.models import MEAN, write_mean, write_model, write_text
 from tests.support.wire.http_reader import read_all
 

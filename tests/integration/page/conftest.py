@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ksrv.testing import Server
-from tests.support.browser import headless_chromium
+from tests.support.clients.browser import headless_chromium
 from tests.support.models import DOUBLE, VECTOR, write_model
 
 HOSTILE = '<img src=x onerror="alert(1)">'

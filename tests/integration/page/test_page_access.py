@@ -10,8 +10,8 @@ import pytest
 from ksrv.testing import Server
 from tests.integration.page.conftest import HOSTILE
 from tests.integration.page.test_results import expect, open_model, send, send_file
-from tests.support.browser import screenshot, watched_page
 from tests.support.certificates import self_signed
+from tests.support.clients.browser import screenshot, watched_page
 from tests.support.models import write_double
 
 UNAUTHORIZED = "the server responded with a status of 401"

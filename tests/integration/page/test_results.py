@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.integration.page.conftest import HOSTILE
-from tests.support.browser import pixel, screenshot, watched_page
+from tests.support.clients.browser import pixel, screenshot, watched_page
 from tests.support.paths import ROOT
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ksrv.testing import Server
 from ksrv.torchserve.api.handlers import vision_handler
-from tests.support import image_files as files
+from tests.support.images import files
 
 SEEN = """
 import torch

@@ -18,8 +18,8 @@ import tritonclient.grpc as grpcclient
 
 from ksrv.testing import Server
 from tests.integration.workers.test_soak_server import descendants, held
-from tests.support.attacks import Attacks, message, rows
 from tests.support.certificates import self_signed
+from tests.support.clients.attacks import Attacks, message, rows
 
 HANDLER = """
 import asyncio

@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server, ServerFailed
-from tests.support import image_files
+from tests.support.images import files as image_files
 from tests.support.models import (
     write_all,
     write_broken,

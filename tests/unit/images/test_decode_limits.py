@@ -11,7 +11,7 @@ from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support import image_files as files
+from tests.support.images import files
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from ksrv.images import jpeg
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support import image_files as files
-from tests.support import image_oracle as oracle
+from tests.support.images import files, oracle
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
 

@@ -13,8 +13,7 @@ from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support import image_files as files
-from tests.support import image_oracle as oracle
+from tests.support.images import files, oracle
 
 POOL = DecodePool(2)
 

@@ -16,8 +16,8 @@ from ksrv.images import image_input, opencv
 from ksrv.images.decode_limits import checked_header
 from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support import image_files as files
 from tests.support.engine.engine_models import engine, source, tensor
+from tests.support.images import files
 from tests.support.wait_until import wait_until
 
 SMALL = TensorSpec("x", "FP32", (-1, 4, 6, 3), ImageSpec())

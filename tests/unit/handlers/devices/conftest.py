@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import fake_device as support
+from tests.support.devices import fake_device as support
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import Overloaded
 from ksrv.handlers.devices.cuda import CudaDevice
-from tests.support.nets import NET
+from tests.support.devices.nets import NET
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

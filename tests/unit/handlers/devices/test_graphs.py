@@ -9,8 +9,8 @@ import torch
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.devices import graphs
 from ksrv.handlers.devices.graphs import GraphedModel
-from tests.support.fake_device import FakeDevice
-from tests.support.nets import DEFAULT, NET
+from tests.support.devices.fake_device import FakeDevice
+from tests.support.devices.nets import DEFAULT, NET
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -9,8 +9,8 @@ import torch
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import DeviceLost, HandlerFailed, Overloaded
 from ksrv.handlers.devices.device import Device
-from tests.support.fake_device import LOST, NO_MEMORY, PINS, FakeDevice
-from tests.support.nets import DEFAULT, NET
+from tests.support.devices.fake_device import LOST, NO_MEMORY, PINS, FakeDevice
+from tests.support.devices.nets import DEFAULT, NET
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ksrv.images import opencv
-from tests.support import image_files as files
+from tests.support.images import files
 
 UNCHANGED = cv2.IMREAD_UNCHANGED
 

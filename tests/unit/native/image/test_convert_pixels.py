@@ -12,7 +12,7 @@ from PIL import Image
 from ksrv._native.image import convert_pixels
 from ksrv._native.memory import buffer_pool
 from ksrv._native.resize import row_resize
-from tests.support import image_files as files
+from tests.support.images import files
 from tests.support.paths import GOLDEN
 
 SOURCES = ("u1", "u2", "i2", "f4", "f8")

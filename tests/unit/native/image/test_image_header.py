@@ -17,7 +17,7 @@ from PIL import Image
 from ksrv._native.image import image_header
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
-from tests.support import image_files as files
+from tests.support.images import files
 
 
 def unchanged(data):

@@ -8,8 +8,7 @@ from PIL import Image
 from ksrv._native.image import jpeg_decoder
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.resize import row_resize
-from tests.support import image_files as files
-from tests.support import image_oracle as oracle
+from tests.support.images import files, oracle
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
 

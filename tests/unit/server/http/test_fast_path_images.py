@@ -17,7 +17,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.images import jpeg
 from ksrv.repository.layout import Repository
-from tests.support import image_files as files
+from tests.support.images import files
 from tests.support.native.fast_path import ask, ask_both, opened, status
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_message

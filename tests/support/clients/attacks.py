@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, methods
-from tests.support.image_files import jpeg
+from tests.support.images.files import jpeg
 
 LENGTH = "Inference-Header-Content-Length"
 STUCK = 50
