@@ -140,7 +140,7 @@ check: $(VENV)/.built ## format, lint, types, import arrows, fuzz targets
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_import_arrows.py
-	for source in tests/fuzz/*.cpp; do g++ -std=c++17 -fsyntax-only -Inative $$source || exit 1; done
+	for source in $(FUZZERS); do g++ -std=c++17 -fsyntax-only -Inative $$source || exit 1; done
 
 format: $(VENV)/.built ## rewrite the Python sources in the house format
 	$(BIN)/ruff format .
@@ -208,7 +208,7 @@ coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	$(BIN)/python tools/native_coverage.py build/native/trace --least 95
 
 FUZZ_SECONDS ?= 80
-FUZZERS := $(wildcard tests/fuzz/*.cpp)
+FUZZERS := $(wildcard tests/fuzz/*.cpp tests/fuzz/*/*.cpp)
 
 fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang++
 	@command -v clang++ >/dev/null || { echo "make fuzz needs clang++ with libFuzzer (Debian: clang)"; exit 1; }
