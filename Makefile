@@ -139,7 +139,7 @@ check: $(VENV)/.built ## format, lint, types, import arrows, fuzz targets
 	$(BIN)/ruff check .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_import_arrows.py
+	$(BIN)/python -m pytest tests/test_import_arrows.py tests/test_folder_sizes.py
 	for source in $(FUZZERS); do g++ -std=c++17 -fsyntax-only -Inative $$source || exit 1; done
 
 format: $(VENV)/.built ## rewrite the Python sources in the house format
