@@ -98,8 +98,7 @@ void Call::write(Payload *payload) noexcept {
     }
 }
 
-void Call::finish(int code, std::string &words, std::vector<std::pair<std::string, std::string>> &trailing,
-                  Payload *last) noexcept {
+void Call::finish(int code, std::string &words, Metadata &trailing, Payload *last) noexcept {
     Request *request = nullptr;
     bool open;
     {

@@ -51,6 +51,8 @@ struct Message {
     uint64_t counted = 0;
 };
 
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
 void free_message(Message *message, MemoryBudget *budget) noexcept;
 
 // Why a call goes into Python.
@@ -69,8 +71,7 @@ struct Call {
     // ---- for whoever answers; any thread ----
     void write(Payload *payload) noexcept;  // takes the caller's reference
     // Ends the call, with a last message if there is one; takes what the text and the metadata hold.
-    void finish(int status, std::string &text, std::vector<std::pair<std::string, std::string>> &metadata,
-                Payload *last = nullptr) noexcept;
+    void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
     // Waits for the next message of a stream until the clock passes `until_ns`.
@@ -150,7 +151,7 @@ struct Call {
     int status = OK;
     std::string status_text;
     std::string model, version;  // for the access log
-    std::vector<std::pair<std::string, std::string>> metadata;
+    Metadata metadata;
     Request *watched = nullptr;
     void *callbacks = nullptr;  // a Python object to be told of the end; held
 

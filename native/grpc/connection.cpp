@@ -394,7 +394,7 @@ void Connection::make_room() noexcept {
     for (Call *call = oldest; call && most; call = call->previous)
         if (call->waits_for_first && !call->discards) {
             server_->count(GRPC_TOO_MANY_CALLS);
-            refuse(call, RESOURCE_EXHAUSTED, text);
+            refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
             --most;
         }
 }

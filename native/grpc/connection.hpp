@@ -76,6 +76,7 @@ class Connection final : public http2::SessionEvents {
     std::atomic<uint64_t> idle_since_ns{0};
 
   private:
+    static constexpr unsigned RETRY_SECONDS = 1;  // until there may be room for a call that was refused
     static constexpr uint64_t GOODBYE_NS = 100000000u;  // between the word that the end comes and the end
 
     ~Connection();
@@ -117,7 +118,8 @@ class Connection final : public http2::SessionEvents {
     void end_message(Call *call) noexcept;
     bool submit_fast(Call *call) noexcept;
     void open_window(Call *call) noexcept;
-    void refuse(Call *call, int status, const char *text) noexcept;
+    // With `retry_seconds`, after which the call may be made again.
+    void refuse(Call *call, int status, const char *text, unsigned retry_seconds = 0) noexcept;
     void refuse_second(Call *call) noexcept;
     void refuse_http(Call *call, const char *http_status) noexcept;
     void stop_receiving(Call *call) noexcept;

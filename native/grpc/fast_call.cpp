@@ -167,13 +167,13 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
     payload->add(payload->bytes(), out.size());
     payload->close();
     std::string none;
-    std::vector<std::pair<std::string, std::string>> nothing;
+    Metadata nothing;
     call->finish(OK, none, nothing, payload);
 }
 
 void finish(Call *call, int status, const char *words, size_t length) noexcept {
     std::string text;
-    std::vector<std::pair<std::string, std::string>> nothing;
+    Metadata nothing;
     try {
         text.assign(words, length);
     } catch (const std::bad_alloc &) {

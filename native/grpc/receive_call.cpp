@@ -284,7 +284,7 @@ bool Connection::place_message(Call *call, const unsigned char *first, size_t le
     message.block = process_pool().lease(message.length + offset, BACKEND_HEAP);
     message.offset = offset;
     if (message.block) return true;
-    refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message");
+    refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message", RETRY_SECONDS);
     return false;
 }
 
@@ -309,7 +309,7 @@ bool Connection::count_message(Call *call, size_t more) noexcept {
              "bytes)",
              missing, static_cast<unsigned long long>(budget->held() + missing),
              static_cast<unsigned long long>(budget->bound()));
-    refuse(call, RESOURCE_EXHAUSTED, text);
+    refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
     return false;
 }
 
@@ -320,7 +320,7 @@ void Connection::end_message(Call *call) noexcept {
         if (!call->method->small &&
             server_->open_calls.load(std::memory_order_relaxed) >= server_->config.calls) {
             server_->count(GRPC_TOO_MANY_CALLS);
-            refuse(call, RESOURCE_EXHAUSTED, "as many calls are open as this server holds at a time");
+            refuse(call, RESOURCE_EXHAUSTED, "as many calls are open as this server holds at a time", RETRY_SECONDS);
             return;
         }
     }
@@ -348,7 +348,7 @@ void Connection::end_message(Call *call) noexcept {
         return;
     }
     if (!stored) {
-        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message");
+        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message", RETRY_SECONDS);
         return;
     }
     call->prefix_got = call->got = 0;
@@ -438,16 +438,21 @@ void Connection::stop_receiving(Call *call) noexcept {
     note_body(call);
 }
 
-void Connection::refuse(Call *call, int status, const char *text) noexcept {
+void Connection::refuse(Call *call, int status, const char *text, unsigned retry_seconds) noexcept {
     stop_receiving(call);
     std::string words;
-    std::vector<std::pair<std::string, std::string>> none;
+    Metadata trailing;
     try {
         words = text;
+        if (retry_seconds) {
+            trailing.emplace_back("retry-after", std::to_string(retry_seconds));
+            trailing.emplace_back("grpc-status-details-bin",
+                                  binary_value(retry_details(status, words, retry_seconds)));
+        }
     } catch (const std::bad_alloc &) {
         // The status says enough.
     }
-    call->finish(status, words, none);
+    call->finish(status, words, trailing);
 }
 
 void Connection::refuse_http(Call *call, const char *http_status) noexcept {

@@ -1,5 +1,7 @@
 #include "grpc/status.hpp"
 
+#include "protobuf/wire_format.hpp"
+
 namespace ksrv::grpc {
 
 std::string percent_encoded(const char *text, size_t length) {
@@ -16,6 +18,35 @@ std::string percent_encoded(const char *text, size_t length) {
             out.push_back(HEX[byte & 15]);
         }
     }
+    return out;
+}
+
+std::string retry_details(int status, const std::string &text, uint64_t seconds) {
+    static constexpr char TYPE[] = "type.googleapis.com/google.rpc.RetryInfo";
+    protobuf::Writer duration, retry_info, any, out;
+    duration.tag(1, protobuf::VARINT);
+    duration.varint(seconds);
+    retry_info.bytes(1, duration.data(), duration.size());
+    any.bytes(1, TYPE, sizeof TYPE - 1);
+    any.bytes(2, retry_info.data(), retry_info.size());
+    out.tag(1, protobuf::VARINT);
+    out.varint(static_cast<uint64_t>(status));
+    out.bytes(2, text.data(), text.size());
+    out.bytes(3, any.data(), any.size());
+    if (out.failed()) return {};
+    return std::string(reinterpret_cast<const char *>(out.data()), out.size());
+}
+
+std::string binary_value(const std::string &bytes) {
+    static constexpr char ALPHABET[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    out.reserve((bytes.size() * 4 + 2) / 3);
+    unsigned waiting = 0, bits = 0;
+    for (const char byte : bytes) {
+        waiting = waiting << 8 | static_cast<unsigned char>(byte);
+        for (bits += 8; bits >= 6; bits -= 6) out.push_back(ALPHABET[waiting >> (bits - 6) & 63]);
+    }
+    if (bits) out.push_back(ALPHABET[waiting << (6 - bits) & 63]);
     return out;
 }
 

@@ -14,7 +14,8 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from ksrv._native.grpc.grpc_server cimport (
-    CCall, CServer, Encoding, Entry, Message, Next, Payload, sockaddr_storage,
+    CCall, CServer, Encoding, Entry, Message, Next, Payload, binary_value, c_retry_details,
+    sockaddr_storage,
 )
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.memory.memory_budget cimport AnswerRoom
@@ -31,6 +32,21 @@ cdef enum:
     COPIED = 16384          # a longer answer stays where it is
     COUNTED = 65536         # a shorter answer is not counted
     UNSENT = 1048576        # bytes of a stream's answers that wait for its client
+
+
+def retry_details(str code not None, str text not None, uint64_t seconds) -> bytes:
+    """Return what `grpc-status-details-bin` says of a call that may be made again.
+
+    Args:
+        code: The name of the call's status.
+        text: What is wrong.
+        seconds: When the call may be made again.
+
+    Returns:
+        A `google.rpc.Status` with a `google.rpc.RetryInfo`, serialized.
+    """
+    cdef string words = text.encode("utf-8", "replace")
+    return c_retry_details(CODE_OF[code], words, seconds)
 
 
 cdef str ip_address(const sockaddr_storage *address):
@@ -260,7 +276,7 @@ cdef class Call:
         Args:
             code: The status.
             text: What is wrong.
-            metadata: Trailing metadata as pairs of text.
+            metadata: Trailing metadata as pairs of text; bytes where the name ends in "-bin".
         """
         if not self.finished:
             self.finished = True
@@ -276,7 +292,10 @@ cdef class Call:
         if metadata is not None:
             for name, value in metadata:
                 entry.first = (<str>name).encode("latin-1")
-                entry.second = (<str>value).encode("latin-1")
+                if isinstance(value, bytes):
+                    entry.second = binary_value(<bytes>value)
+                else:
+                    entry.second = (<str>value).encode("latin-1")
                 pairs.push_back(entry)
         with nogil:
             self.native.finish(code, words, pairs, payload)

@@ -31,6 +31,13 @@ cdef extern from "http2/library.hpp" namespace "ksrv::http2" nogil:
     const Library *library() noexcept
 
 
+cdef extern from "grpc/status.hpp" namespace "ksrv::grpc" nogil:
+    string c_retry_details "ksrv::grpc::retry_details"(
+        int status, const string &text, uint64_t seconds
+    ) except +
+    string binary_value(const string &value) except +
+
+
 cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
     cdef enum RunReason:
         RUN_READY

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from ksrv._native.grpc.grpc_call import CODE_OF
+from ksrv._native.grpc.grpc_call import CODE_OF, retry_details
 from ksrv._native.grpc.grpc_call import Call as NativeCall
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Unauthenticated
 from ksrv.observe.traffic import count_error
@@ -108,11 +108,13 @@ def failure_of(error: BaseException) -> KsrvError:
     return HandlerFailed("the server failed to answer this call; its log says why")
 
 
-def error_metadata(error: KsrvError) -> list[tuple[str, str]]:
+def error_metadata(error: KsrvError) -> list[tuple[str, str | bytes]]:
     """Return the metadata that goes with an error."""
-    metadata = trailing(getattr(error, "headers", None) or {})
+    metadata: list[tuple[str, str | bytes]] = [*trailing(getattr(error, "headers", None) or {})]
     if error.retry_after is not None:
+        details = retry_details(error.grpc_code, error.message, error.retry_after)
         metadata.append(("retry-after", str(error.retry_after)))
+        metadata.append(("grpc-status-details-bin", details))
     return metadata
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
@@ -43,6 +44,23 @@ def running(
 
 def small_limits(**limits: Any) -> Any:
     return {"limits": Limits(**limits)}
+
+
+def retry_seconds(error: Any) -> int:
+    """Return when a refused call may be made again, by its details, which tell its status too.
+
+    Args:
+        error: grpcio's `RpcError`.
+    """
+    trailers = dict(error.trailing_metadata())
+    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    assert (status.code, status.message) == (error.code().value[0], error.details())
+    [detail] = status.details
+    info = error_details_pb2.RetryInfo()
+    assert detail.Unpack(info)
+    seconds: int = info.retry_delay.seconds
+    assert trailers["retry-after"] == str(seconds)
+    return seconds
 
 
 def call(

@@ -1,0 +1,40 @@
+"""When a refused call may be made again: `google.rpc.RetryInfo` beside the trailer `retry-after`."""
+
+import grpc
+import pytest
+
+from ksrv._native.memory.memory_budget import MemoryBudget
+from tests.support.wire.grpc_calls import infer_request, retry_seconds, running, stub_infer
+
+MIB = 1 << 20
+
+
+def refusal(address, message):
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as told:
+        stub_infer(channel)(message, timeout=60)
+    return told.value
+
+
+def test_a_full_queue_says_when_to_come_again(engine):
+    with running(engine) as address:
+        told = refusal(address, infer_request("full"))
+    assert told.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert retry_seconds(told) == 1
+
+
+def test_so_does_a_message_that_finds_no_room(engine):
+    budget = MemoryBudget(16 * MIB)
+    message = infer_request("echo", ("x", "UINT8", [1, 12 * MIB]), raw=[bytes(12 * MIB)])
+    assert budget.reserve(8 * MIB)
+    with running(engine, budget=budget) as address:
+        told = refusal(address, message)
+    assert "'in_flight'" in told.details()
+    assert retry_seconds(told) == 1
+
+
+def test_what_the_client_has_to_mend_says_nothing_of_that(engine):
+    with running(engine) as address:
+        told = refusal(address, infer_request("nope"))
+    assert told.code() is grpc.StatusCode.NOT_FOUND
+    names = {name for name, _ in told.trailing_metadata()}
+    assert not names & {"grpc-status-details-bin", "retry-after"}
