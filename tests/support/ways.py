@@ -9,6 +9,7 @@ Tests of what a way changes by its nature, as a `Content-Length` beyond the limi
 """
 
 import contextlib
+import functools
 import re
 import select
 import socket
@@ -29,6 +30,7 @@ WAYS = ("plain", "tls", "chunked", "process")
 _READ = 65536
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _FRAMED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_PREFACE = b"PRI * HTTP/2.0"
 _HTTP_1_1 = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.1\r\n")
 
 
@@ -98,16 +100,18 @@ class _Plain:
 
 
 class _Encrypted:
-    """A connection to the server with TLS, whose every call is the relay's one thread's."""
+    """A connection to the server with TLS, whose every call is the relay's one thread's.
 
-    def __init__(self, socket: socket.socket, context: ssl.SSLContext) -> None:
-        self._socket = socket
+    Hands are shaken once the client's first words tell which HTTP it speaks.
+    """
+
+    def __init__(self, socket: socket.socket, cert: Path) -> None:
+        self._socket, self._cert = socket, cert
         self._received, self._sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._received, self._sent, server_hostname="127.0.0.1")
+        self._tls: ssl.SSLObject | None = None
         self._waiting = b""
         self._agreed = self._ending = self.ended = False
         self.to_send = b""
-        self._go_on()
 
     def put(self, data: bytes) -> None:
         self._waiting += data
@@ -120,7 +124,7 @@ class _Encrypted:
         else:
             self._received.write_eof()
         self._go_on()
-        if not self._agreed:
+        if self._tls is None or not self._agreed:
             return b"" if data else None
         plain = b""
         try:
@@ -138,6 +142,13 @@ class _Encrypted:
         self._go_on()
 
     def _go_on(self) -> None:
+        if self._tls is None:
+            protocol = "http/1.1" if self._ending else _protocol_of(self._waiting)
+            if protocol is None:
+                return
+            self._tls = _tls_context(self._cert, protocol).wrap_bio(
+                self._received, self._sent, server_hostname="127.0.0.1"
+            )
         try:
             if not self._agreed:
                 self._tls.do_handshake()
@@ -155,24 +166,38 @@ class _Encrypted:
         self.to_send += self._sent.read()
 
 
+def _protocol_of(begin: bytes) -> str | None:
+    """Return the protocol, by its name in ALPN, of a client that begins so; None where it may yet be either."""
+    if begin.startswith(_PREFACE):
+        return "h2"
+    return None if _PREFACE.startswith(begin) else "http/1.1"
+
+
+@functools.cache
+def _tls_context(cert: Path, protocol: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(cert))
+    context.set_alpn_protocols([protocol])
+    return context
+
+
 class Relay:
     """Stands in front of a server's port: clients speak plainly to it.
 
     Args:
         target: The server's HOST:PORT.
-        context: What the connections to the server are encrypted with, if they are.
+        cert: The server's certificate, where the connections to it are encrypted.
         reframer: Makes what changes the bytes of one connection.
     """
 
     def __init__(
         self,
         target: str,
-        context: ssl.SSLContext | None = None,
+        cert: Path | None = None,
         reframer: Callable[[], Callable[[bytes], bytes]] | None = None,
     ) -> None:
         host, _, port = target.rpartition(":")
         self._target = host.strip("[]"), int(port)
-        self._context, self._reframer = context, reframer
+        self._cert, self._reframer = cert, reframer
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((self._target[0], 0), family=family, backlog=512)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
@@ -208,7 +233,7 @@ class Relay:
         for end in (client, server):
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        upstream = _Encrypted(server, self._context) if self._context else _Plain(server)
+        upstream = _Encrypted(server, self._cert) if self._cert else _Plain(server)
         reframe = self._reframer() if self._reframer else None
         to_client = b""
         client_reads = server_reads = True  # until each has said its last
@@ -307,8 +332,8 @@ def servers_by_way(way: str) -> Iterator[None]:
             start(self)
             if encrypts:
                 del self._settings["tls_cert"], self._settings["tls_key"]
-                self.http = _relayed(self, self.http, tls_context(cert, "http/1.1"))
-                self.grpc = _relayed(self, self.grpc, tls_context(cert, "h2"))
+                self.http = _relayed(self, self.http, cert)
+                self.grpc = _relayed(self, self.grpc, cert)
             elif way == "chunked" and not own_tls and not on_paths:
                 self.http = _relayed(self, self.http, None, Reframer)
 
@@ -333,9 +358,3 @@ def _relayed(server: Any, target: str, *how: Any) -> str:
     server.relays.append(Relay(target, *how))
     address: str = server.relays[-1].address
     return address
-
-
-def tls_context(cert: Any, protocol: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(cert))
-    context.set_alpn_protocols([protocol])
-    return context

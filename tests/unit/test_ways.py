@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.certificates import self_signed
-from tests.support.ways import Reframer, Relay, tls_context
+from tests.support.ways import Reframer, Relay
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
@@ -86,7 +86,7 @@ def test_a_relay_passes_both_directions_and_their_ends_on(tmp_path, encrypts):
         thread = threading.Thread(target=answer, args=(listener,))
         thread.start()
         target = f"127.0.0.1:{listener.getsockname()[1]}"
-        relay = Relay(target, tls_context(cert, "http/1.1") if encrypts else None)
+        relay = Relay(target, cert if encrypts else None)
         try:
             host, _, port = relay.address.rpartition(":")
             with socket.create_connection((host, int(port)), 60) as client:
@@ -99,3 +99,31 @@ def test_a_relay_passes_both_directions_and_their_ends_on(tmp_path, encrypts):
         finally:
             relay.close()
             thread.join()
+
+
+@pytest.mark.parametrize(
+    ("begin", "protocol"),
+    [
+        (b"GET / HTTP/1.1\r\n", "http/1.1"),
+        (b"P", "http/1.1"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM", "h2"),
+    ],
+)
+def test_a_relay_agrees_on_what_the_client_speaks(tmp_path, begin, protocol):
+    key, cert = self_signed(tmp_path)
+    answering = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    answering.load_cert_chain(cert, key)
+    answering.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        relay = Relay(f"127.0.0.1:{listener.getsockname()[1]}", cert)
+        try:
+            host, _, port = relay.address.rpartition(":")
+            with socket.create_connection((host, int(port)), 60) as client:
+                client.sendall(begin)
+                client.shutdown(socket.SHUT_WR)
+                connection, _ = listener.accept()
+                with answering.wrap_socket(connection, server_side=True) as encrypted:
+                    assert encrypted.selected_alpn_protocol() == protocol
+                    assert encrypted.recv(1 << 16) == begin
+        finally:
+            relay.close()
