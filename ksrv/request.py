@@ -173,8 +173,8 @@ class InferRequest:
 class AnswerSink(Protocol):
     """Where the intermediate answers of one request go."""
 
-    def put(self, response: "InferResponse") -> None:
-        """Append an answer; this never waits."""
+    def put(self, response: "InferResponse") -> bool:
+        """Append an answer; this never waits. Return whether the memory budget has room for it."""
 
     def has_room(self) -> bool:
         """Tell whether another answer may come."""

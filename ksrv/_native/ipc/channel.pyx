@@ -407,6 +407,10 @@ cdef class Link:
         left -= sizeof(Head)
         if memcmp(head.magic, b"ksv1", 4) != 0 or head.length > PAYLOAD_LIMIT:
             raise ValueError("its head is not one")
+        if head.length > self.imported.most_bytes:
+            raise ValueError(
+                f"its payload has {head.length} bytes, and {self.imported.most_bytes} are allowed"
+            )
         if head.announced != count:
             raise ValueError(f"it announces {head.announced} blocks with {count} descriptors")
         needed = head.announced * sizeof(Announced)

@@ -32,6 +32,7 @@ cdef class ExportedBlocks:
 cdef class ImportedBlocks:
     cdef dict _by_number
     cdef list _held
+    cdef public uint64_t most_bytes
 
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes)

@@ -19,7 +19,7 @@ import os
 import threading
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint64_t
+from libc.stdint cimport UINT64_MAX, uint64_t
 
 from ksrv._native.memory.buffer_pool cimport Block, holders_of
 
@@ -232,9 +232,16 @@ cdef class ExportedBlocks:
 
 
 cdef class ImportedBlocks:
-    """The blocks of the other side that are mapped here; used by one thread at a time."""
+    """The blocks of the other side that are mapped here; used by one thread at a time.
+
+    Attributes:
+        most_bytes: Bytes that the tensors of one message, or its payload, may have. The sizes of
+            blocks do not bound them: a block may have pages that were never written, and may be
+            named many times.
+    """
 
     def __cinit__(self):
+        self.most_bytes = UINT64_MAX
         self._by_number = {}
         self._held = []
 

@@ -231,7 +231,7 @@ def read(payload, size_t start, size_t length, size_t count,
         Datatype, shape and data of each; arrays and long elements are views of the blocks.
 
     Raises:
-        ValueError: A descriptor does not add up.
+        ValueError: A descriptor does not add up, or the tensors are larger than `imported` allows.
         BlockError: A descriptor names bytes that do not exist.
     """
     cdef list tensors = []
@@ -243,6 +243,7 @@ def read(payload, size_t start, size_t length, size_t count,
     cdef const unsigned char *at = held.data + start if size else NULL
     cdef size_t left = length
     cdef size_t tail
+    cdef uint64_t allowed = imported.most_bytes
     cdef TensorDescriptor descriptor
     cdef int64_t shape[RANK_LIMIT]
     cdef uint8_t order[RANK_LIMIT]
@@ -264,6 +265,9 @@ def read(payload, size_t start, size_t length, size_t count,
         memcpy(order, at + descriptor.rank * sizeof(int64_t), descriptor.rank * descriptor.permuted)
         at += tail
         left -= tail
+        if descriptor.nbytes > allowed:
+            raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
+        allowed -= descriptor.nbytes
         tensors.append(read_one(&descriptor, shape, order, imported))
     if left:
         raise ValueError(f"{left} bytes follow the last descriptor")

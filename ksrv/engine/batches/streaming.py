@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ksrv._native.queue.request_queue import Queue
 from ksrv.engine.batches.split import split
 from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.requests.refusals import answer_without_room
 from ksrv.errors import KsrvError, RequestTooSlow
 from ksrv.request import BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec
@@ -84,8 +85,10 @@ class ChunkSender:
             if outputs.only is not None and index not in outputs.only:
                 continue
             if isinstance(answer, InferResponse):
-                stream.put(answer)
-                self.sent = True
+                if stream.put(answer):
+                    self.sent = True
+                else:
+                    self._finish(index, answer_without_room())
             else:
                 log.error("an intermediate answer is dropped: %s", answer.message)
 

@@ -18,6 +18,7 @@ from ksrv import errors
 from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelError, Frame
 from ksrv._native.ipc.shared_blocks import BlockError, ImportedBlocks
+from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.limits import Limits
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
@@ -222,6 +223,15 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         MetricsMessage,
     )
 }
+
+
+def most_bytes(limits: Limits) -> int:
+    """Return how many bytes the tensors of one message of a handler process may have.
+
+    Args:
+        limits: The server's.
+    """
+    return max(limits.body, bytes_in_flight(limits))
 
 
 def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:

@@ -219,6 +219,7 @@ class ProcessExecutor:
         channel, channel_end = Channel.pair()
         events, events_end = Channel.pair()
         link = Link(channel)
+        link.imported.most_bytes = messages.most_bytes(self._limits)
         try:
             ring = WorkerRing(channel.fileno())
         except MemoryError as error:

@@ -33,6 +33,15 @@ def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineE
     )
 
 
+def answer_without_room() -> Overloaded:
+    """Return the answer of a streaming request of which the next answer finds no room in the memory budget."""
+    return Overloaded(
+        f"requests and answers in flight hold {PROCESS.held} bytes; with the next answer of the stream they would "
+        f"pass the {show_limit('in_flight', PROCESS.bound)}",
+        "memory",
+    )
+
+
 def refusal(pushed: int, model: str, queue_size: int, nbytes: int) -> KsrvError:
     """Return the answer of a request that was not queued.
 

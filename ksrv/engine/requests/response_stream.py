@@ -1,7 +1,8 @@
 """The answers of one streaming request, between the handler that makes them and the front end that sends them.
 
 A stream holds few answers: where the client reads slowly, the handler waits. So the memory of a stream
-does not grow with its length.
+does not grow with its length. Large answers that wait are counted in the memory budget, as those that are
+being sent.
 """
 
 import threading
@@ -9,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ksrv._native.memory.memory_budget import PROCESS, AnswerBytes
 from ksrv.request import InferResponse
 
 MOST_WAITING = 64
@@ -19,6 +21,8 @@ MOST_BEHIND = 256
 """Answers that wait for a client where a handler sends them without waiting."""
 MOST_BEHIND_BYTES = 8 << 20
 """Bytes of tensors that wait then; four answers may be larger."""
+SMALL_ANSWER = 64 * 1024
+"""Bytes of tensors up to which an answer is not counted in the memory budget; few of them wait."""
 
 
 class ResponseStream:
@@ -33,7 +37,7 @@ class ResponseStream:
 
     def __init__(self, notify: Callable[[], object] | None = None) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[InferResponse] = deque()
+        self._waiting: deque[tuple[InferResponse, AnswerBytes | None]] = deque()
         self._nbytes = 0
         self._taken_ns = time.monotonic_ns()
         self._notify = notify
@@ -42,16 +46,28 @@ class ResponseStream:
 
     # ---- the handler's side -----------------------------------------------------------------
 
-    def put(self, response: InferResponse) -> None:
-        """Append an answer; this never waits, and drops what comes after the end."""
+    def put(self, response: InferResponse) -> bool:
+        """Append an answer; this never waits, and drops what comes after the end.
+
+        Args:
+            response: The answer.
+
+        Returns:
+            Whether the memory budget has room for it.
+        """
+        nbytes = _nbytes(response)
+        held = PROCESS.reserve_answer(nbytes) if nbytes > SMALL_ANSWER else None
+        if held is None and nbytes > SMALL_ANSWER:
+            return False
         with self._changed:
             if self.ended:
-                return
-            self._waiting.append(response)
-            self._nbytes += _nbytes(response)
+                return True
+            self._waiting.append((response, held))
+            self._nbytes += nbytes
             self._changed.notify_all()
         if self._notify is not None:
             self._notify()
+        return True
 
     def end(self) -> None:
         """Say that the request has ended."""
@@ -131,12 +147,14 @@ class ResponseStream:
             if not self._waiting:
                 return None
             self._taken_ns = time.monotonic_ns()
-            response = self._waiting.popleft()
+            response, held = self._waiting.popleft()
             self._nbytes -= _nbytes(response)
             callbacks: list[Callable[[], object]] = []
             if self.has_room():
                 self._changed.notify_all()
                 callbacks, self._on_room = self._on_room, []
+        if held is not None:
+            held.close()
         for callback in callbacks:
             callback()
         return response
@@ -157,9 +175,12 @@ class ResponseStream:
             self._nbytes = 0
             self._changed.notify_all()
             callbacks, self._on_room = self._on_room, []
+        for _, held in taken:
+            if held is not None:
+                held.close()
         for callback in callbacks:
             callback()
-        return taken
+        return [response for response, _ in taken]
 
     @property
     def waiting(self) -> bool:

@@ -21,10 +21,12 @@ class Answers:
 
     Attributes:
         outbox: Sends on it.
+        most_bytes: Bytes that the tensors of an answer may have; the worker takes no more.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.most_bytes = 0
         self.outbox = Outbox(link, waits=True)
 
     def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
@@ -34,7 +36,16 @@ class Answers:
             kind: ANSWER or CHUNK.
             batch_number: The batch that it belongs to.
             outputs: The handler's answer.
+
+        Raises:
+            HandlerFailed: It is too large.
         """
+        nbytes = sum(tensor.nbytes for tensor in outputs.tensors)
+        if nbytes > self.most_bytes:
+            raise HandlerFailed(
+                f"the handler's answer has {nbytes} bytes; one of a handler process has at most "
+                f"{self.most_bytes}, the larger of the limits 'body' and 'in_flight'"
+            )
         written, blocks = tensor_descriptors.write(outputs.tensors, self._link.exported)
         payload, lenient = messages.pack_answer(outputs, written)
         # Emptied before sending, because the message names the input blocks without references, and

@@ -6,10 +6,12 @@ import time
 import numpy as np
 import pytest
 
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.engine.batches import streaming as streaming_module
 from ksrv.engine.executors import ExecutorDied
+from ksrv.engine.requests import response_stream
 from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
-from ksrv.errors import Cancelled, HandlerFailed
+from ksrv.errors import Cancelled, HandlerFailed, Overloaded
 from ksrv.request import BatchOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
@@ -182,3 +184,25 @@ def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, s
     finally:
         made.close()
     assert found == [[0], stalled]
+
+
+def test_a_request_whose_answers_find_no_room_in_the_memory_budget_is_ended(monkeypatch):
+    monkeypatch.setattr(response_stream, "PROCESS", MemoryBudget(1 << 20))
+    listened = []
+
+    def run(batch):
+        for _ in range(3):  # the second stands beside the bound
+            data = np.zeros((batch.rows, 1 << 18), np.float32)
+            batch.emit.offer(BatchOutputs([tensor("y", data)]))
+            listened.append(len(batch.emit.listening()))
+        return chunk(batch, 3)
+
+    made = engine(source(), run=run)
+    try:
+        asked = request()
+        asked.stream = ResponseStream()
+        with pytest.raises(Overloaded, match="limit 'in_flight'"):
+            made.infer(asked)
+    finally:
+        made.close()
+    assert (listened, len(taken(asked.stream))) == ([1, 1, 0], 2)

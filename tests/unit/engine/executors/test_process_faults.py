@@ -17,7 +17,8 @@ from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
-from tests.support.engine.process_models import batch_of, running, source
+from ksrv.limits import Limits
+from tests.support.engine.process_models import Chunks, batch_of, running, source
 
 WAYS = """
 import ctypes
@@ -340,6 +341,30 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
             with pytest.raises(ExecutorDied, match="cannot be read"):
                 executor.run(inputs, soon(30))
             assert not os.path.exists(f"/proc/{pid}")
+
+
+LARGE = """
+class H(BaseHandler):
+    def handle(self, batch, context):
+        if len(batch["x0"]) > 1:
+            batch._inputs.emit._answers.most_bytes = 1 << 40  # what no handler does
+        return {"y": np.zeros((len(batch["x0"]), int(batch["x0"][0, 0])), "f4")}
+"""
+
+
+def test_an_answer_beyond_the_limits_fails_its_batch_and_ends_a_process_that_sends_it(tmp_path):
+    limits = Limits(body=1 << 20, in_flight=1 << 20)
+    with running(tmp_path, LARGE, limits=limits) as executor:
+        pid = executor.pid
+        assert executor.run(way(1 << 18), soon(30)).tensors[0].nbytes == 1 << 20
+        with pytest.raises(HandlerFailed, match=r"1048580 bytes; .* at most 1048576"):
+            executor.run(way((1 << 18) + 1), soon(30))
+        assert executor.pid == pid
+        hostile = batch_of(np.full((2, 1), 1 << 18, "f4"))
+        hostile.emit = Chunks()
+        with pytest.raises(ExecutorDied, match="cannot be read"):
+            executor.run(hostile, soon(30))
+        assert not os.path.exists(f"/proc/{pid}")
 
 
 def test_pauses_between_starts_double_up_to_a_bound(monkeypatch):

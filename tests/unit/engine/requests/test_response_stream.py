@@ -3,11 +3,14 @@
 import threading
 import time
 
+from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.engine.requests import response_stream
 from ksrv.engine.requests.response_stream import (
     MOST_BEHIND,
     MOST_BEHIND_BYTES,
     MOST_WAITING,
     MOST_WAITING_BYTES,
+    SMALL_ANSWER,
     ResponseStream,
 )
 from ksrv.request import InferResponse, Tensor
@@ -98,6 +101,28 @@ def test_a_client_is_far_behind_by_answers_or_by_bytes_of_several():
     assert large.is_far_behind()
     large.end()
     assert not large.is_far_behind()
+
+
+def test_large_answers_that_wait_hold_their_bytes_of_the_memory_budget(monkeypatch):
+    budget = MemoryBudget(1 << 20)
+    monkeypatch.setattr(response_stream, "PROCESS", budget)
+    stream = ResponseStream()
+    assert stream.put(response(SMALL_ANSWER))
+    assert budget.held == 0
+    for _ in range(2):
+        assert stream.put(response(1 << 19))
+    assert budget.held == 1 << 20
+    assert stream.put(response(1 << 22))  # the only answer beside the bound
+    assert not stream.put(response(1 << 19))
+    assert len([stream.take(0) for _ in range(2)]) == 2
+    assert budget.held == (1 << 19) + (1 << 22)
+    assert len(stream.take_all(0)) == 2
+    assert budget.held == 0
+    left = ResponseStream()
+    left.put(response(1 << 19))
+    left.end()
+    del left  # by a client that has gone
+    assert budget.held == 0
 
 
 def test_it_knows_when_the_client_took_an_answer_last():
