@@ -145,7 +145,7 @@ class CalledModel:
         request = InferRequest(
             self._name,
             version,
-            inputs=[_input(name, value) for name, value in inputs.items()],
+            inputs=[input_tensor(name, value) for name, value in inputs.items()],
             outputs=[RequestedOutput(name) for name in outputs],
             parameters=dict(parameters or {}),
         )
@@ -180,7 +180,13 @@ class Models(Mapping[str, CalledModel]):
         return len(self._known)
 
 
-def _input(name: str, value: Value) -> Tensor:
+def input_tensor(name: str, value: Value) -> Tensor:
+    """Return an input of a call, which the called model sees read-only.
+
+    Args:
+        name: Its name.
+        value: Its value.
+    """
     if isinstance(value, Tensor):
         return _read_only(Tensor(name, value.datatype, value.shape, value.data))
     if isinstance(value, (list, tuple)) and not _has_texts(value):

@@ -19,6 +19,7 @@ from ksrv._native.batch.stages import StageRunner
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.compile_plan import CompileError
 from ksrv.errors import (
+    Cancelled,
     DeviceLost,
     HandlerFailed,
     InferenceError,
@@ -33,6 +34,7 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors
+from ksrv.handlers.deferred import DeferredHandler, Result
 from ksrv.handlers.devices.choice import DeviceError
 from ksrv.handlers.devices.device import Device, Lease, torch_tensor
 from ksrv.handlers.devices.graphs import GraphedModel
@@ -224,7 +226,7 @@ class Runner(StageRunner):
         return make_handler(config.handler, context.modules)
 
     def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
-        """Run a batch beside others, on the event loop of a handler with coroutines.
+        """Run a batch beside others, on the event loop of a handler with coroutines or as the handler does it.
 
         Args:
             inputs: The batch.
@@ -233,9 +235,31 @@ class Runner(StageRunner):
         Returns:
             A function that cancels it.
         """
+        if isinstance(self.handler, DeferredHandler):
+            return self._begin_deferred(self.handler, inputs, done)
         if self._concurrent is None:
             self._concurrent = ConcurrentBatches(self)
         return self._concurrent.begin(inputs, done)
+
+    def _begin_deferred(
+        self, handler: DeferredHandler, inputs: BatchInputs, done: Done
+    ) -> Callable[[], None]:
+        began = perf_counter_ns()
+
+        def ended(result: Result) -> None:
+            if isinstance(result, Cancelled):
+                done(result)
+                return
+            try:
+                if isinstance(result, BaseException):
+                    raise result
+                tensors = self.read_outputs(result, inputs)
+            except BaseException as error:  # noqa: BLE001  a handler may raise anything
+                done(self.failure_of(error, "inference", inputs))
+                return
+            done(BatchOutputs(tensors, timings={"inference": perf_counter_ns() - began}))
+
+        return handler.begin(inputs, ended)
 
     def close(self) -> None:
         """Let the handler go, with its modules."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.models import Models
 from ksrv.handlers.streaming.streams import ENDED, BatchStream, is_stream, postprocessed
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
@@ -39,11 +40,13 @@ _RUNNING: ContextVar["BatchContext"] = ContextVar("running")
 
 
 def is_asynchronous(handler: Any) -> bool:
-    """Tell whether a stage of a handler is a coroutine or an asynchronous generator.
+    """Tell whether a handler has many batches under way: a stage is a coroutine or an asynchronous generator.
 
     Args:
         handler: The handler.
     """
+    if isinstance(handler, DeferredHandler):
+        return True
     stages = [getattr(handler, name, None) for name in STAGES]
     model = getattr(handler, "model", None)
     return any(

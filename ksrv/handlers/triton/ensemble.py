@@ -1,86 +1,143 @@
 """An ensemble of a Triton repository: each request goes from model to model, as its steps say.
 
 The calls are those of composition: through the other models' queues, joined there with the requests
-of other clients, with the deadline of the ensemble's request. A step runs as soon as its tensors are
-there, so that independent steps run side by side, and many requests are under way at a time. The sequence of
-a request is that of its calls, for steps whose models serve sequences.
+of other clients, with the deadline of the ensemble's request. A step is submitted as soon as its tensors are
+there, by the thread that has the last of them; so independent steps run side by side, and many requests are
+under way at a time. The sequence of a request is that of its calls, for steps whose models serve sequences.
 """
 
-import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
-from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.batch import Batch
-from ksrv.handlers.models import array_of
+from ksrv.errors import Cancelled
+from ksrv.handlers.deferred import DeferredHandler, Ended
+from ksrv.handlers.models import Submit, array_of, input_tensor
 from ksrv.handlers.outputs import BFloat16Bits
-from ksrv.request import Tensor
+from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
 from ksrv.source import EnsembleStep
 
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 
-class Ensemble(BaseHandler):
+class Ensemble(DeferredHandler):
     """Serves an ensemble; it has no model of its own."""
 
     calls_models = True
 
-    def preprocess(self, batch: Batch) -> dict[str, Any]:
-        """Return the inputs by name, as the first steps take them.
+    def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
+        """See `DeferredHandler.begin`; the error is that of the first step that failed.
 
         Args:
-            batch: One request.
+            inputs: One request.
+            ended: Takes the ensemble's outputs by name.
         """
-        bits = {name for name in batch if batch.datatype(name) == "BF16"}
-        tensors = {
-            name: BFloat16Bits(batch[name]) if name in bits else batch[name] for name in batch
-        }
-        return {"tensors": tensors}
+        context: Any = self.context
+        names = [spec.name for spec in context.spec.outputs]
+        running = RunningSteps(context.config.ensemble, names, context.submit, inputs, ended)
+        running.submit_ready()
+        return running.cancel
 
-    async def inference(self, *, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the steps.
 
-        Args:
-            tensors: The inputs by name.
+class RunningSteps:
+    """The steps of one request.
 
-        Returns:
-            The ensemble's outputs by name.
+    Args:
+        steps: The steps.
+        outputs: The names of the ensemble's outputs.
+        submit: Submits requests to models.
+        inputs: The request.
+        ended: Called once with the outputs, or with why there are none.
+    """
 
-        Raises:
-            KsrvError: The error of the first step that failed; the others are cancelled.
-        """
-        steps = self.context.config.ensemble
-        loop = asyncio.get_running_loop()
-        found: dict[str, asyncio.Future[Any]] = {}
-        for name in (*tensors, *(name for step in steps for name in step.outputs.values())):
-            found[name] = loop.create_future()
-        for name, value in tensors.items():
-            found[name].set_result(value)
-        running = [loop.create_task(self._run(step, found)) for step in steps]
+    def __init__(
+        self,
+        steps: Sequence[EnsembleStep],
+        outputs: Sequence[str],
+        submit: Submit,
+        inputs: BatchInputs,
+        ended: Ended,
+    ) -> None:
+        self._outputs = outputs
+        self._submit = submit
+        self._inputs = inputs
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._waiting = list(steps)
+        self._left = len(steps)
+        self._calls: list[RequestHandle] = []
+        self._tensors = dict(inputs.tensors)
+        self._is_over = False
+        given = inputs.requests[0].parameters
+        self._parameters = {name: given[name] for name in SEQUENCE_PARAMETERS if name in given}
+        self._context = copy_context()  # the later steps are submitted by threads of other requests
+
+    def submit_ready(self) -> None:
+        """Submit the steps whose tensors are there."""
+        with self._lock:
+            ready = [step for step in self._waiting if self._is_ready(step)]
+            self._waiting = [step for step in self._waiting if not self._is_ready(step)]
         try:
-            await asyncio.gather(*running)
-        finally:
-            for task in running:
-                task.cancel()
-        return {spec.name: _value(found[spec.name].result()) for spec in self.context.spec.outputs}
+            for step in ready:
+                self._begin(step)
+        except BaseException as error:  # noqa: BLE001  it is the request's failure, not the thread's
+            self._end(error)
 
-    async def _run(self, step: EnsembleStep, found: Mapping[str, asyncio.Future[Any]]) -> None:
-        inputs = {own: await found[tensor] for own, tensor in step.inputs.items()}
-        given = self.context.batch.requests[0].parameters
-        call = self.context.models[step.model].submit(
-            inputs,
-            version=step.version,
-            outputs=tuple(step.outputs),
-            parameters={name: given[name] for name in SEQUENCE_PARAMETERS if name in given},
+    def cancel(self) -> None:
+        """Give the request up."""
+        self._end(Cancelled("no client waits for the batch any more"))
+
+    def _is_ready(self, step: EnsembleStep) -> bool:
+        return all(tensor in self._tensors for tensor in step.inputs.values())
+
+    def _begin(self, step: EnsembleStep) -> None:
+        request = InferRequest(
+            step.model,
+            step.version,
+            inputs=[input_tensor(own, self._tensors[name]) for own, name in step.inputs.items()],
+            outputs=[RequestedOutput(name) for name in step.outputs],
+            parameters=dict(self._parameters),
         )
-        outputs = await call.tensors()
-        for own, tensor in step.outputs.items():
-            found[tensor].set_result(outputs[own])
+        call = self._context.copy().run(self._submit, request, self._inputs)
+        with self._lock:
+            self._calls.append(call)
+            is_over = self._is_over
+        if is_over:
+            call.cancel()
+        call.add_done_callback(partial(self._step_ended, step))
+
+    def _step_ended(self, step: EnsembleStep, call: RequestHandle) -> None:
+        try:
+            outputs = {tensor.name: tensor for tensor in call.wait().outputs}
+            with self._lock:
+                for own, name in step.outputs.items():
+                    self._tensors[name] = outputs[own]
+                self._left -= 1
+                is_last = not self._left
+            if not is_last:
+                self.submit_ready()
+                return
+            self._end(None)
+        except BaseException as error:  # noqa: BLE001  the thread is the called model's
+            self._end(error)
+
+    def _end(self, failure: BaseException | None) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            calls = list(self._calls)
+        if failure is None:
+            self._ended({name: _value(self._tensors[name]) for name in self._outputs})
+            return
+        for call in calls:
+            call.cancel()
+        self._ended(failure)
 
 
-def _value(tensor: Any) -> Any:
-    """Return what a step gave as handlers return it; an input that is an output is as it came."""
-    if not isinstance(tensor, Tensor):
-        return tensor
+def _value(tensor: Tensor) -> Any:
+    """Return what a step gave as handlers return it."""
     array = array_of(tensor)
     return BFloat16Bits(array) if tensor.datatype == "BF16" else array
