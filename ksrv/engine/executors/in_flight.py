@@ -287,6 +287,8 @@ class BatchesInFlight:
     def _make_room(self, one: BatchInFlight) -> None:
         """Let the process send further chunks once all clients keep up."""
         emit: Any = one.batch.emit
+        if emit is not None and not emit.listening():
+            return  # the batch is about to be cancelled, and would go on until then
         slow = [] if emit is None else emit.without_room()
         with one.lock:
             owed = one.owed

@@ -195,9 +195,9 @@ def serve_concurrently(
             heard = messages.load(ListeningMessage, frame.payload, frame.lenient)
             batch = running.get(frame.batch_number)
             if batch is not None:  # else its answer is on the way
-                batch.chunks.hear(frozenset(heard.indices))
                 if not heard.indices:
-                    batch.cancel()
+                    batch.cancel()  # first: what waits for clients would go on without any
+                batch.chunks.hear(frozenset(heard.indices))
         elif frame.kind == MessageType.ROOM:
             note = messages.load(NumbersMessage, frame.payload, frame.lenient)
             batch = running.get(frame.batch_number)

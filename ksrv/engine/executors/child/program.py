@@ -29,7 +29,11 @@ from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages, uses_ring
 from ksrv.engine.executors.child.answers import Answers
 from ksrv.engine.executors.child.calls import CallsHome
-from ksrv.engine.executors.child.concurrent import serve_concurrently
+from ksrv.engine.executors.child.concurrent import (
+    CHUNK_BYTES_UNDER_WAY,
+    chunk_bytes,
+    serve_concurrently,
+)
 from ksrv.engine.executors.child.inbox import Inbox
 from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
@@ -109,7 +113,8 @@ class Chunks:
     """The emitter for the handler of one batch, `BatchInputs.emit`.
 
     The threads of a handler may use it at once. Once the batch has its answer nothing more is sent,
-    because it would be taken for the next batch's.
+    because it would be taken for the next batch's. The worker hands on what it receives while clients keep
+    up, and answers a question behind that: so a question after some bytes bounds what is sent ahead.
 
     Args:
         batch_number: The batch.
@@ -122,23 +127,30 @@ class Chunks:
         self._answers = answers
         self._inbox = inbox
         self._lock = threading.Lock()
+        self._ahead_bytes = 0
         self._ended = False
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """See `ksrv.request.Emitter`."""
         with self._lock:
-            if not self._ended:
-                self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
+            if self._ended:
+                return
+            self._ahead_bytes += chunk_bytes(outputs)
+            self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
+            if self._ahead_bytes >= CHUNK_BYTES_UNDER_WAY:
+                self._ask()
 
     def listening(self) -> frozenset[int]:
         """Ask the worker; see `ksrv.request.Emitter.listening`."""
         with self._lock:
-            if self._ended:
-                return frozenset()
-            self._answers.outbox.send(MessageType.ASK, batch_number=self._batch_number)
-            frame = self._inbox.take(lambda one: one.kind == MessageType.LISTENING)
-            note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
-            return frozenset(note.indices)
+            return frozenset() if self._ended else self._ask()
+
+    def _ask(self) -> frozenset[int]:
+        self._answers.outbox.send(MessageType.ASK, batch_number=self._batch_number)
+        frame = self._inbox.take(lambda one: one.kind == MessageType.LISTENING)
+        self._ahead_bytes = 0
+        note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
+        return frozenset(note.indices)
 
     def end(self) -> None:
         """Send nothing more: the batch has its answer."""

@@ -1,0 +1,113 @@
+"""Clients that stop reading their streams: how much a handler makes ahead of them, over each way to it."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.streams import StreamedResponse
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import infer_request
+from tests.support.wire.http2_client import Http2Client
+
+CHUNK = 64 * 1024
+CHUNKS = 2000
+KERNEL = 4 << 20
+"""What the kernel takes of a connection by HTTP/1.1 before the server notices: the most of `tcp_wmem`."""
+WAITING = 1 << 20
+"""What waits for a client in the server; as much again may have been taken to be sent."""
+AHEAD = 256 * 1024
+"""What a handler process sends before the worker has taken it."""
+
+HANDLER = """
+from pathlib import Path
+
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Large(BaseHandler):
+    {async_}def inference(self, x):
+        made = Path(self.context.batch.requests[0].parameters["made"])
+        chunk = np.full((1, {floats}), 1.5, "f4")  # "1.5," in JSON: as long as in binary
+        count = 0
+        try:
+            for count in range(1, {chunks} + 1):
+                yield {{"y": chunk}}
+        finally:
+            aside = made.with_suffix(".new")
+            aside.write_text(str(count))
+            aside.rename(made)
+"""
+YAML = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, -1]}]
+warmup: false
+"""
+KINDS = {"generators": "", "coroutines": "async "}
+MODELS = [
+    (kind, executor, way)
+    for kind in KINDS
+    for executor in ("inline", "process")
+    for way in ("rest", "grpc")
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    for kind, executor, way in MODELS:
+        code = HANDLER.format(async_=KINDS[kind], floats=CHUNK // 4, chunks=CHUNKS)
+        write_model(root, f"{kind}_{executor}_{way}", code, YAML + f"executor: {executor}\n")
+    with Server(root) as made:
+        yield made
+
+
+def stopped_rest(server, model, made):
+    """Ask for a stream and read nothing of it."""
+    given = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    asked = {"inputs": [given], "parameters": {"made": str(made)}}
+    return StreamedResponse(server, f"/v2/models/{model}/infer", asked, receive_buffer=4096)
+
+
+def stopped_grpc(server, model, made):
+    """The same over gRPC; the window of the stream stays as it is."""
+    request = infer_request(
+        model,
+        ("x", "FP32", [1, 1]),
+        raw=[np.ones(1, np.float32).tobytes()],
+        parameters={"made": str(made)},
+    ).SerializeToString()
+    client = Http2Client(server.grpc, window=1 << 16, reads=False)
+    fields = [("content-type", "application/grpc"), ("te", "trailers")]
+    stream = client.begin("POST", "/inference.GRPCInferenceService/ModelStreamInfer", fields)
+    client.send(stream, b"\0" + struct.pack(">I", len(request)) + request)
+    return client
+
+
+@pytest.fixture(scope="module")
+def made_bytes(server, tmp_path_factory):
+    """The bytes that each handler has made when it was ended, because its client took nothing for so long."""
+    folder = tmp_path_factory.mktemp("made")
+    asks = {"rest": stopped_rest, "grpc": stopped_grpc}
+    files = {model: folder / "_".join(model) for model in MODELS}
+    clients = [asks[model[2]](server, file.name, file) for model, file in files.items()]
+    for file in files.values():
+        wait_until(file.exists)
+    for client in clients:
+        client.__exit__()
+    return {model: int(file.read_text()) * CHUNK for model, file in files.items()}
+
+
+@pytest.mark.parametrize(("kind", "executor", "way"), MODELS)
+def test_a_handler_makes_no_more_than_its_client_and_the_bounds_let_it(
+    made_bytes, kind, executor, way
+):
+    bound = 2 * WAITING + (KERNEL if way == "rest" else CHUNK)
+    bound += 2 * CHUNK  # the chunk that reaches a bound, and the one that is being made
+    if executor == "process":
+        bound += AHEAD + CHUNK
+    assert made_bytes[kind, executor, way] <= bound
