@@ -334,7 +334,8 @@ class Service:
         """Serve on until other workers do; False if the server stops meanwhile, or none will serve."""
         by_failed = self._table.state(self._slot) is not State.READY
         self._table.set_state(self._slot, State.RETIRING)
-        log.info("serving on until the other workers are ready")
+        if not (self._table.stopping or self._signals.quick):
+            log.info("serving on until the other workers are ready")
         stop_seen = time.monotonic() + STOP_SEEN_SECONDS
         while not (self._table.stopping or self._signals.quick):
             if self._table.generation > generation:

@@ -163,6 +163,7 @@ def test_ctrl_c_finishes_what_runs_and_a_second_one_does_not(tmp_path, tls):
             else:
                 os.killpg(server.pid, INT)
             assert_ended_in_order(server)
+            assert "other workers" not in server.log
             client.join()
             assert answers == ([200] if patient else [])
 
