@@ -12,7 +12,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-ways test-decoders test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-ways test-decoders test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -197,6 +197,16 @@ asan: $(VENV)/.built ## run the native parts' tests under the address and UB san
 		chmod +x $(ASAN)/bin/$$name; done
 	$(BIN)/python -m pytest --timeout 900 -m 'not slow' tests/sanitizers
 	$(SANITIZED) $(BIN)/python -m pytest -o pythonpath= -s --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
+
+# On this processor nothing compiles what stands behind the vector instructions' #else.
+AARCH64 := build/aarch64
+AARCH64_PROGRAMS := batch_dispatch connection_arming queue_stress
+QEMU ?= qemu-aarch64-static -L /usr/aarch64-linux-gnu
+
+test-aarch64: ## compile the core for aarch64 and run C++ programs over it; needs g++-aarch64-linux-gnu and qemu-user-static
+	CXX=$${CXX:-aarch64-linux-gnu-g++} KSRV_WITHOUT=libjpeg $(PYTHON) tools/native_build.py cross -j $(JOBS) --into $(AARCH64) \
+		$(AARCH64_PROGRAMS:%=tests/sanitizers/%.cpp)
+	set -e; for program in $(AARCH64_PROGRAMS); do echo "== $$program"; $(QEMU) $(AARCH64)/$$program; done
 
 coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	rm -rf $(TRACE)/lib

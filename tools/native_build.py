@@ -89,6 +89,8 @@ def flavours() -> dict[str, Flavour]:
         "sanitize": Flavour(memory, memory, ["-fsanitize=address,undefined"]),
         "trace": Flavour(["-O0", "-g", "--coverage"], ["-O0", "-g", "--coverage"], ["--coverage"]),
         "thread": Flavour(sanitized("thread"), link=["-fsanitize=thread"]),
+        # Of a cross compiler, beside the objects of this processor.
+        "cross": Flavour(["-O1", "-g0"]),
         "fuzz": Flavour(fuzzed, link=["-fsanitize=fuzzer,address,undefined"]),
     }
 
