@@ -237,9 +237,14 @@ void Connection::set_low_water(int bytes) noexcept {
 void Connection::await_large_piece() noexcept {
     size_t left = 0;
     const Call *call = static_cast<const Call *>(session_.stream_of_last_data(&left));
-    const bool large = call && !call->rest && !call->discards && call->incoming.block;
-    if (large) left = std::min(left, call->incoming.length - call->got);
-    if (tls_ || broken_ || hung_up_ || !large || now_ < slow_until_ns_ || left < LEAST_PIECE) {
+    size_t missing = 0;
+    if (call && call->rest) {
+        missing = call->rest->missing();
+    } else if (call && !call->discards && call->incoming.block) {
+        missing = call->incoming.length - call->got;
+    }
+    left = std::min(left, missing);
+    if (tls_ || broken_ || hung_up_ || now_ < slow_until_ns_ || left < LEAST_PIECE) {
         set_low_water(1);
         return;
     }

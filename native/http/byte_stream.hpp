@@ -21,6 +21,9 @@ class ByteStream {
   public:
     // As recv() and sendmsg(): the bytes, 0 at the end, or -1 with errno, which is EAGAIN where the call would wait.
     virtual ssize_t receive(void *data, size_t room) noexcept = 0;
+    // Has what comes put where the next `receive` wants it, which is called with the same memory and room: it moves no
+    // bytes then, and EPOLLIN holds once the room is full, or nothing more comes. `close` ends it as well.
+    virtual void receive_ahead(void *data, size_t room) noexcept = 0;
     virtual ssize_t send(const iovec *parts, int count) noexcept = 0;
     virtual Unread unread() noexcept = 0;
     virtual uint64_t unsent() noexcept = 0;  // bytes that were sent and are here still

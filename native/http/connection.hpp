@@ -97,7 +97,7 @@ struct Connection : Transport {
     bool admitted = false;        // and Python has admitted its caller
     bool looked_late = false;     // its bytes were read when its deadline had passed
     bool ahead = false;           // all of its body is counted, for its block's pages are there
-    int low_water = 1;            // the socket's SO_RCVLOWAT
+    int low_water = 1;            // the bytes that are waited for: of a socket SO_RCVLOWAT
     uint16_t status = 0;
 
     unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more for a long head

@@ -398,13 +398,14 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         retry_memory(connection, now);
         return;
     case Phase::body:
-        if (connection->ahead) {
-            uncount_missing(connection);
+        // Bytes below the mark count as well; those of a stream lie where the missing ones would be given back.
+        if (connection->low_water > 1 && (connection->byte_stream || !connection->ahead)) {
+            connection->slow_body = true;
             receive_body(connection, now);
             return;
         }
-        if (connection->low_water > 1) {  // bytes below the mark count as well
-            connection->slow_body = true;
+        if (connection->ahead) {
+            uncount_missing(connection);
             receive_body(connection, now);
             return;
         }

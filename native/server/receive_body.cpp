@@ -337,8 +337,8 @@ void HttpServer::end_body(Connection *connection, BodyState state) noexcept {
 
 // The kernel makes no event for fewer bytes than this.
 void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
-    if (connection->tls || connection->byte_stream || connection->low_water == bytes) return;  // no bytes of the body
-    if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+    if (connection->tls || connection->low_water == bytes) return;  // no bytes of the body
+    if (connection->byte_stream || setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
         connection->low_water = bytes;
 }
 
@@ -346,9 +346,13 @@ void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
 void HttpServer::await_more(Connection *connection, size_t left) noexcept {
     if (connection->slow_body || left < LOW_WATER_LEAST) {
         set_low_water(connection, 1);
-    } else {
-        set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
+        return;
     }
+    set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
+    if (connection->byte_stream)
+        connection->byte_stream->receive_ahead(
+            connection->block->data + connection->body_offset + connection->body_got,
+            static_cast<size_t>(connection->counted) - connection->body_got);
 }
 
 }  // namespace ksrv

@@ -127,9 +127,15 @@ void RestStream::append(const unsigned char *data, size_t length) {
 
 bool RestStream::put(const unsigned char *data, size_t length) noexcept {
     std::lock_guard<std::mutex> guard(lock_);
+    if (ahead_) {
+        const size_t some = put_ahead(data, length);
+        data += some;
+        length -= some;
+    }
     in_data_ += length;
     if (closed_ || length == 0) {  // its reader has left
         read_more(0);
+        tell_server();
         return true;
     }
     try {
@@ -145,6 +151,15 @@ bool RestStream::put(const unsigned char *data, size_t length) noexcept {
     }
     tell_server();
     return true;
+}
+
+// Puts bytes into the server's memory, as far as it has room; they have been read by that.
+size_t RestStream::put_ahead(const unsigned char *data, size_t length) noexcept {
+    const size_t some = std::min(length, ahead_room_ - ahead_got_);
+    memcpy(ahead_ + ahead_got_, data, some);
+    ahead_got_ += some;
+    in_read_ += some;
+    return some;
 }
 
 void RestStream::put_end() noexcept {
@@ -225,12 +240,17 @@ size_t RestStream::take_read() noexcept {
     return read;
 }
 
+size_t RestStream::missing() noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    return ahead_ ? ahead_room_ - ahead_got_ : 0;
+}
+
 // ---- the HTTP server's side ---------------------------------------------------------------------
 
 // Which events hold. Room for a few bytes only is none.
 uint32_t RestStream::events() const noexcept {
     uint32_t now = 0;
-    if (cut_ || in_over_ || in_at_ < in_.size()) now |= EPOLLIN;
+    if (cut_ || in_over_ || in_at_ < in_.size() || (ahead_ && ahead_got_ == ahead_room_)) now |= EPOLLIN;
     if (cut_ || out_bytes_ <= ROOM / 2) now |= EPOLLOUT;
     return now;
 }
@@ -259,15 +279,20 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
     bool opens;
     {
         std::lock_guard<std::mutex> guard(lock_);
-        some = std::min(room, in_.size() - in_at_);
+        const size_t there = ahead_got_;
+        ahead_ = nullptr;
+        ahead_got_ = 0;
+        some = there ? there : std::min(room, in_.size() - in_at_);
         if (some == 0) {
             if (!cut_ && in_over_) return 0;
             errno = cut_ ? ECONNRESET : EAGAIN;
             return -1;
         }
-        memcpy(data, in_.data() + in_at_, some);
-        in_at_ += some;
-        read_more(in_.size() - in_at_);
+        if (!there) {
+            memcpy(data, in_.data() + in_at_, some);
+            in_at_ += some;
+            read_more(in_.size() - in_at_);
+        }
         in_total_ += some;
         if (!wide_ && in_total_ >= WIDE_FROM && !in_over_)
             wide_ = widens_ = process_budget().reserve(WINDOW, false);
@@ -277,9 +302,16 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
     return static_cast<ssize_t>(some);
 }
 
+void RestStream::receive_ahead(void *data, size_t room) noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (in_at_ < in_.size() || in_over_ || cut_ || room == 0) return;  // there is no waiting
+    ahead_ = static_cast<unsigned char *>(data);
+    ahead_room_ = room;
+}
+
 Unread RestStream::unread() noexcept {
     std::lock_guard<std::mutex> guard(lock_);
-    if (in_at_ < in_.size()) return Unread::some;
+    if (ahead_got_ || in_at_ < in_.size()) return Unread::some;
     return cut_ ? Unread::broken : in_over_ ? Unread::closed : Unread::none;
 }
 
@@ -441,6 +473,8 @@ void RestStream::close() noexcept {
     {
         std::lock_guard<std::mutex> guard(lock_);
         closed_ = true;
+        ahead_ = nullptr;
+        ahead_got_ = 0;
         wanted_ = 0;
         if (wide_) process_budget().give_back(WINDOW);
         wide_ = widens_ = false;

@@ -2,7 +2,8 @@
 //
 // Strategy: the HTTP server reads a message of HTTP/1.1 and writes an answer of HTTP/1.1. The stream puts the one
 // together from fields and DATA, and takes the other apart. It holds few bytes either way: the window of the
-// peer opens as the server reads, and the server waits for room as it does for a socket's.
+// peer opens as the server reads, and the server waits for room as it does for a socket's. A large body is put where the
+// server wants it, which is woken when it is whole.
 //
 // The connection's owner calls the session's side, the I/O threads of the HTTP server call `ByteStream`'s;
 // what both touch lies under the mutex.
@@ -57,9 +58,11 @@ class RestStream final : public ByteStream {
     bool awaits_body() noexcept;   // whether the server has read all that came, and waits for more
     bool takes_window() noexcept;  // whether the window of the peer is to grow, once
     size_t take_read() noexcept;  // bytes of DATA that the server has read since the last call
+    size_t missing() noexcept;    // bytes that have a place in the server's memory and have not come
 
     // ---- the HTTP server's side ----
     ssize_t receive(void *data, size_t room) noexcept override;
+    void receive_ahead(void *data, size_t room) noexcept override;
     ssize_t send(const iovec *parts, int count) noexcept override;
     Unread unread() noexcept override;
     uint64_t unsent() noexcept override;
@@ -80,6 +83,7 @@ class RestStream final : public ByteStream {
     size_t put_answer(const unsigned char *data, size_t length);
     void read_head();
     size_t add_piece(const unsigned char *data, size_t length);
+    size_t put_ahead(const unsigned char *data, size_t length) noexcept;
 
     Call *const call_;  // which owns this
     std::mutex lock_;
@@ -89,6 +93,8 @@ class RestStream final : public ByteStream {
     size_t in_at_ = 0;
     size_t in_data_ = 0, in_read_ = 0;  // bytes of DATA that lie there, and that were read
     size_t in_total_ = 0;               // bytes that the server has read
+    unsigned char *ahead_ = nullptr;    // the server's memory for what comes, while nothing lies in `in_`
+    size_t ahead_room_ = 0, ahead_got_ = 0;
     bool wide_ = false, widens_ = false;
     bool in_chunks_ = false;            // DATA becomes chunks
     bool in_over_ = false, cut_ = false, closed_ = false;

@@ -27,6 +27,10 @@ BODY = json.dumps(
 ).encode()
 INFER = "/v2/models/double/infer"
 JSON = "application/json"
+NUMBERS = list(range(60_000))
+LARGE = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, len(NUMBERS)], "data": NUMBERS}]}
+).encode()
 
 HELD = """
 import time
@@ -81,6 +85,23 @@ def test_a_body_that_stops_is_answered_408(server, counted):
         answer = client.wait(stream)
         assert answer.status == 408
         assert b"min_transfer_rate" in answer.body or b"in time" in answer.body or answer.body
+
+
+@pytest.mark.parametrize("pause", [0, 3.5])
+def test_a_large_body_that_pauses_comes_whole(server, pause):
+    """What came before the pause counts for its pace, though nobody was woken for it."""
+    with Http2Client(server.http) as client:
+        for _ in range(2):  # the second time its memory has been used before
+            stream = client.begin(
+                "POST", "/v2/models/echo/infer", [("content-length", str(len(LARGE)))]
+            )
+            assert client.send(stream, LARGE[:250_000]) == 250_000
+            until = time.monotonic() + pause
+            wait_until(lambda until=until: time.monotonic() >= until)
+            client.send(stream, LARGE[250_000:], end=True)
+            answer = client.wait(stream)
+            assert answer.status == 200, answer.body
+            assert json.loads(answer.body)["outputs"][0]["data"] == NUMBERS
 
 
 def test_a_body_above_the_limit_is_answered_413_before_it_comes(server):
