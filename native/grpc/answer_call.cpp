@@ -18,7 +18,8 @@ template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const ch
 }
 
 http2::Field id_field(const Call &call) noexcept {
-    return field_of("x-request-id", 12, call.request_id.text, call.request_id.length, 0);
+    return field_of("x-request-id", 12, call.request_id.text, call.request_id.length,
+                    http2::FIELD_NO_INDEX);
 }
 
 // The fields that tell of a call's end. The texts must live until they are submitted.

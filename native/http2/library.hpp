@@ -66,6 +66,7 @@ enum FrameType : uint8_t {
 };
 
 constexpr uint8_t FLAG_END_STREAM = 1, FLAG_ACK = 1, FLAG_PADDED = 8;
+constexpr uint8_t FIELD_NO_INDEX = 1;     // it will not come again
 constexpr uint8_t FIELD_NO_COPY = 2 | 4;  // of the name and of the value
 constexpr uint32_t DATA_EOF = 1, DATA_NO_END_STREAM = 2, DATA_NO_COPY = 4;
 constexpr int SETTING_MAX_STREAMS = 3, SETTING_WINDOW = 4, SETTING_FRAME_SIZE = 5, SETTING_HEADER_LIST = 6;

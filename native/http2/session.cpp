@@ -101,7 +101,7 @@ bool Session::produce(size_t most) noexcept {
 
 void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept {
     DataProvider provider{};
-    provider.source.ptr = of_->stream_data(session_, stream_id);
+    provider.source.ptr = stream_of(stream_id);
     provider.read = read_data;
     if (of_->submit_response(session_, stream_id, fields, count, has_body ? &provider : nullptr) != 0)
         reset(stream_id, INTERNAL_ERROR);
@@ -148,6 +148,15 @@ void Session::go_away(uint32_t error, const char *why) noexcept {
                        reinterpret_cast<const uint8_t *>(why), length);
 }
 
+// The stream of an id; null where it has none. Most callbacks are about the stream of the one before.
+void *Session::stream_of(int32_t stream_id) noexcept {
+    if (seen_id_ != stream_id) {
+        seen_id_ = stream_id;
+        seen_ = of_->stream_data(session_, stream_id);
+    }
+    return seen_;
+}
+
 // Takes from the peer's allowance; false where it is used up.
 bool Session::spend(uint64_t cost) noexcept {
     constexpr uint64_t UNIT_NS = 1000000000u / A_SECOND;
@@ -173,7 +182,7 @@ uint64_t Session::cost_of(uint64_t cost, uint32_t *free) noexcept {
 
 int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
-    if (self->of_->stream_data(session, frame->stream_id)) {  // trailers
+    if (self->stream_of(frame->stream_id)) {  // trailers
         self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);
         return 0;
     }
@@ -181,13 +190,15 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
     if (!stream) return RESULT_STREAM_FAILURE;
     self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // it is not refused
     self->of_->set_stream_data(session, frame->stream_id, stream);
+    self->seen_id_ = frame->stream_id;
+    self->seen_ = stream;
     return 0;
 }
 
 int Session::on_header(NgSession *session, const FrameHead *frame, const uint8_t *name, size_t name_length,
                        const uint8_t *value, size_t value_length, uint8_t, void *user) {
     Session *self = self_of(user);
-    if (void *stream = self->of_->stream_data(session, frame->stream_id))
+    if (void *stream = self->stream_of(frame->stream_id))
         self->events_->field(stream, reinterpret_cast<const char *>(name), name_length,
                              reinterpret_cast<const char *>(value), value_length);
     return 0;
@@ -198,7 +209,7 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
     uint64_t cost = 0;
     switch (frame->type) {
     case FRAME_DATA: {
-        void *stream = self->of_->stream_data(session, frame->stream_id);
+        void *stream = self->stream_of(frame->stream_id);
         if (frame->length == 0 && !(frame->flags & FLAG_END_STREAM)) cost = 1;
         if (!(frame->flags & FLAG_PADDED)) {
             self->data_stream_ = stream;
@@ -221,7 +232,7 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
         cost = frame->flags & FLAG_ACK ? 0 : 20;
         break;
     case FRAME_RST_STREAM: {
-        void *stream = self->of_->stream_data(session, frame->stream_id);
+        void *stream = self->stream_of(frame->stream_id);
         if (stream && self->events_->has_lived(stream)) break;
         cost = cost_of(EARLY_RESET_COST, &self->free_resets_);
         break;
@@ -240,7 +251,7 @@ int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     if (frame->type == FRAME_PING && frame->flags & FLAG_ACK) self->events_->pinged();
     if (frame->type != FRAME_HEADERS && frame->type != FRAME_DATA) return 0;
-    void *stream = self->of_->stream_data(session, frame->stream_id);
+    void *stream = self->stream_of(frame->stream_id);
     if (!stream) return 0;
     const bool over = frame->flags & FLAG_END_STREAM;
     if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, over);
@@ -261,7 +272,7 @@ int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
     if (self->free_resets_ < MOST_FREE) ++self->free_resets_;
-    if (void *stream = self->of_->stream_data(session, frame->stream_id)) self->events_->answer_over(stream);
+    if (void *stream = self->stream_of(frame->stream_id)) self->events_->answer_over(stream);
     return 0;
 }
 
@@ -270,20 +281,21 @@ int Session::on_data(NgSession *session, uint8_t, int32_t stream_id, const uint8
     Session *self = self_of(user);
     self->data_left_ = self->data_left_ > length ? self->data_left_ - length : 0;
     self->consume_connection(length);
-    if (void *stream = self->of_->stream_data(session, stream_id))
+    if (void *stream = self->stream_of(stream_id))
         self->events_->data(stream, data, length);
     return 0;
 }
 
 int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, void *user) {
     Session *self = self_of(user);
-    void *stream = self->of_->stream_data(session, stream_id);
+    void *stream = self->stream_of(stream_id);
     if (!stream) return 0;
     if (self->data_stream_ == stream) {
         self->data_stream_ = nullptr;
         self->data_left_ = 0;
     }
     self->of_->set_stream_data(session, stream_id, nullptr);
+    self->seen_ = nullptr;
     self->events_->closed(stream, error);
     return 0;
 }

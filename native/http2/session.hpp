@@ -115,6 +115,7 @@ class Session {
     static ssize_t read_data(NgSession *, int32_t, uint8_t *, size_t, uint32_t *, DataSource *, void *);
     static const NgCallbacks *callbacks(const Library *of) noexcept;
     static const NgOption *options(const Library *of) noexcept;
+    void *stream_of(int32_t stream_id) noexcept;
     bool spend(uint64_t cost) noexcept;
     static uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept;
 
@@ -125,6 +126,8 @@ class Session {
     void *data_stream_ = nullptr;
     int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
+    int32_t seen_id_ = 0;
+    void *seen_ = nullptr;  // its stream
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
     uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each answered stream
     bool flooded_ = false, failed_ = false;

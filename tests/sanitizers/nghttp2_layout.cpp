@@ -24,6 +24,7 @@ static_assert(offsetof(DataProvider, read) == offsetof(nghttp2_data_provider, re
 static_assert(sizeof(Setting) == sizeof(nghttp2_settings_entry));
 static_assert(FRAME_CONTINUATION == NGHTTP2_CONTINUATION && FRAME_GOAWAY == NGHTTP2_GOAWAY);
 static_assert(FLAG_END_STREAM == NGHTTP2_FLAG_END_STREAM && FLAG_PADDED == NGHTTP2_FLAG_PADDED);
+static_assert(FIELD_NO_INDEX == NGHTTP2_NV_FLAG_NO_INDEX);
 static_assert(FIELD_NO_COPY == (NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE));
 static_assert(DATA_EOF == NGHTTP2_DATA_FLAG_EOF && DATA_NO_COPY == NGHTTP2_DATA_FLAG_NO_COPY);
 static_assert(DATA_NO_END_STREAM == NGHTTP2_DATA_FLAG_NO_END_STREAM);
