@@ -17,6 +17,8 @@ from tests.support.wire.grpc_calls import infer_request
 
 CLIENTS = 50
 LEAVES_AFTER = 500
+PATIENCE_S = 3600
+"""For the streams to end: 2.5 million chunks take minutes, and more beside other work."""
 
 COROUTINES = """
 import asyncio
@@ -56,7 +58,7 @@ def count_events(server: Server, chunks: int, leaves: bool) -> int:
         f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     events, rest = 0, b""
-    with socket.create_connection((host, int(port)), timeout=580) as sock:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
         sock.sendall(head.encode() + body)
         while received := sock.recv(1 << 16):
             rest += received
@@ -76,7 +78,7 @@ def count_answers(server: Server, chunks: int, leaves: bool) -> int:
         stub = channel.stream_stream(
             f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
         )
-        call, count = stub(iter([asked]), timeout=580), 0
+        call, count = stub(iter([asked]), timeout=PATIENCE_S), 0
         for answer in call:
             assert not answer.error_message
             count += 1
@@ -97,7 +99,7 @@ def ask_together(server: Server, chunks: int, count=count_events) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(580)
+        thread.join(PATIENCE_S)
     assert [count for leaves, count in counted if not leaves] == [chunks] * (CLIENTS // 2)
     assert len(counted) == CLIENTS
 
@@ -106,11 +108,11 @@ def ask_together(server: Server, chunks: int, count=count_events) -> None:
 @pytest.mark.parametrize("kind", ["generators", "coroutines"])
 @pytest.mark.parametrize("executor", ["inline", "process"])
 @pytest.mark.parametrize("chunks", [1000, pytest.param(100_000, marks=pytest.mark.slow)])
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2 * PATIENCE_S)
 def test_a_long_stream_to_many_clients_leaves_nothing_behind(
     tmp_path, executor, kind, count, chunks
 ):
-    yaml = f"executor: {executor}\ntimeout_ms: 900000\n"
+    yaml = f"executor: {executor}\ntimeout_ms: {PATIENCE_S}000\n"
     if kind == "generators":
         batching = f"batching: {{max_batch_size: {CLIENTS}, max_delay_ms: 1000}}\n"
         write_words(tmp_path, "words", batching + yaml)
