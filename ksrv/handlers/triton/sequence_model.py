@@ -4,6 +4,8 @@ The states are tensors that the model gives with one request of a sequence and t
 with the sequence. The rows of a batch belong to different sequences.
 """
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,10 +15,13 @@ import numpy as np
 from ksrv._native.tensor import datatype
 from ksrv.errors import quote
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
 from ksrv.handlers.triton.model import TritonModel
 from ksrv.source import BoundTensor, ControlTensor, StateTensor, TritonTensors
 from ksrv.spec import ModelSpec, TensorSpec
+
+_POSITION = re.compile(r".+__([0-9]{1,4})")
 
 
 class TritonSequenceModel(TritonModel):
@@ -71,6 +76,8 @@ class TritonSequenceModel(TritonModel):
         Args:
             batch: The requests of different sequences.
         """
+        if self._is_torch:
+            return {name: batch.tensor(name) for name in batch}
         return {name: batch[name] for name in batch}
 
     def inference(self, /, **inputs: Any) -> dict[str, Any]:
@@ -86,7 +93,7 @@ class TritonSequenceModel(TritonModel):
         sequences = batch.sequences if self._batched else batch.sequences[:1]
         tensors = self._tensors
         for control in tensors.controls:
-            inputs[control.name] = self._control(control, sequences, batch)
+            inputs[control.name] = self._given(self._control(control, sequences, batch))
         states = [[_state(sequence, one) for sequence in sequences] for one in tensors.states]
         if not self._batched or all(_are_alike(kept) for kept in states):
             outputs = self._run(inputs, states)
@@ -100,7 +107,7 @@ class TritonSequenceModel(TritonModel):
             for row in range(len(sequences))
         ]
         wanted = [self._wanted(row) for row in rows]
-        joined = {name: np.concatenate([one[name] for one in wanted]) for name in wanted[0]}
+        joined = {name: self._joined([one[name] for one in wanted]) for name in wanted[0]}
         # Only once every row has run: where one fails, all requests of the batch do, and may be sent again.
         for row, sequence in zip(rows, sequences, strict=True):
             self._keep(row, [sequence])
@@ -109,13 +116,27 @@ class TritonSequenceModel(TritonModel):
     def _run(self, inputs: Mapping[str, Any], states: Sequence[Sequence[Any]]) -> dict[str, Any]:
         named = dict(inputs)
         for one, kept in zip(self._tensors.states, states, strict=True):
-            named[one.input] = np.stack(kept) if self._batched else kept[0]
+            named[one.input] = self._given(np.stack(kept) if self._batched else kept[0])
         return dict(self.model(**named))
+
+    @property
+    def _is_torch(self) -> bool:
+        loaded = self.context.loaded
+        return loaded is not None and loaded.is_torch
+
+    def _given(self, array: Any) -> Any:
+        """Return an input that is filled in here as the model takes it."""
+        return torch_tensor(array).to(self.device) if self._is_torch else array
+
+    def _joined(self, rows: list[Any]) -> Any:
+        return sys.modules["torch"].cat(rows) if self._is_torch else np.concatenate(rows)
 
     def _keep(self, outputs: Mapping[str, Any], sequences: Sequence[OpenSequence]) -> None:
         """Keep the states that the model returned, each for its sequence."""
         for one in self._tensors.states:
             found = outputs[one.output]
+            if self._is_torch:
+                found = found.cpu()
             for row, sequence in enumerate(sequences):
                 sequence.state[one.input] = np.array(found[row] if self._batched else found)
 
@@ -156,7 +177,12 @@ def replace_tensors(
         outputs: Further outputs.
     """
     sides = [
-        tuple(BoundTensor(name=one.name, shape=_plain(one), model_shape=None) for one in side)
+        tuple(
+            BoundTensor(
+                name=one.name, shape=_plain(one), model_shape=None, position=_position(one.name)
+            )
+            for one in side
+        )
         for side in (inputs, outputs)
     ]
     return TritonTensors(
@@ -165,6 +191,12 @@ def replace_tensors(
         controls=tensors.controls,
         states=tensors.states,
     )
+
+
+def _position(name: str) -> int | None:
+    """Return the place of a TorchScript model's tensor, as NAME__0 says it."""
+    found = _POSITION.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -156,7 +156,7 @@ class _Settings:
         batching, queue_size = self._batching()
         tensors = read_tensors(self._document, keys, self.report, self.backend.name)
         settings: dict[str, Any] = {"instances": 1, "device": "auto"}
-        sequences = read_sequence_batching(self._document, keys, self.report, self.backend.name)
+        sequences = read_sequence_batching(self._document, keys, self.report)
         if sequences is not None:
             batching = with_delay(batching, sequences.delay_ms)
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}

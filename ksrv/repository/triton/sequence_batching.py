@@ -45,7 +45,7 @@ class SequenceSettings(NamedTuple):
 
 
 def read_sequence_batching(
-    document: Document, keys: ModelKeys, report: Report, backend: str
+    document: Document, keys: ModelKeys, report: Report
 ) -> SequenceSettings | None:
     """Return the settings for sequences, or None where requests stand alone.
 
@@ -53,7 +53,6 @@ def read_sequence_batching(
         document: The file.
         keys: Its keys.
         report: Takes a line for each key.
-        backend: The backend's name.
 
     Raises:
         ConfigError: The keys do not fit each other.
@@ -69,9 +68,6 @@ def read_sequence_batching(
         fail((), "excludes dynamic_batching")
     if section.direct is not None and section.oldest is not None:
         fail((), "direct and oldest exclude each other")
-    if backend == "pytorch":
-        report.refused[_KEY] = "TorchScript models get no control inputs here; a handler does"
-        return None
     if section.iterative_sequence:
         report.refused[f"{_KEY}.iterative_sequence"] = "a request is run once here"
     taken = {tensor.name for tensor in keys.input or ()}

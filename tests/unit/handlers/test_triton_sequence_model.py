@@ -26,7 +26,7 @@ def model_of(*states):
     config = SimpleNamespace(triton=TritonTensors(states=(KEPT,)), batching=object())
     spec = SimpleNamespace(outputs=(SimpleNamespace(name="y"),))
     batch = SimpleNamespace(sequences=sequences)
-    made.context = SimpleNamespace(config=config, spec=spec, batch=batch)
+    made.context = SimpleNamespace(config=config, spec=spec, batch=batch, loaded=None)
     return made, sequences
 
 
