@@ -132,6 +132,8 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
         layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
         properties: Properties of the CPU plugin.
         names: The names for clients by those in the file, where they differ.
+        stateful: Whether its variables are a state of each sequence.
+        low_latency: Whether its loops become such variables.
     """
 
     batch: Dimension = 0
@@ -139,6 +141,8 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
     layouts: dict[str, str] = {}
     properties: dict[str, Any] = {}
     names: dict[str, str] = {}
+    stateful: bool = False
+    low_latency: bool = False
 
 
 class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ PLATFORM = "OpenVINO"
 
 _IR = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<net[\s>]", re.DOTALL)
 _HEAD_BYTES = 4096
+_LOOPS = "; 'low_latency_transformation' makes variables of its loops"
 _WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
 
 
@@ -66,6 +67,24 @@ class OpenVinoModel(NamedModel):
             given[place] = _tensor(array, datatype)
         found = self._request.infer(given, share_inputs=True, share_outputs=False)
         return {name: self._result(found, place, kind) for place, (name, kind) in self._results}
+
+    def states(self) -> dict[str, Array]:
+        """Return the model's variables by name, as the last run left them."""
+        return {one.name: np.array(one.state.data) for one in self._request.query_state()}
+
+    def set_states(self, states: Mapping[str, Array] | None) -> None:
+        """Set the model's variables for the next run.
+
+        Args:
+            states: Those of `states`; None for their initial values.
+        """
+        import openvino
+
+        for one in self._request.query_state():
+            if states is None:
+                one.reset()
+            else:
+                one.state = openvino.Tensor(states[one.name])
 
     def _result(self, found: Any, place: int, kind: str) -> Array:
         if kind == "BYTES":
@@ -107,6 +126,12 @@ def load(request: LoadRequest) -> LoadedModel:
         names = [_name(port) for port in model.inputs]
         _reshape(model, names, request, options, openvino)
         model = _laid_out(model, names, options, openvino)
+        if options.low_latency:
+            _make_loops_variables(model)
+        if options.stateful and not model.get_variables():
+            raise ModelLoadError(
+                f"{path} has no variables that could be a state{_LOOPS if not options.low_latency else ''}"
+            )
         properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
         if request.threads:
             properties["INFERENCE_NUM_THREADS"] = request.threads
@@ -212,6 +237,15 @@ def _laid_out(model: Any, names: Sequence[str], options: OpenVinoOptions, openvi
         if inner:
             side.model().set_layout(openvino.Layout(inner))
     return prepost.build()
+
+
+def _make_loops_variables(model: Any) -> None:
+    """Make variables of what the loops of a model carry on, so that one run goes on where the last one ended."""
+    from openvino.passes import LowLatency2, Manager
+
+    manager = Manager()
+    manager.register_pass(LowLatency2())
+    manager.run_passes(model)
 
 
 def _partial(size: Dimension, openvino: Any) -> Any:

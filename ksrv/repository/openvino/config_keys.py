@@ -36,9 +36,9 @@ class ModelKeys(Keys):
     target_device: str | None = None
     model_version_policy: Any = None
     stateful: bool | None = None
-    idle_sequence_cleanup: Any = None
-    low_latency_transformation: Any = None
-    max_sequence_number: Any = None
+    idle_sequence_cleanup: bool | None = None
+    low_latency_transformation: bool | None = None
+    max_sequence_number: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     allow_cache: bool | None = None
     custom_loader_options: Any = None
     mean: Any = None
@@ -96,8 +96,5 @@ REFUSED = {
 }
 IGNORED = {
     "nireq": "requests wait in the model's queue; NUM_STREAMS of plugin_config is its instances",
-    "idle_sequence_cleanup": "it is for models with state",
-    "low_latency_transformation": "it is for models with state",
-    "max_sequence_number": "it is for models with state",
     "allow_cache": "compiled models are not kept on disk; CACHE_DIR of plugin_config keeps them",
 }

@@ -22,6 +22,7 @@ from ksrv.repository.openvino.config_keys import (
     VersionPolicyKeys,
 )
 from ksrv.repository.openvino.json_document import read_json
+from ksrv.repository.openvino.stateful import STATEFUL_HANDLER, read_sequences
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
@@ -175,10 +176,7 @@ class _Model:
             for key, reason in table.items():
                 if getattr(keys, key) not in (None, {}, ""):
                     into[key] = reason
-        if keys.stateful:
-            report.refused["stateful"] = (
-                "a model file keeps no state here; a handler with sequences: does"
-            )
+        sequences = read_sequences(keys, report)
         self._device(keys.target_device)
         properties, instances = self._properties(keys.plugin_config)
         shapes = self._shapes(keys.shape)
@@ -188,9 +186,16 @@ class _Model:
         elif keys.batch_size is not None:
             batch = self._batch(keys.batch_size)
         options = OpenVinoOptions(
-            batch=batch, shapes=shapes, layouts=self._layouts(keys.layout), properties=properties
+            batch=batch,
+            shapes=shapes,
+            layouts=self._layouts(keys.layout),
+            properties=properties,
+            stateful=sequences is not None,
+            low_latency=sequences is not None and bool(keys.low_latency_transformation),
         )
         return ModelConfig(
+            handler=None if sequences is None else STATEFUL_HANDLER,
+            sequences=sequences,
             device="cpu",
             instances=instances,
             openvino=options,

@@ -24,14 +24,16 @@ def parameter(
     return made
 
 
-def write_ir(path: Path, inputs: Sequence[Any], outputs: Mapping[str, Any]) -> Path:
-    """Write `path` and the `.bin` beside it."""
+def write_ir(
+    path: Path, inputs: Sequence[Any], outputs: Mapping[str, Any], sinks: Sequence[Any] = ()
+) -> Path:
+    """Write `path` and the `.bin` beside it; sinks write variables."""
     results = []
     for name, node in outputs.items():
         node.output(0).get_tensor().add_names({name})
         results.append(ops.result(node))
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = openvino.Model(results, list(inputs), path.stem)
+    model = openvino.Model(results, list(sinks), list(inputs), path.stem)
     openvino.save_model(model, path, compress_to_fp16=False)
     return path
 
@@ -67,3 +69,28 @@ def run(path: Path, *arrays: Any, shapes: Mapping[str, Any] | None = None) -> li
     request = core.compile_model(model, "CPU").create_infer_request()
     found = request.infer(list(arrays))
     return [np.array(found[place]) for place in range(len(model.outputs))]
+
+
+def write_running_sum(path: Path, first: float) -> Path:
+    """y = the sum of all x since the variable was reset, and of `first`."""
+    x = parameter("x", [1, 2])
+    before = ops.read_value(
+        ops.constant(np.full((1, 2), first, np.float32)), "sum", openvino.Type.f32, [1, 2]
+    )
+    after = ops.add(before, x)
+    return write_ir(path, [x], {"y": after}, [ops.assign(after, "sum")])
+
+
+def write_looped_sum(path: Path) -> Path:
+    """y = the sum of x so far, column by column, by a loop of as many steps as there are columns."""
+    x, total = parameter("x", [1, -1]), parameter("total", [1, 1])
+    column = parameter("column", [1, 1])
+    after = ops.add(total, column)
+    loop = ops.tensor_iterator()
+    loop.set_function(openvino.Model([after], [column, total], "body"))
+    loop.set_sliced_input(column, x.output(0), 0, 1, 1, -1, 1)
+    loop.set_merged_input(
+        total, ops.constant(np.zeros((1, 1), np.float32)).output(0), after.output(0)
+    )
+    found = loop.get_iter_value(after.output(0), -1)
+    return write_ir(path, [x], {"y": ops.reshape(found, ops.constant(np.array([1, 1])), False)})

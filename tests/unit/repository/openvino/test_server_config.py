@@ -10,6 +10,7 @@ from ksrv.cli.main import main
 from ksrv.repository.layout import Repository, RepositoryError
 from ksrv.repository.openvino.config_keys import IGNORED, REFUSED
 from ksrv.source import OpenVinoOptions, VersionPolicy
+from ksrv.spec import SequenceLimits
 
 
 def write_models(root, name="m", versions=("1",), files=("model.xml", "model.bin")):
@@ -110,7 +111,8 @@ def test_a_mapping_file_renames_tensors(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"stateful": True}, "stateful: a model file keeps no state here"),
+        ({"max_sequence_number": 0}, "max_sequence_number: "),
+        ({"idle_sequence_cleanup": "yes"}, "idle_sequence_cleanup: "),
         ({"target_device": "GPU"}, "target_device: 'GPU'; OpenVINO's models run on the CPU"),
         ({"mean": "[1,2,3]"}, "mean: a model.yaml says it"),
         ({"custom_loader_options": {"loader_name": "x"}}, "custom_loader_options: "),
@@ -275,3 +277,23 @@ def test_one_name_for_several_models_is_refused(tmp_path):
     scan(tmp_path, {})
     with pytest.raises(RepositoryError, match="model_name"):
         Repository([tmp_path / "config.json"], model_name="x").scan()
+
+
+@pytest.mark.parametrize(
+    ("keys", "limits"),
+    [
+        ({"stateful": True}, SequenceLimits(max=500, idle_timeout_ms=300_000)),
+        (
+            {"stateful": True, "max_sequence_number": 7, "idle_sequence_cleanup": False},
+            SequenceLimits(max=7, idle_timeout_ms=86_400_000),
+        ),
+        ({"stateful": False, "max_sequence_number": 7}, None),
+    ],
+)
+def test_a_stateful_model_serves_sequences(tmp_path, keys, limits):
+    write_models(tmp_path)
+    entry = scan(tmp_path, keys)["m"]
+    config = entry.versions["1"].config
+    assert (config.sequences, config.openvino.stateful) == (limits, limits is not None)
+    assert ("stateful" in entry.report.applied) == (limits is not None)
+    assert ("max_sequence_number" in entry.report.ignored) == (limits is None)

@@ -1,0 +1,36 @@
+"""A model file that keeps a state from one run to the next, as OpenVINO's with variables: a state for each sequence."""
+
+from typing import Any
+
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.batch import Batch
+
+STATES = "states"
+"""The key of a sequence's state under which the model's variables lie."""
+
+
+class StatefulModel(BaseHandler):
+    """Runs the model on one request of a sequence, with the variables as that sequence left them."""
+
+    def preprocess(self, batch: Batch) -> dict[str, Any]:
+        """Return the inputs by name.
+
+        Args:
+            batch: One request.
+        """
+        return {name: batch[name] for name in batch}
+
+    def inference(self, /, **inputs: Any) -> dict[str, Any]:
+        """Run the model.
+
+        Args:
+            inputs: The inputs by name.
+
+        Returns:
+            The outputs by name.
+        """
+        sequence = self.context.batch.sequences[0]
+        self.model.set_states(sequence.state.get(STATES))
+        outputs: dict[str, Any] = self.model(**inputs)
+        sequence.state[STATES] = self.model.states()
+        return outputs

@@ -1,0 +1,40 @@
+"""The keys of a config.json for models with state: their variables belong to sequences of requests."""
+
+from ksrv.repository.openvino.config_keys import ModelKeys
+from ksrv.repository.report import Report
+from ksrv.spec import SequenceLimits
+
+STATEFUL_HANDLER = "ksrv.handlers.builtin.stateful_model:StatefulModel"
+MOST_SEQUENCES = 500
+"""OpenVINO Model Server's, where max_sequence_number is left out."""
+IDLE_MS = 5 * 60_000
+"""Between two of its looks for sequences that are idle, unless the server is told otherwise."""
+A_DAY_MS = 24 * 60 * 60_000
+
+_ONLY_WITH_STATE = ("idle_sequence_cleanup", "low_latency_transformation", "max_sequence_number")
+
+
+def read_sequences(keys: ModelKeys, report: Report) -> SequenceLimits | None:
+    """Return the bounds of a model's sequences, or None where it has no state.
+
+    Args:
+        keys: The model's.
+        report: Takes a line for each key.
+    """
+    if not keys.stateful:
+        for key in _ONLY_WITH_STATE:
+            if getattr(keys, key) is not None:
+                report.ignored[key] = "the model is not stateful"
+        return None
+    limits = SequenceLimits(
+        max=keys.max_sequence_number or MOST_SEQUENCES,
+        idle_timeout_ms=A_DAY_MS if keys.idle_sequence_cleanup is False else IDLE_MS,
+    )
+    report.applied["stateful"] = (
+        f"requests say by the parameters sequence_id, sequence_start and sequence_end what sequence_id and "
+        f"sequence_control_input say; {limits.max} sequences may be open, and one ends after "
+        f"{limits.idle_timeout_ms} ms without a request"
+    )
+    if keys.low_latency_transformation:
+        report.applied["low_latency_transformation"] = "loops become variables"
+    return limits

@@ -1,0 +1,91 @@
+"""Stateful models of a config.json: the variables of the file are a state of each sequence."""
+
+import json
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from ksrv.testing import Server
+from tests.support.wait_until import wait_until
+
+pytest.importorskip("openvino", reason="make test-openvino installs it")
+
+from tests.support.model_files.openvino_models import (
+    write_looped_sum,
+    write_running_sum,
+    write_scale,
+)
+
+both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("stateful")
+    write_running_sum(root / "models/sum/1/model.xml", first=10)
+    write_looped_sum(root / "models/loop/1/model.xml")
+    write_scale(root / "models/scale/1/model.xml", 2)
+    models = [
+        {"name": "sum", "base_path": "models/sum", "stateful": True, "max_sequence_number": 3},
+        {"name": "loop", "base_path": "models/loop", "stateful": True, "low_latency_transformation": True},
+        {"name": "whole", "base_path": "models/loop", "stateful": True},
+        {"name": "none", "base_path": "models/scale", "stateful": True, "low_latency_transformation": True},
+    ]  # fmt: skip
+    config = root / "config.json"
+    config.write_text(json.dumps({"model_config_list": [{"config": one} for one in models]}))
+    with Server(config, wait_ready=False, start_timeout=120) as made:
+        wait_until(lambda: all(one["state"] != "LOADING" for one in index(made).values()))
+        yield made
+
+
+def index(server):
+    client = tritonclient.http.InferenceServerClient(server.http)
+    return {one["name"]: one for one in client.get_model_repository_index()}
+
+
+def ask(module, server, model, values, name, **flags):
+    address = server.grpc if module is tritonclient.grpc else server.http
+    given = module.InferInput("x", [1, len(values)], "FP32")
+    given.set_data_from_numpy(np.float32([values]))
+    with module.InferenceServerClient(address) as client:
+        answer = client.infer(model, [given], sequence_id=name, **flags)
+    return answer.as_numpy("y").tolist()
+
+
+@both
+def test_each_sequence_has_variables_of_its_own(module, server):
+    first = {"sequence_start": True}
+    assert ask(module, server, "sum", [1, 2], 7, **first) == [[11, 12]]
+    assert ask(module, server, "sum", [100, 100], 8, **first) == [[110, 110]]
+    assert ask(module, server, "sum", [1, 2], 7) == [[12, 14]]
+    assert ask(module, server, "sum", [1, 1], 8, sequence_end=True) == [[111, 111]]
+    assert ask(module, server, "sum", [1, 2], 7, sequence_end=True) == [[13, 16]]
+    assert ask(module, server, "sum", [1, 2], 7, **first, sequence_end=True) == [[11, 12]]
+    with pytest.raises(InferenceServerException, match="no open sequence 7"):
+        ask(module, server, "sum", [1, 2], 7)
+
+
+@both
+def test_no_more_sequences_than_max_sequence_number(module, server):
+    for name in (1, 2, 3):
+        ask(module, server, "sum", [0, 0], name, sequence_start=True)
+    with pytest.raises(InferenceServerException, match=r"limit 'sequences.max' \(3 sequences\)"):
+        ask(module, server, "sum", [0, 0], 4, sequence_start=True)
+    for name in (1, 2, 3):
+        ask(module, server, "sum", [0, 0], name, sequence_end=True)
+
+
+@both
+def test_a_loop_becomes_a_step_for_each_request(module, server):
+    assert ask(module, server, "loop", [5], 9, sequence_start=True) == [[5]]
+    assert ask(module, server, "loop", [6], 9) == [[11]]
+    assert ask(module, server, "loop", [7], 9, sequence_end=True) == [[18]]
+
+
+def test_a_file_without_variables_is_refused(server):
+    found = index(server)
+    assert "has no variables that could be a state; 'low_latency" in found["whole"]["reason"]
+    assert found["none"]["reason"].endswith("has no variables that could be a state")
