@@ -325,12 +325,11 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         "Whether every worker of the last reload got ready.",
         int(values.last_reload_successful),
     )
-    if values.last_reload:
-        yield GaugeMetricFamily(
-            "ksrv_last_reload_timestamp_seconds",
-            "When the last reload of the server was asked for.",
-            values.last_reload,
-        )
+    yield GaugeMetricFamily(
+        "ksrv_last_reload_timestamp_seconds",
+        "When the last reload of the server was asked for; 0 for never.",
+        values.last_reload,
+    )
     if values.certificate_expiry:
         yield GaugeMetricFamily(
             "ksrv_certificate_expiry_timestamp_seconds",

@@ -24,7 +24,8 @@ def expressions():
         found += [(panel["title"], target["expr"]) for target in panel.get("targets", ())]
     found += [(one["name"], one["expr"]) for one in board["annotations"]["list"]]
     return [
-        (where, text.replace("$__rate_interval", "1m").replace("$", "")) for where, text in found
+        (where, re.sub(r"\$\w+", ".*", text.replace("$__rate_interval", "5m")))
+        for where, text in found
     ]
 
 

@@ -183,7 +183,7 @@ def test_the_servers_own_values_are_on_the_page(served):
     found = samples(served, values)
     assert found[("ksrv_server_worker_restarts_total",)] == 1
     assert found[("ksrv_last_reload_successful",)] == 1
-    assert ("ksrv_last_reload_timestamp_seconds",) not in found
+    assert found[("ksrv_last_reload_timestamp_seconds",)] == 0
     assert ("ksrv_certificate_expiry_timestamp_seconds",) not in found
     values.note_reload(accepted=False)
     values.certificate_expiry = 1_900_000_000
