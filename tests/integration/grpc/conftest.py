@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.engine.held_engine import HeldEngine, write_models
 from tests.support.wire import grpc_calls
 
 
@@ -16,6 +16,17 @@ def carrier(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """The models of the engine below."""
+    root = tmp_path_factory.mktemp("models")
+    write_models(root)
+    return root
+
+
 @pytest.fixture
-def engine():
-    return StandInEngine()
+def engine(models):
+    made = HeldEngine(models)
+    made.start()
+    yield made
+    made.close(5)

@@ -23,12 +23,13 @@ from ksrv.request import FORWARDED
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
-from tests.support.engine.engine_stand_in import SPECS
+from tests.support.engine.held_engine import MODELS
 from tests.support.wire.grpc_calls import (
     call,
     connect,
     infer_request,
     new_server,
+    row_request,
     running,
     stub_infer,
 )
@@ -57,12 +58,12 @@ def test_state(engine, channel):
     assert call(channel, "ServerLive").live
     assert call(channel, "ServerReady").ready
     assert call(channel, "ModelReady", name="add").ready
-    engine.is_ready = False
-    engine.unready_models.add("add")
+    assert not call(channel, "ModelReady", name="bad").ready
+    assert "'nope'" in refused("NOT_FOUND", lambda: call(channel, "ModelReady", name="nope"))
+    refused("UNAVAILABLE", lambda: call(channel, "ModelMetadata", name="bad"))
+    engine.drain()
     assert not call(channel, "ServerReady").ready
     assert not call(channel, "ModelReady", name="add").ready
-    assert "'nope'" in refused("NOT_FOUND", lambda: call(channel, "ModelReady", name="nope"))
-    refused("UNAVAILABLE", lambda: call(channel, "ModelMetadata", name="add"))
 
 
 def test_description(channel):
@@ -75,21 +76,23 @@ def test_description(channel):
     assert list(found.versions) == ["1"]
     found = call(channel, "ModelConfig", name="add").config
     assert (found.max_batch_size, list(found.input[0].dims)) == (8, [4])
-    found = call(channel, "ModelStatistics", name="add").model_stats
-    assert found[0].inference_stats.success.ns == 10
+    stub_infer(channel)(row_request("add"), timeout=20)
+    (found,) = call(channel, "ModelStatistics", name="add").model_stats
+    assert found.inference_stats.success.count == 1
+    assert found.inference_stats.success.ns > 0
+
+
+def states(channel):
+    return {(model.name, model.state) for model in call(channel, "RepositoryIndex").models}
 
 
 def test_repository(engine, channel):
-    found = call(channel, "RepositoryIndex").models
-    assert {(model.name, model.state) for model in found} >= {
-        ("add", "READY"),
-        ("bad", "UNAVAILABLE"),
-    }
+    assert {("add", "READY"), ("bad", "UNAVAILABLE")} <= states(channel)
     assert "bad" not in {
         model.name for model in call(channel, "RepositoryIndex", ready=True).models
     }
     call(channel, "RepositoryModelLoad", model_name="add")
-    assert engine.loaded == ["add"]
+    assert engine.changes == [("load", "add")]
     parameter = message_class("inference.ModelRepositoryParameter")
     call(
         channel,
@@ -97,7 +100,8 @@ def test_repository(engine, channel):
         model_name="add",
         parameters={"unload_dependents": parameter(bool_param=True)},
     )
-    assert engine.loaded == []
+    assert engine.changes[1:] == [("unload", "add")]
+    assert ("add", "UNAVAILABLE") in states(channel)
     for given in (
         {"config": parameter(string_param="{}")},
         {"unload_dependents": parameter(string_param="yes")},
@@ -189,14 +193,15 @@ def test_health_check_of_server_and_models(engine, channel):
     assert check(channel, "add/1") == 1
     refused("NOT_FOUND", lambda: check(channel, "nope"))
     refused("NOT_FOUND", lambda: check(channel, "add/9"))
-    engine.is_ready = False
-    engine.unready_models.add("add")
+    assert check(channel, "bad") == 2
+    found = call(channel, "List", HEALTH).statuses
+    assert found["bad"].status == 2
+    assert found["echo"].status == 1
+    assert set(found) == {"", INFERENCE, *MODELS}
+    engine.drain()
     assert check(channel) == 2
     assert check(channel, "add") == 2
-    found = call(channel, "List", HEALTH).statuses
-    assert found[""].status == 2
-    assert found["echo"].status == 1
-    assert set(found) == {"", INFERENCE, "bad", *SPECS}
+    assert call(channel, "List", HEALTH).statuses[""].status == 2
     assert channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=20) == b"\x08\x02"
 
 
@@ -207,13 +212,16 @@ def watch(channel, service=""):
 
 
 def test_health_watch_tells_changes(engine, channel):
-    states = watch(channel)
-    assert next(states).status == 1
-    engine.is_ready = False
-    assert next(states).status == 2
-    engine.is_ready = True
-    assert next(states).status == 1
-    states.cancel()
+    server, model = watch(channel), watch(channel, "add")
+    assert next(server).status == next(model).status == 1
+    engine.unload("add")
+    assert next(model).status == 2
+    engine.load("add")
+    assert next(model).status == 1
+    engine.drain()
+    assert next(server).status == next(model).status == 2
+    for watched in (server, model):
+        watched.cancel()
     unknown = watch(channel, "nope")
     assert next(unknown).status == 3
     unknown.cancel()
@@ -314,7 +322,7 @@ def test_access_is_checked_before_everything_but_health(engine):
         infer = stub_infer(channel)
         refused("INVALID_ARGUMENT", lambda: infer(infer_request("echo")))
         assert call(channel, "ServerMetadata", metadata=good).name == "ksrv"
-        (text,) = infer(infer_request("seen"), metadata=good).raw_output_contents
+        (text,) = infer(row_request("seen"), metadata=good).raw_output_contents
         assert b"Bearer" not in text
         refused(
             "PERMISSION_DENIED",
@@ -324,7 +332,7 @@ def test_access_is_checked_before_everything_but_health(engine):
             control = (("authorization", "Bearer control"), (name, "10.0.0.1"))
             call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
             assert authorizer.peers[-1] == ("127.0.0.1", True, None), name
-        assert engine.loaded == ["add"] * len(FORWARDED)
+        assert engine.changes == [("load", "add")] * len(FORWARDED)
         # A call whose message has not come yet is looked at once more when it is there.
         asked = list(dict.fromkeys(authorizer.peers))
         assert asked == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]

@@ -14,9 +14,16 @@ from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
 from tests.support.certificates import self_signed
-from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.engine.held_engine import was_cancelled
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.wire.grpc_calls import (
+    call,
+    connect,
+    infer_request,
+    row_request,
+    running,
+    stub_infer,
+)
 from tests.support.wire.http2_wire import (
     DATA,
     END_HEADERS,
@@ -47,7 +54,7 @@ NAMES = {
 }
 
 
-SLOW = infer_request("slow").SerializeToString()
+SLOW = row_request("slow").SerializeToString()
 SLOW = b"\x00" + len(SLOW).to_bytes(4, "big") + SLOW
 
 
@@ -108,21 +115,20 @@ def flood(address, make, most=200_000):
         "heads of earlier streams",
     ],
 )
-def test_floods_end_their_connection_and_others_are_served(make):
-    with running(StandInEngine()) as address, connect(address) as channel:
+def test_floods_end_their_connection_and_others_are_served(engine, make):
+    with running(engine) as address, connect(address) as channel:
         assert flood(address, make) == ENHANCE_YOUR_CALM
         assert call(channel, "ServerLive").live
 
 
-def test_cancelled_calls_that_have_waited_are_no_flood():
+def test_cancelled_calls_that_have_waited_are_no_flood(engine):
     """A thousand a second and more, as clients with deadlines make them when a model is too slow."""
-    engine = StandInEngine()
     with running(engine) as address, connect(address) as channel:
         infer = stub_infer(channel)
-        kept = infer.future(infer_request("slow", id="kept"), timeout=60)
+        kept = infer.future(row_request("slow", id="kept"), timeout=60)
         for _ in range(20):
             before = len(engine.handles)
-            calls = [infer.future(infer_request("slow"), timeout=60) for _ in range(100)]
+            calls = [infer.future(row_request("slow"), timeout=60) for _ in range(100)]
             wait_until(lambda before=before: len(engine.handles) >= before + 100)
             opened = time.monotonic()
             wait_until(lambda opened=opened: time.monotonic() > opened + 0.02)
@@ -133,9 +139,9 @@ def test_cancelled_calls_that_have_waited_are_no_flood():
         assert kept.result().id == "kept", "it shares its connection with those that were cancelled"
 
 
-def test_each_answer_pays_for_a_call_that_is_cancelled_at_once():
+def test_each_answer_pays_for_a_call_that_is_cancelled_at_once(engine):
     """A client that asks twice takes the first answer, and cancels the other call however young it is."""
-    with running(StandInEngine()) as address, Wire(address) as wire:
+    with running(engine) as address, Wire(address) as wire:
         for _ in range(40):
             answered = {wire.call(LIVE, message=b"") for _ in range(50)}
             while not wire.over and not wire.ended.keys() >= answered:
@@ -144,8 +150,8 @@ def test_each_answer_pays_for_a_call_that_is_cancelled_at_once():
         assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
 
 
-def test_early_resets_below_the_rate_are_no_flood():
-    with running(StandInEngine()) as address, Wire(address) as wire:
+def test_early_resets_below_the_rate_are_no_flood(engine):
+    with running(engine) as address, Wire(address) as wire:
         began = time.monotonic()
         for number in range(600):  # 400 at once and 100 a second are allowed
             wait_until(lambda number=number: number < 300 + 100 * (time.monotonic() - began))
@@ -165,10 +171,10 @@ def encryption(request, tmp_path):
     return TlsContext(str(chain), str(key), protocols=("h2",)), client
 
 
-def test_a_client_that_measures_by_pings_is_served(encryption):
+def test_a_client_that_measures_by_pings_is_served(engine, encryption):
     """gRPC's Go client sends one behind each answer, however many calls it makes a second."""
     server, client = encryption
-    with running(StandInEngine(), tls=server) as address, Wire(address, client) as wire:
+    with running(engine, tls=server) as address, Wire(address, client) as wire:
         wire.socket.sendall(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
         for _ in range(240):
             streams = {wire.call(LIVE, message=b"") for _ in range(50)}
@@ -189,9 +195,9 @@ def test_a_client_that_measures_by_pings_is_served(encryption):
     ],
     ids=["a malformed head", "a window that overflows"],
 )
-def test_faults_for_which_streams_are_reset_are_a_flood(fault):
+def test_faults_for_which_streams_are_reset_are_a_flood(engine, fault):
     """As many as are open at a time, and only once they are reset the next: the library sees no fault in that."""
-    with running(StandInEngine()) as address, connect(address) as channel:
+    with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             for first in range(1, 40_000, 100):
                 streams = range(first, first + 100, 2)
@@ -222,9 +228,9 @@ def test_faults_for_which_streams_are_reset_are_a_flood(fault):
     ],
     ids=lambda sent: sent[:12].hex(),
 )
-def test_frames_that_break_the_protocol_end_their_connection(sent):
+def test_frames_that_break_the_protocol_end_their_connection(engine, sent):
     """Cases of h2spec: idle streams, sizes, streams of the wrong side, broken blocks."""
-    with running(StandInEngine(), head_timeout=2) as address, connect(address) as channel:
+    with running(engine, head_timeout=2) as address, connect(address) as channel:
         with Wire(address) as wire:
             wire.socket.sendall(sent)
             wire.until_over()
@@ -241,8 +247,8 @@ def test_frames_that_break_the_protocol_end_their_connection(sent):
         ({"a": "b" * 100}, b"exactly one request message"),
     ],
 )
-def test_calls_that_are_none_are_told_so(changes, told):
-    with running(StandInEngine()) as address, Wire(address) as wire:
+def test_calls_that_are_none_are_told_so(engine, changes, told):
+    with running(engine) as address, Wire(address) as wire:
         wire.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(**changes)))
         assert told in wire.until_ended(1)
 
@@ -257,18 +263,16 @@ def test_calls_that_are_none_are_told_so(changes, told):
         (b"\x00\x00", b"ended within a message"),
     ],
 )
-def test_bad_messages_are_told_so(data, told):
-    with running(StandInEngine()) as address, Wire(address) as wire:
+def test_bad_messages_are_told_so(engine, data, told):
+    with running(engine) as address, Wire(address) as wire:
         stream = wire.call(LIVE)
         wire.socket.sendall(frame(DATA, END_STREAM, stream, data))
         assert told in wire.until_ended(stream) or b"65536" in wire.ended[stream]
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_unary_call_has_one_message(apart):
-    engine = StandInEngine()
-    engine.release.clear()  # nothing is answered before the second message is there
-    message = infer_request("slow", ("x", "FP32", [1, 4]), raw=[bytes(16)]).SerializeToString()
+def test_a_unary_call_has_one_message(engine, apart):
+    message = row_request("slow").SerializeToString()
     whole = b"\x00" + len(message).to_bytes(4, "big") + message
     with running(engine) as address, Wire(address) as wire:
         stream = wire.call(INFER)
@@ -285,8 +289,8 @@ def test_a_unary_call_has_one_message(apart):
             assert call(channel, "ServerLive").live
 
 
-def test_a_connection_ends_at_its_age_and_its_calls_are_finished():
-    with running(StandInEngine(), max_connection_age=0.3) as address, Wire(address) as wire:
+def test_a_connection_ends_at_its_age_and_its_calls_are_finished(engine):
+    with running(engine, max_connection_age=0.3) as address, Wire(address) as wire:
         began = time.monotonic()
         while not wire.over:
             stream = wire.call(LIVE, message=b"")
@@ -302,8 +306,7 @@ def test_a_connection_ends_at_its_age_and_its_calls_are_finished():
                 time.sleep(0.05)
 
 
-def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back():
-    engine = StandInEngine()
+def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back(engine):
     big = infer_request("echo", ("x", "FP32", [1, 1 << 20]), raw=[bytes(4 << 20)])
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 1 << 20}
     with running(engine, **settings) as address, connect(address) as channel:
@@ -317,35 +320,33 @@ def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back():
         assert call(channel, "ServerLive").live
 
 
-def test_a_reset_cancels_what_runs():
-    engine = StandInEngine()
+def test_a_reset_cancels_what_runs(engine):
     with running(engine) as address, Wire(address) as wire:
-        slow = infer_request("slow").SerializeToString()
+        slow = row_request("slow").SerializeToString()
         stream = wire.call(INFER, message=slow)
         wait_until(lambda: engine.handles)
         wire.socket.sendall(reset(stream))
-        wait_until(lambda: engine.handles[0].cancelled)
+        wait_until(lambda: was_cancelled(engine.handles[0]))
 
 
-def test_a_connection_that_breaks_cancels_what_runs():
-    engine = StandInEngine()
+def test_a_connection_that_breaks_cancels_what_runs(engine):
     with running(engine) as address:
         with Wire(address) as wire:
-            wire.call(INFER, message=infer_request("slow").SerializeToString())
+            wire.call(INFER, message=row_request("slow").SerializeToString())
             wait_until(lambda: engine.handles)
-        wait_until(lambda: engine.handles[0].cancelled)
+        wait_until(lambda: was_cancelled(engine.handles[0]))
 
 
-def test_a_deadline_ends_a_call_that_no_queue_knows():
-    with running(StandInEngine()) as address, Wire(address) as wire:
+def test_a_deadline_ends_a_call_that_no_queue_knows(engine):
+    with running(engine) as address, Wire(address) as wire:
         names = NAMES | {":path": f"/{INFERENCE}/ModelStreamInfer", "grpc-timeout": "200m"}
         names_block = b"".join(field(*pair) for pair in names.items())
         wire.socket.sendall(frame(HEADERS, END_HEADERS, 1, names_block))
         assert b"grpc-status: 4" in wire.until_ended(1)
 
 
-def test_one_byte_at_a_time():
-    with running(StandInEngine()) as address, Wire(address) as wire:
+def test_one_byte_at_a_time(engine):
+    with running(engine) as address, Wire(address) as wire:
         sent = frame(HEADERS, END_HEADERS, 1, block()) + frame(
             DATA, END_STREAM, 1, b"\x00\x00\x00\x00\x00"
         )
@@ -364,14 +365,13 @@ def held():
     return PROCESS.held
 
 
-def test_small_messages_of_a_stream_are_counted_with_what_each_takes():
+def test_small_messages_of_a_stream_are_counted_with_what_each_takes(engine):
     """Answers that nobody takes keep the stream's reader back; its messages pile up meanwhile."""
-    engine = StandInEngine()
     before = held()
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             stream = wire.call(STREAM)
-            slow = infer_request("slow").SerializeToString()
+            slow = row_request("slow").SerializeToString()
             for _ in range(70):  # more than one stream has under way
                 wire.send(stream, b"\x00" + len(slow).to_bytes(4, "big") + slow)
             wait_until(lambda: len(engine.handles) >= 60)
@@ -385,9 +385,9 @@ def test_small_messages_of_a_stream_are_counted_with_what_each_takes():
         assert call(channel, "ServerLive").live
 
 
-def test_an_end_that_comes_with_the_last_bytes_is_seen():
+def test_an_end_that_comes_with_the_last_bytes_is_seen(engine):
     """Data and FIN in one segment make one event, and a short read takes the data alone."""
-    with running(StandInEngine(), max_connections=20) as address, connect(address) as channel:
+    with running(engine, max_connections=20) as address, connect(address) as channel:
         for _ in range(3):
             for _ in range(15):
                 with Wire(address) as wire:
@@ -401,18 +401,18 @@ def test_an_end_that_comes_with_the_last_bytes_is_seen():
             assert call(channel, "ServerLive").live
 
 
-def test_streams_above_the_limit_are_a_flood_where_they_never_end():
+def test_streams_above_the_limit_are_a_flood_where_they_never_end(engine):
     def make(number):
         return frame(HEADERS, END_HEADERS, 2 * number + 1, block())
 
-    with running(StandInEngine()) as address, connect(address) as channel:
+    with running(engine) as address, connect(address) as channel:
         assert flood(address, make) is not None
         assert call(channel, "ServerLive").live
 
 
-def test_a_peer_that_takes_nothing_is_not_read_from():
+def test_a_peer_that_takes_nothing_is_not_read_from(engine):
     """It sends pings and takes no answer: it is kept waiting, or sent away within seconds."""
-    with running(StandInEngine()) as address, connect(address) as channel:
+    with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             wire.socket.settimeout(1)
             refused = False
@@ -425,18 +425,18 @@ def test_a_peer_that_takes_nothing_is_not_read_from():
 
 
 @pytest.mark.parametrize("text", ["99999999H", "5124096H", "99999999M", "99999999S"])
-def test_a_deadline_beyond_any_clock_is_none(text):
-    with running(StandInEngine()) as address, Wire(address) as wire:
+def test_a_deadline_beyond_any_clock_is_none(engine, text):
+    with running(engine) as address, Wire(address) as wire:
         sent = frame(HEADERS, END_HEADERS, 1, block(**{"grpc-timeout": text}))
         wire.socket.sendall(sent + frame(DATA, END_STREAM, 1, EMPTY))
         assert b"grpc-status: 0" in wire.until_ended(1)
 
 
-def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(tmp_path):
+def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(engine, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("good\n")
     settings = ServerSettings(token_file=str(tokens))
-    with running(StandInEngine(), token_file=str(tokens), access=Access(settings)) as address:
+    with running(engine, token_file=str(tokens), access=Access(settings)) as address:
         for _ in range(5):  # each time nobody known calls
             with Wire(address) as wire:
                 stream = wire.call(f"/{INFERENCE}/ServerMetadata", authorization="Bearer  good")
@@ -446,9 +446,9 @@ def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(tmp_path
                 assert b"grpc-status: 0" in wire.until_ended(stream)
 
 
-def test_small_calls_pass_a_large_message_that_stops_coming():
+def test_small_calls_pass_a_large_message_that_stops_coming(engine):
     """Large messages are waited for in large pieces; what comes instead is answered all the same."""
-    with running(StandInEngine()) as address, Wire(address) as wire:
+    with running(engine) as address, Wire(address) as wire:
         large = wire.call(INFER)
         wire.begin_message(large, 3 << 20)
         for _ in range(5):

@@ -4,7 +4,13 @@ import grpc
 import pytest
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from tests.support.wire.grpc_calls import infer_request, retry_seconds, running, stub_infer
+from tests.support.wire.grpc_calls import (
+    infer_request,
+    retry_seconds,
+    row_request,
+    running,
+    stub_infer,
+)
 
 MIB = 1 << 20
 
@@ -17,7 +23,7 @@ def refusal(address, message):
 
 def test_a_full_queue_says_when_to_come_again(engine):
     with running(engine) as address:
-        told = refusal(address, infer_request("full"))
+        told = refusal(address, row_request("full"))
     assert told.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert retry_seconds(told) == 1
 

@@ -10,9 +10,9 @@ import pytest
 
 from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.server.settings import ServerSettings
-from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.engine.held_engine import was_cancelled
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import connect, infer_request, new_server, running
+from tests.support.wire.grpc_calls import connect, infer_request, new_server, row_request, running
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def add(id, **parameters):
 
 
 def test_answers_come_in_the_order_of_the_requests(engine, channel):
-    requests = [infer_request("slow", id="0"), *(add(str(i)) for i in range(1, 100))]
+    requests = [row_request("slow", id="0"), *(add(str(i)) for i in range(1, 100))]
     answers = stream(channel, iter(requests))
     wait_until(lambda: len(engine.handles) >= 64)  # later ones do not wait for the first
     engine.release.set()
@@ -55,7 +55,7 @@ def test_bad_request_is_told_and_the_stream_goes_on(channel):
     found = list(
         stream(
             channel,
-            iter([add("1"), bad, b"\x0a\xff", infer_request("broken", id="4"), add("5")]),
+            iter([add("1"), bad, b"\x0a\xff", row_request("broken", id="4"), add("5")]),
         )
     )
     assert [answer.infer_response.id for answer in found] == ["1", "", "", "4", "5"]
@@ -66,9 +66,7 @@ def test_bad_request_is_told_and_the_stream_goes_on(channel):
 
 def test_last_answer_is_marked_on_request(channel):
     marked = {"triton_enable_empty_final_response": True}
-    found = list(
-        stream(channel, iter([add("1", **marked), add("2"), infer_request("full", id="3")]))
-    )
+    found = list(stream(channel, iter([add("1", **marked), add("2"), row_request("full", id="3")])))
     assert found[0].infer_response.parameters["triton_final_response"].bool_param
     assert "triton_final_response" not in found[1].infer_response.parameters
     assert "queue" in found[2].error_message
@@ -77,12 +75,12 @@ def test_last_answer_is_marked_on_request(channel):
 def test_cancelled_stream_gives_its_requests_up(engine, channel):
     feed = queue.Queue()
     answers = stream(channel, iter(feed.get, None))
-    feed.put(infer_request("slow", id="1"))
-    feed.put(infer_request("slow", id="2"))
+    feed.put(row_request("slow", id="1"))
+    feed.put(row_request("slow", id="2"))
     wait_until(lambda: len(engine.handles) == 2)
     answers.cancel()
     feed.put(None)
-    wait_until(lambda: all(handle.cancelled for handle in engine.handles))
+    wait_until(lambda: all(was_cancelled(handle) for handle in engine.handles))
     with pytest.raises(grpc.RpcError):
         list(answers)
     assert next(iter(stream(channel, iter([add("3")])))).infer_response.id == "3"
@@ -96,7 +94,7 @@ def stopped_with_one_under_way(engine):
     with connect(f"127.0.0.1:{port}") as channel:
         feed = queue.Queue()
         answers = stream(channel, iter(feed.get, None))
-        feed.put(infer_request("slow", id="1"))
+        feed.put(row_request("slow", id="1"))
         wait_until(lambda: len(engine.handles) == 1)
         server.begin_stop(30)
         engine.release.set()
@@ -113,23 +111,18 @@ def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-class SlowToAccept(StandInEngine):
-    """An engine in which a request is known some time before `submit` returns."""
+def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted(engine, monkeypatch):
+    """The engine knows the request some time before `submit` returns."""
+    go_on, submit = threading.Event(), engine.submit
 
-    def __init__(self):
-        super().__init__()
-        self.go_on = threading.Event()
-
-    def submit(self, *arguments, **options):
-        handle = super().submit(*arguments, **options)
-        assert self.go_on.wait(30)
+    def return_late(*arguments, **options):
+        handle = submit(*arguments, **options)
+        assert go_on.wait(30)
         return handle
 
-
-def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted():
-    engine = SlowToAccept()
+    monkeypatch.setattr(engine, "submit", return_late)
     with stopped_with_one_under_way(engine) as answers:
-        engine.go_on.set()
+        go_on.set()
         assert next(answers).infer_response.id == "1"
 
 

@@ -63,7 +63,7 @@ def test_brain_floats_come_back(client):
     # The client's own arrays for BF16 need another package; its wire form does not.
     made = triton.InferInput("x", [1, 3], "BF16")
     made._raw_content = np.array([[0x3F00, 0xBF80, 0x4000]], np.uint16).tobytes()
-    found = client.infer("echo", [made]).get_response()
+    found = client.infer("brain", [made]).get_response()
     assert found.outputs[0].datatype == "BF16"
     assert found.raw_output_contents[0] == made._raw_content
 
@@ -163,7 +163,7 @@ def test_description_state_and_repository(engine, client):
     assert "add" in {model.name for model in client.get_model_repository_index().models}
     client.load_model("add")
     client.unload_model("add")
-    assert engine.loaded == []
+    assert engine.changes == [("load", "add"), ("unload", "add")]
     assert list(client.get_trace_settings().settings["trace_level"].value) == ["OFF"]
     assert client.get_log_settings().settings["log_error"].bool_param
     for refused in (

@@ -10,34 +10,87 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
-from ksrv.errors import InferenceError, NotReady
+from ksrv.errors import Cancelled, InferenceError, NotFound, NotReady, Overloaded
 from ksrv.request import InferResponse
 from ksrv.server.app import make_app
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec
-from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.native.held_gil import hold_gil
 
 
-class EchoEngine(StandInEngine):
+class Handle:
+    """A request that a thread of its own answers."""
+
+    def __init__(self, answer: Callable[[], InferResponse]) -> None:
+        self._future: Future[InferResponse] = Future()
+        threading.Thread(target=self._run, args=(answer,), daemon=True).start()
+
+    def _run(self, answer: Callable[[], InferResponse]) -> None:
+        with suppress(InvalidStateError):  # it was cancelled
+            try:
+                self._future.set_result(answer())
+            except (InferenceError, ValueError) as error:
+                self._future.set_exception(error)
+
+    def wait(self) -> InferResponse:
+        return self._future.result()
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def cancel(self) -> bool:
+        with suppress(InvalidStateError):  # it has ended
+            self._future.set_exception(Cancelled("the request was cancelled"))
+            return True
+        return False
+
+    def add_done_callback(self, callback: Callable[["Handle"], object]) -> None:
+        self._future.add_done_callback(lambda _: callback(self))
+
+
+class EchoEngine:
     """Answers with the inputs. The queue of the model `full` is full; `stuck` never returns."""
 
     specs: Mapping[str, ModelSpec] = {name: ModelSpec(name) for name in ("add", "full", "stuck")}
 
-    def submit(self, request: Any, callback: Any = None, **how: Any) -> Any:
+    def __init__(self) -> None:
+        self.is_ready = True
+
+    def spec(self, name: str, version: str = "") -> ModelSpec:
+        if name not in self.specs or version not in ("", "1"):
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        return self.specs[name]
+
+    def find(self, name: str, version: str = "") -> Any:
+        return SimpleNamespace(spec=self.spec(name, version), retired=False)
+
+    def submit(self, request: Any, callback: Any = None, **how: Any) -> Handle:
+        self.spec(request.model_name, request.model_version)
         if request.model_name == "stuck":
             threading.Event().wait()
+        if request.model_name == "full":
+            raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")
         if not self.is_ready and request.parameters.get("refused"):
             raise NotReady("the server is going away")
-        return super().submit(request, callback, **how)
+        handle = Handle(partial(self.answer, request))
+        if callback is not None:
+            handle.add_done_callback(callback)
+        return handle
 
-    def answer(self, request: Any) -> Any:
+    def infer(self, request: Any) -> InferResponse:
+        return self.submit(request).wait()
+
+    def answer(self, request: Any) -> InferResponse:
         parameters = request.parameters
         time.sleep(float(parameters.get("sleep", 0)))
         if "fail" in parameters:
@@ -50,6 +103,15 @@ class EchoEngine(StandInEngine):
             request.model_name, request.model_version, request.id, request.inputs, seen,
             headers=headers,
         )  # fmt: skip
+
+    def routable_models(self) -> list[Any]:
+        return []
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self) -> bool:
+        return self.is_ready
 
     def why_not_ready(self, *, names: bool = True) -> str:
         return "" if self.is_ready else "the server is stopping"

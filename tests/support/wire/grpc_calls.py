@@ -1,4 +1,4 @@
-"""A real gRPC server over the stand-in engine, and hand-built calls to it."""
+"""A real gRPC server over an engine, and hand-built calls to it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -90,6 +90,11 @@ def infer_request(
         kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
         setattr(made.parameters[key], kind, value)
     return made
+
+
+def row_request(model: str, **fields: Any) -> Any:
+    """Return a ModelInferRequest with one row of four zeros."""
+    return infer_request(model, ("x", "FP32", [1, 4]), raw=[bytes(16)], **fields)
 
 
 def stub_infer(channel: Any) -> Any:
