@@ -6,7 +6,7 @@ only from loaded models. Nothing here is on a request's path.
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -57,87 +57,82 @@ class ServerValues(NamedTuple):
     started: int = 0
 
 
-class Source(Protocol):
-    """The statistics of a server; see `ksrv.server.workers.shared_statistics`."""
+class PageValues(NamedTuple):
+    """What the page shows of a server.
 
-    def server_values(self) -> ServerValues | None:
-        """The values of the whole server; None without a master process."""
-
-    def models(self) -> list[ModelStatistics]:
-        """Return the statistics of every version that serves."""
-
-    def unserved(self) -> list[tuple[str, str]]:
-        """Return the names and versions that should serve and have not been loaded."""
-
-    def unknown_requests(self) -> int:
-        """Return how many requests named an unknown model or version."""
-
-    def process_values(self) -> ProcessValues:
-        """Return the bytes that the workers hold."""
-
-    def traffic(self) -> Traffic:
-        """Return the connections, refusals and error answers of all workers."""
-
-    def handler_page(self) -> bytes:
-        """Return the values that handlers report, as text."""
-
-
-class StatisticsCollector(Collector):
-    """Gives a server's statistics to a Prometheus registry.
-
-    Args:
-        source: The statistics.
-        models: Those of its models.
+    Attributes:
+        models: The statistics of every version that serves.
+        unserved: The names and versions that should serve and have not been loaded.
+        unknown_requests: How many requests named an unknown model or version.
+        process: The bytes that the workers hold.
+        traffic: The connections, refusals and error answers of all workers.
+        handlers: The values that handlers report, as text.
+        server: The values of the whole server; None without a master process.
     """
 
-    def __init__(self, source: Source, models: Sequence[ModelStatistics]) -> None:
-        self._source = source
-        self._models = models
+    models: Sequence[ModelStatistics]
+    unserved: Sequence[tuple[str, str]]
+    unknown_requests: int
+    process: ProcessValues
+    traffic: Traffic
+    handlers: bytes
+    server: ServerValues | None
+
+
+class ValuesCollector(Collector):
+    """Gives a server's values to a Prometheus registry.
+
+    Args:
+        values: The values.
+    """
+
+    def __init__(self, values: PageValues) -> None:
+        self._values = values
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics as they are now."""
-        models = self._models
-        yield from self._requests(models)
-        yield from _times(models)
-        yield from _states(models, self._source.unserved())
-        yield from _process(self._source.process_values())
-        yield from _traffic(self._source.traffic())
+        """Return the metrics."""
+        values = self._values
+        yield from _requests(values.models, values.unknown_requests)
+        yield from _times(values.models)
+        yield from _states(values.models, values.unserved)
+        yield from _process(values.process)
+        yield from _traffic(values.traffic)
         yield _build()
-        server_values = self._source.server_values()
-        if server_values is not None:
-            yield from _server(server_values)
+        if values.server is not None:
+            yield from _server(values.server)
 
-    def _requests(self, models: Sequence[ModelStatistics]) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "ksrv_requests", "Requests by how they ended.", labels=[*MODEL_LABELS, "outcome"]
-        )
-        rejected = CounterMetricFamily(
-            "ksrv_rejected_requests",
-            "Requests that a bound refused.",
-            labels=[*MODEL_LABELS, "reason"],
-        )
-        rows = CounterMetricFamily("ksrv_rows", "Rows that were run.", labels=MODEL_LABELS)
-        for one in models:
-            labels = [one.name, one.version]
-            outcomes = {
-                "success": one.success.count,
-                "failed": one.failed,
-                "invalid": one.invalid,
-                "rejected": sum(one.rejected.values()),
-                "expired": one.expired,
-                "cancelled": one.cancelled,
-            }
-            for outcome, count in outcomes.items():
-                requests.add_metric([*labels, outcome], count)
-            for reason, count in one.rejected.items():
-                rejected.add_metric([*labels, reason], count)
-            rows.add_metric(labels, one.inference_count)
-        unknown = CounterMetricFamily(
-            "ksrv_unknown_model_requests",
-            "Requests for a model or version that there is not.",
-            self._source.unknown_requests(),
-        )
-        return iter((requests, rejected, rows, unknown))
+
+def _requests(models: Sequence[ModelStatistics], unknown_requests: int) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "ksrv_requests", "Requests by how they ended.", labels=[*MODEL_LABELS, "outcome"]
+    )
+    rejected = CounterMetricFamily(
+        "ksrv_rejected_requests",
+        "Requests that a bound refused.",
+        labels=[*MODEL_LABELS, "reason"],
+    )
+    rows = CounterMetricFamily("ksrv_rows", "Rows that were run.", labels=MODEL_LABELS)
+    for one in models:
+        labels = [one.name, one.version]
+        outcomes = {
+            "success": one.success.count,
+            "failed": one.failed,
+            "invalid": one.invalid,
+            "rejected": sum(one.rejected.values()),
+            "expired": one.expired,
+            "cancelled": one.cancelled,
+        }
+        for outcome, count in outcomes.items():
+            requests.add_metric([*labels, outcome], count)
+        for reason, count in one.rejected.items():
+            rejected.add_metric([*labels, reason], count)
+        rows.add_metric(labels, one.inference_count)
+    unknown = CounterMetricFamily(
+        "ksrv_unknown_model_requests",
+        "Requests for a model or version that there is not.",
+        unknown_requests,
+    )
+    return iter((requests, rejected, rows, unknown))
 
 
 def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
@@ -342,16 +337,18 @@ class MetricsPage:
     """The metrics page of a server at one moment.
 
     Args:
-        source: The server's statistics.
+        values: What it shows.
         names: The servers under whose names the models' metrics are there as well.
     """
 
-    def __init__(self, source: Source, names: Sequence[metric_aliases.MetricAliases] = ()) -> None:
-        self._models = source.models()
+    def __init__(
+        self, values: PageValues, names: Sequence[metric_aliases.MetricAliases] = ()
+    ) -> None:
+        self._models = values.models
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(StatisticsCollector(source, self._models))
-        aliases = metric_aliases.exposition(self._models, names) if names else b""
-        self.text = generate_latest(registry) + aliases + source.handler_page()
+        registry.register(ValuesCollector(values))
+        aliases = metric_aliases.exposition(values.models, names) if names else b""
+        self.text = generate_latest(registry) + aliases + values.handlers
 
     def binary(self) -> bytes:
         """Return the page in Prometheus' binary form, with native histograms of the times."""

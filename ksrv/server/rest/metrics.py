@@ -28,7 +28,7 @@ class MetricsResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the metrics as they are now."""
-        page = MetricsPage(self._statistics, self._names)
+        page = MetricsPage(self._statistics.page_values(), self._names)
         resp.set_header("Vary", "Accept")
         if protobuf_page.is_preferred(req.get_header("Accept")):
             resp.content_type = protobuf_page.CONTENT_TYPE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ksrv.observe.handler_metrics import Family
-from ksrv.observe.metrics import ServerValues
+from ksrv.observe.metrics import PageValues, ServerValues
 from ksrv.observe.process import ProcessValues, process_values
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.server.workers.worker_table import WorkerTable
@@ -208,16 +208,24 @@ class ServerStatistics:
                     mine.ready = mine.ready and other.ready
         return found
 
-    def unserved(self) -> list[tuple[str, str]]:
-        """Return the names and versions that should serve and have not been loaded."""
-        return self._engine.unserved()
+    def page_values(self) -> PageValues:
+        """Return what the metrics page shows."""
+        process, traffic = process_values(), own_traffic()
+        others = list(self._others())
+        for worker, lives in others:
+            process.add(worker.process, lives=lives)
+            traffic.add(worker.traffic, lives=lives)
+        return PageValues(
+            self.models(),
+            self._engine.unserved(),
+            self._engine.unknown_requests + sum(worker.unknown for worker, _ in others),
+            process,
+            traffic,
+            self._engine.handler_metrics.exposition(worker.handlers for worker, _ in others),
+            self._server_values(),
+        )
 
-    def unknown_requests(self) -> int:
-        """Return how many requests named an unknown model or version."""
-        return self._engine.unknown_requests + sum(one.unknown for one, _ in self._others())
-
-    def server_values(self) -> ServerValues | None:
-        """Return the values of the whole server; None without a master process."""
+    def _server_values(self) -> ServerValues | None:
         table = self._table
         if table is None:
             return None
@@ -228,22 +236,3 @@ class ServerStatistics:
             table.certificate_expiry,
             table.started,
         )
-
-    def process_values(self) -> ProcessValues:
-        """Return the bytes that the workers hold."""
-        values = process_values()
-        for worker, lives in self._others():
-            values.add(worker.process, lives=lives)
-        return values
-
-    def traffic(self) -> Traffic:
-        """Return the connections, refusals and error answers of all workers."""
-        traffic = own_traffic()
-        for worker, lives in self._others():
-            traffic.add(worker.traffic, lives=lives)
-        return traffic
-
-    def handler_page(self) -> bytes:
-        """Return the values that handlers report, as text for the metrics page."""
-        others = (worker.handlers for worker, _ in self._others())
-        return self._engine.handler_metrics.exposition(others)

@@ -102,7 +102,7 @@ def samples(served, table=None):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(
-            MetricsPage(ServerStatistics(served, table=table)).text.decode()
+            MetricsPage(ServerStatistics(served, table=table).page_values()).text.decode()
         )
         for sample in family.samples
     }

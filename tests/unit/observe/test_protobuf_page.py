@@ -100,7 +100,7 @@ def test_every_time_is_in_the_exponential_bucket_of_its_definition():
 
 def test_both_forms_of_the_page_say_the_same():
     made = served([5, 2_000_000, 3_000_000, 2_950_000, 80_000_000, 9_000_000_000])
-    page = MetricsPage(ServerStatistics(made), ["triton", "kserve"])
+    page = MetricsPage(ServerStatistics(made).page_values(), ["triton", "kserve"])
     made.close()
     found = families_of(page.binary())
     text = page.text.decode()

@@ -69,8 +69,8 @@ def test_a_successor_goes_on_from_what_it_finds(file):
         one.publish()
         one.publish()  # nothing is counted twice
         assert one.server.models()[0].success.count == turn
-        assert one.server.unknown_requests() == turn
-        assert f"seen {float(turn)!r}" in one.server.handler_page().decode()
+        assert one.server.page_values().unknown_requests == turn
+        assert f"seen {float(turn)!r}" in one.server.page_values().handlers.decode()
         one.engine.close()
 
 
@@ -83,7 +83,7 @@ def test_what_a_worker_holds_ends_with_it_and_what_it_counted_does_not(file):
     )
     for living in ({2}, ()):
         one = Worker(file, 0, living)
-        values = one.server.process_values()
+        values = one.server.page_values().process
         counted = {"copied", "cpu_ns"}
         for field in msgspec.structs.fields(ProcessValues):
             held = getattr(values, field.name) >= 1 << 60
