@@ -6,6 +6,11 @@ One client, one connection. Told are the microseconds of the two calls together,
 handler that makes them, and the ratio of the medians; for handlers in the server and in processes, and
 for an ensemble of Triton's with the two as its steps. Then the same of the CPU time of the server and its
 handler processes, which says more on a busy machine.
+
+A call from a process crosses to the server and back, and so does the batch that makes it. "by hand" is the
+same work done by the client: the two calls, and one to a handler in a process that calls no model.
+"crossings" are three messages to another Python process and back over the channel of handler processes, with
+nothing done at either end: the limit of what composition from a process can come to above the two calls.
 """
 
 import argparse
@@ -13,6 +18,8 @@ import http.client
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -20,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ksrv._native.ipc.channel import Channel, Link
 from ksrv.testing import Server
 
 HANDLER = """
@@ -46,6 +54,27 @@ class Chain(BaseHandler):
         middle = models["first"].infer({"x": x})["y"]
         return {"y": models["second"].infer({"x": middle})["y"]}
 """
+ALONE = """
+from ksrv import BaseHandler
+
+
+class Alone(BaseHandler):
+    calls_models = True  # as the one that does: its batches are messages
+
+    def inference(self, x):
+        return {"y": x}
+"""
+ECHO = """
+import socket, sys
+from ksrv._native.ipc.channel import Channel, ChannelClosed, Link
+
+link = Link(Channel(socket.socket(fileno=int(sys.argv[1]))))
+try:
+    while True:
+        link.send(1, link.receive().payload)
+except ChannelClosed:
+    pass
+"""
 YAML = """handler: handler.py
 inputs: [{name: x, datatype: FP32, shape: [-1, 256]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 256]}]
@@ -64,12 +93,18 @@ BODY = np.random.default_rng(0).standard_normal((1, 256), dtype=np.float32).toby
 
 def write_models(root: Path) -> None:
     """Write two models, and one that calls them, for each executor."""
-    for name in ("first", "second", "inline", "process"):
+    models = {
+        "first": (HANDLER, "inline"),
+        "second": (HANDLER, "inline"),
+        "inline": (CHAIN, "inline"),
+        "process": (CHAIN, "process"),
+        "alone": (ALONE, "process"),
+    }
+    for name, (code, executor) in models.items():
         folder = root / name
         folder.mkdir()
-        chained = name in ("inline", "process")
-        (folder / "handler.py").write_text(CHAIN if chained else HANDLER)
-        (folder / "model.yaml").write_text(YAML + (f"executor: {name}\n" if chained else ""))
+        (folder / "handler.py").write_text(code)
+        (folder / "model.yaml").write_text(f"{YAML}executor: {executor}\n")
     (root / "ensemble/1").mkdir(parents=True)
     (root / "ensemble/config.pbtxt").write_text(ENSEMBLE)
 
@@ -105,6 +140,35 @@ class Client:
         return passed / count * 1e6, (cpu_seconds() - spent) / count * 1e6
 
 
+class Echo:
+    """Another Python process, which sends back what it receives over a channel."""
+
+    def __init__(self) -> None:
+        channel, end = Channel.pair()
+        number = end.fileno()
+        command = [sys.executable, "-c", ECHO, str(number)]
+        self._process = subprocess.Popen(command, pass_fds=[number])
+        end.close()
+        self._link = Link(channel)
+
+    def __enter__(self) -> "Echo":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+        self._process.wait()
+
+    def time(self, count: int) -> tuple[float, float]:
+        """Return the microseconds of three messages there and back, and the CPU time of both processes."""
+        spent, began = cpu_seconds() + time.process_time(), time.perf_counter()
+        for _ in range(3 * count):
+            self._link.send(1, BODY)
+            self._link.receive()
+        passed = time.perf_counter() - began
+        spent = cpu_seconds() + time.process_time() - spent
+        return passed / count * 1e6, spent / count * 1e6
+
+
 def cpu_seconds() -> float:
     """Return the CPU time of all processes below this one, by the scheduler's clock."""
     parents: dict[int, list[int]] = {}
@@ -130,13 +194,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_models(Path(folder))
-        with Server(folder) as server:
+        with Server(folder) as server, Echo() as echo:
             client = Client(server.http)
             ways = {
                 "two calls": ("first", "second"),
                 "inline": ("inline",),
                 "process": ("process",),
                 "ensemble": ("ensemble",),
+                "by hand": ("first", "second", "alone"),
             }
             found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
             for way in ways:
@@ -144,6 +209,7 @@ def main() -> None:
             for _ in range(options.rounds):
                 for way, names in ways.items():
                     found[way].append(client.time(options.requests, *names))
+                found.setdefault("crossings", []).append(echo.time(options.requests))
     for column, what in enumerate(("", " of CPU")):
         alone = statistics.median(times[column] for times in found["two calls"])
         for way, rounds in found.items():
