@@ -1,6 +1,9 @@
 """Stateful models of a config.json: the variables of the file are a state of each sequence."""
 
 import json
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
+from tests.support.paths import ROOT
 from tests.support.wait_until import wait_until
 
 pytest.importorskip("openvino", reason="make test-openvino installs it")
@@ -89,3 +93,13 @@ def test_a_file_without_variables_is_refused(server):
     found = index(server)
     assert "has no variables that could be a state; 'low_latency" in found["whole"]["reason"]
     assert found["none"]["reason"].endswith("has no variables that could be a state")
+
+
+def test_the_example(tmp_path):
+    folder = shutil.copytree(ROOT / "examples/openvino", tmp_path / "openvino")
+    subprocess.run([sys.executable, folder / "export.py"], check=True)
+    with Server(folder / "config.json") as server:
+        command = [sys.executable, folder / "client.py", server.url]
+        for _ in range(2):
+            told = subprocess.run(command, check=True, capture_output=True, text=True)
+            assert told.stdout.split() == ["1.0", "3.0", "6.0"]
