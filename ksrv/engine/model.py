@@ -12,8 +12,9 @@ from typing import Literal, TypeAlias
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import PendingBatch, RunnableBatch
+from ksrv.engine.batches.batch import RunnableBatch
 from ksrv.engine.batches.joined_requests import run_joined
+from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.executors import Executor

@@ -9,7 +9,7 @@ without Python as long as no other requests come between them: these end the ope
 
 import threading
 
-from ksrv.engine.batches.batch import PendingBatch
+from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.instances.host import InstanceHost
 
 

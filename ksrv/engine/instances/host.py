@@ -4,7 +4,8 @@ from typing import Protocol
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import PendingBatch, RunnableBatch
+from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import Overloaded

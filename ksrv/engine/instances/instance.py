@@ -27,8 +27,9 @@ from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBa
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
-from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
+from ksrv.engine.batches.batch import RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import fast_batches
+from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.executors import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
