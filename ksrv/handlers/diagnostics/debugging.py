@@ -3,16 +3,22 @@
 Answers to requests that came through a proxy hold neither: its clients are not on this machine.
 """
 
-import cProfile
 import io
 import pstats
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from ksrv.errors import TEXT_BYTES, KsrvError, without_paths
 from ksrv.request import BatchInputs, BatchOutputs, is_forwarded
+
+if sys.version_info >= (3, 12):  # where cProfile counts the calls of all threads as one thread's
+    from profile import Profile
+else:
+    from cProfile import Profile
 
 PARAMETER = "profile"
 """The request parameter that asks for a profile: `python` or `torch`."""
@@ -99,7 +105,7 @@ def profiled(
 def _python(
     run: Callable[[BatchInputs], BatchOutputs], inputs: BatchInputs
 ) -> tuple[BatchOutputs, str]:
-    profile = cProfile.Profile()
+    profile = Profile(time.perf_counter)
     outputs = profile.runcall(run, inputs)
     text = io.StringIO()
     pstats.Stats(profile, stream=text).strip_dirs().sort_stats("cumulative").print_stats(

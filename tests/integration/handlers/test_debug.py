@@ -49,13 +49,28 @@ class Outer(BaseHandler):
         called = self.context.models["faulty"].submit({"x": x}, parameters=parameters)
         return called.result()["output"]
 """
+BESIDE = """
+import threading
+from ksrv import BaseHandler, Float32
+
+def elsewhere():
+    sum(range(1_000_000))
+
+class Beside(BaseHandler):
+    def inference(self, x: Float32[2]) -> Float32[2]:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return x
+"""
 LINE = "handler.py, line 17, in divide: return x / undefined\nNameError: name 'undefined' is not defined"
 
 
 @pytest.fixture(scope="module", params=["inline", "process"])
 def repository(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    for name, text in (("faulty", HANDLER), ("old", OLD), ("outer", OUTER)):
+    texts = {"faulty": HANDLER, "old": OLD, "outer": OUTER, "beside": BESIDE}
+    for name, text in texts.items():
         (root / name).mkdir()
         (root / name / "handler.py").write_text(text)
         yaml = f"handler: handler.py\nexecutor: {request.param}\nwarmup: false\n"
@@ -130,6 +145,13 @@ def test_a_request_may_ask_for_a_profile(server):
     status, answer = post(server, request(1, profile="python"))
     assert status == 500
     assert LINE in answer["error"]
+
+
+def test_a_profile_has_the_calls_of_its_own_thread(server):
+    status, answer = post(server, request(0, profile="python"), "beside")
+    assert status == 200
+    assert "(inference)" in answer["parameters"]["profile"]
+    assert "(elsewhere)" not in answer["parameters"]["profile"]
 
 
 def test_the_failure_of_a_called_model_names_its_lines_and_the_callers_request(server):
