@@ -316,6 +316,10 @@ bool Connection::ended() noexcept {
 // False: the handshake goes on, or the connection is closed.
 bool Connection::shake_hands() noexcept {
     if (!readable_) return false;  // a silent client costs no memory
+    if (!server_->may_shake_hands()) {
+        server_->read_again(this);
+        return false;
+    }
     if (!tls_ && !tls_.begin(*server_->tls, fd_)) {
         close_now();
         return false;

@@ -412,6 +412,7 @@ void Server::run(int index) noexcept {
         const int timeout = unread_.load() ? 0 : gathering_.load() ? 1 : waiting ? 2 : timed ? static_cast<int>(until) : 1000;
         const int ready = epoll_wait(epoll_, events, EVENTS, timeout);
         send_deferred();
+        shook_hands_.store(false, std::memory_order_relaxed);
         for (int i = 0; i < ready; ++i) {
             const uint64_t tag = events[i].data.u64;
             if (tag == WAKE_TAG) {

@@ -5,6 +5,7 @@ import gc
 import socket
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -182,6 +183,19 @@ def test_a_client_that_measures_by_pings_is_served(engine, encryption):
                 wire.read()
             assert not wire.over
             wire.socket.sendall(frame(PING, 0, 0, bytes(8)) * 50)
+
+
+@pytest.mark.parametrize("encryption", ["TLS"], indirect=True)
+def test_handshakes_that_come_at_once_are_all_finished(engine, encryption):
+    """One takes a step at a time; those that wait need no further event."""
+    server, client = encryption
+
+    def is_live(address):
+        with Wire(address, client) as wire:
+            return b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
+
+    with running(engine, tls=server) as address, ThreadPoolExecutor(32) as threads:
+        assert all(threads.map(is_live, [address] * 64))
 
 
 @pytest.mark.parametrize(
