@@ -2,7 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -38,12 +37,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.shown:
             sys.stderr.write(CLEAR_LINE)
             sys.stderr.flush()

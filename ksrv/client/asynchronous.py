@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -276,12 +275,7 @@ class AsyncClient:
     async def __aenter__(self) -> "AsyncClient":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _drive(self, steps: Steps, timeout: float | None) -> Any:

@@ -1,7 +1,6 @@
 """The client whose methods wait for their answers."""
 
 import time
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -282,12 +281,7 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _drive(self, steps: Steps, timeout: float | None) -> Any:

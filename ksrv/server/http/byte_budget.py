@@ -4,8 +4,6 @@ The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP serve
 end. An announced length is not charged; bytes are charged as they arrive.
 """
 
-from types import TracebackType
-
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import BodyTooLarge, Overloaded
@@ -92,12 +90,7 @@ class Reservation:
     def __enter__(self) -> "Reservation":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
