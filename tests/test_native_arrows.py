@@ -41,7 +41,7 @@ MODULES = {
     "memory": set(),
     "tensor": {"memory"},
     "batch": {"tensor"},
-    "json": {"tensor"},
+    "json": {"memory", "tensor"},
     "protobuf": {"tensor"},
     "image": {"memory", "tensor"},
     "resize": {"image", "memory", "queue"},

@@ -2,10 +2,9 @@
 # cython: freethreading_compatible = True
 """Headers of encoded images, read before any decoder sees the file."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-
 from typing import NamedTuple
 
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 DECODED_APART_NS = DECODED_APART
 """From here on a request's pictures are decoded apart from those of other requests."""
@@ -62,22 +61,17 @@ def probe(data) -> Header:
         ImageError: There is nothing, no known format, no header that can be followed, or a part
             that announces more than the file holds.
     """
-    cdef Py_buffer view
+    cdef ExportedBytes file
     cdef ImageHeader header
     cdef ImageFault error
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if view.len < LONG:
-            error = read_image_header(<const unsigned char *>view.buf, <size_t>view.len, &header)
-        else:
-            with nogil:
-                error = read_image_header(
-                    <const unsigned char *>view.buf, <size_t>view.len, &header
-                )
-        if view.len == 0:
-            raise ImageError("there are no bytes")
-    finally:
-        PyBuffer_Release(&view)
+    file.take(data)
+    if file.length == 0:
+        raise ImageError("there are no bytes")
+    if file.length < LONG:
+        error = read_image_header(file.data, file.length, &header)
+    else:
+        with nogil:
+            error = read_image_header(file.data, file.length, &header)
     if error == ImageFault.unknown_format:
         raise ImageError("the first bytes are of no known image format")
     name = _NAMES[header.format]

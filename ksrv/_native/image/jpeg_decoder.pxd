@@ -1,5 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
+
 
 cdef extern from "image/decoding/jpeg_decoder.hpp" namespace "ksrv" nogil:
     cdef enum class PixelOrder(int):
@@ -36,7 +38,7 @@ cdef extern from "jpeg/library_layout.hpp" namespace "ksrv" nogil:
 
 
 cdef int fill_job(
-    JpegJob *job, const Py_buffer *file, str order, int reduction, Py_ssize_t height,
+    JpegJob *job, const ExportedBytes &file, str order, int reduction, Py_ssize_t height,
     Py_ssize_t width
 ) except -1
 

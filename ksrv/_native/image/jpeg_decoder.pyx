@@ -5,10 +5,10 @@
 The GIL is released while a picture is decoded. False says that a file is left to another decoder;
 see native/image/decoding/jpeg_decoder.hpp.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t
 
 from ksrv._native.image.convert_pixels cimport Plane
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 
 VERSION = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
@@ -21,13 +21,12 @@ ORDERS = {"GRAY": <int>PixelOrder.grey, "BGR": <int>PixelOrder.bgr, "RGB": <int>
 
 
 cdef int fill_job(
-    JpegJob *job, const Py_buffer *file, str order, int reduction, Py_ssize_t height,
+    JpegJob *job, const ExportedBytes &file, str order, int reduction, Py_ssize_t height,
     Py_ssize_t width
 ) except -1:
     if reduction not in (1, 2, 4, 8):
         raise ValueError(f"a JPEG is reduced by 1, 2, 4 or 8, not {reduction}")
-    job.data = <const unsigned char *>file.buf
-    job.size = <size_t>file.len
+    job.data, job.size = file.data, file.length
     job.order = <PixelOrder><int>ORDERS[order]
     job.reduction = <unsigned int>reduction
     job.height, job.width = <uint32_t>height, <uint32_t>width
@@ -62,21 +61,18 @@ def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint codes_by
     """
     cdef Plane plane = Plane(picture, "picture", True)
     cdef JpegJob job
-    cdef Py_buffer view
+    cdef ExportedBytes held
     cdef WholePicture *receiver
     cdef Decoded result
     if plane.format != "B" or plane.channels != (1 if order == "GRAY" else 3):
         raise ValueError(f"a picture in {order} has {plane.channels} channels of {plane.format!r}")
-    PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
+    held.take(file)
+    fill_job(&job, held, order, reduction, plane.height, plane.width)
+    job.codes_by_library = codes_by_library
+    receiver = new WholePicture(<uint8_t *>plane.view.buf, plane.row_bytes)
     try:
-        fill_job(&job, &view, order, reduction, plane.height, plane.width)
-        job.codes_by_library = codes_by_library
-        receiver = new WholePicture(<uint8_t *>plane.view.buf, plane.row_bytes)
-        try:
-            with nogil:
-                result = decode_jpeg(job, receiver[0])
-        finally:
-            del receiver
+        with nogil:
+            result = decode_jpeg(job, receiver[0])
     finally:
-        PyBuffer_Release(&view)
+        del receiver
     return is_whole(result)

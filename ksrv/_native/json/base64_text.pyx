@@ -2,8 +2,9 @@
 # cython: freethreading_compatible = True
 """Base64 text into bytes; native/json/base64.hpp says what is accepted."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 
 cdef extern from "json/base64.hpp" namespace "ksrv" nogil:
@@ -51,14 +52,11 @@ def decode(text) -> bytes:
         Base64Error: A character outside of the standard alphabet, white space, missing or misplaced
             padding, or bits beyond the last byte.
     """
-    cdef Py_buffer view
+    cdef ExportedBytes given
     cdef Py_ssize_t length
     cdef const char *characters
     if isinstance(text, str):
         characters = PyUnicode_AsUTF8AndSize(text, &length)
         return _decoded(<const unsigned char *>characters, <size_t>length)
-    PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
-    try:
-        return _decoded(<const unsigned char *>view.buf, <size_t>view.len)
-    finally:
-        PyBuffer_Release(&view)
+    given.take(text)
+    return _decoded(given.data, given.length)

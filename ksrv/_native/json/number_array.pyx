@@ -10,6 +10,7 @@ from libc.stdint cimport uint64_t
 
 import numpy as np
 
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_FP16, DT_BF16, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
@@ -67,7 +68,7 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     """
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
     cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
-    cdef Py_buffer export
+    cdef ExportedBytes text
     cdef Py_buffer target
     cdef NumbersResult result
     cdef uint64_t capacity = 0
@@ -76,22 +77,19 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     cdef void *out
     if found == DT_INVALID or found == DT_BYTES or found == DT_FP16 or found == DT_BF16:
         raise ValueError(f"{datatype} has no JSON form")
-    PyObject_GetBuffer(buffer, &export, PyBUF_SIMPLE)
-    try:
-        if begin > end or end > <size_t>export.len:
-            raise ValueError(f"the span {begin} to {end} does not lie within {export.len} bytes")
-        # A value takes two bytes at least; a count that cannot be met is not allocated for.
-        if count <= (end - begin) / 2:
-            capacity = count
-        array = np.empty(capacity, dtype_string(datatype))
-        PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        start = <const char *>export.buf + begin
-        out = target.buf
-        with nogil:
-            read_numbers(start, end - begin, found, out, capacity, &result)
-        PyBuffer_Release(&target)
-    finally:
-        PyBuffer_Release(&export)
+    text.take(buffer)
+    if begin > end or end > text.length:
+        raise ValueError(f"the span {begin} to {end} does not lie within {text.length} bytes")
+    # A value takes two bytes at least; a count that cannot be met is not allocated for.
+    if count <= (end - begin) / 2:
+        capacity = count
+    array = np.empty(capacity, dtype_string(datatype))
+    PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    start = <const char *>text.data + begin
+    out = target.buf
+    with nogil:
+        read_numbers(start, end - begin, found, out, capacity, &result)
+    PyBuffer_Release(&target)
     if result.error != NUMBERS_OK:
         raise NumbersError(CODES[<int>result.error], result.offset, result.count)
     if result.count != count:
@@ -112,26 +110,21 @@ def write(array, str datatype not None):
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
     cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
     cdef size_t width = json_value_bytes(found)
-    cdef Py_buffer source
+    cdef ExportedBytes source
     cdef uint64_t count = 0
     cdef size_t length = 0
     cdef bytes text
     cdef char *room
     if width == 0:
         raise ValueError(f"{datatype} has no JSON form")
-    PyObject_GetBuffer(array, &source, PyBUF_SIMPLE)
-    try:
-        count = <size_t>source.len // item_size_of(found)
-        if count * item_size_of(found) != <size_t>source.len:
-            raise ValueError(f"{source.len} bytes are no {datatype} values")
-        text = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * width + 2))
-        room = PyBytes_AS_STRING(text)
-        with nogil:
-            length = _write(
-                room, count * width + 2, found, <const unsigned char *>source.buf, count
-            )
-    finally:
-        PyBuffer_Release(&source)
+    source.take(array)
+    count = source.length // item_size_of(found)
+    if count * item_size_of(found) != source.length:
+        raise ValueError(f"{source.length} bytes are no {datatype} values")
+    text = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * width + 2))
+    room = PyBytes_AS_STRING(text)
+    with nogil:
+        length = _write(room, count * width + 2, found, source.data, count)
     return text[:length]
 
 

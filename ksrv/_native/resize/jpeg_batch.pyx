@@ -1,10 +1,9 @@
 # A plan does not change; every call works on its own jobs. A table of plans relies on the GIL.
 """The JPEGs of a batch, decoded into its rows without the GIL."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdlib cimport calloc, free
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
+from libcpp.deque cimport deque
 from libcpp.vector cimport vector
 
 from ksrv._native.image.convert_pixels cimport Conversion, Plane
@@ -14,6 +13,7 @@ from ksrv._native.image.image_header cimport (
     ImageHeader, c_decode_ns, c_row_decoder_bytes, known_header,
 )
 from ksrv._native.image.jpeg_decoder cimport Decoded, PixelOrder
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.resize.row_resize cimport ResizeKind, fill_window
 
@@ -148,10 +148,10 @@ def decode_rows(
         MemoryError: There is no memory for the list.
         BufferError: `out` is read-only.
     """
-    cdef Py_ssize_t count = len(plans), held = 0, i, row
+    cdef Py_ssize_t count = len(plans), i, row
     cdef RowPlan plan
     cdef vector[BatchedJpeg] jobs
-    cdef Py_buffer *views
+    cdef deque[ExportedBytes] held
     cdef Plane first
     cdef NativeHandle request
     cdef ImageHeader header
@@ -165,38 +165,30 @@ def decode_rows(
     cdef Py_ssize_t most = len(out), row_bytes = out.strides[0]
     cdef tuple shape = out.shape[1:]
     first = Plane(out[0], "batch", True)
-    views = <Py_buffer *>calloc(<size_t>count, sizeof(Py_buffer))
-    if views == NULL:
-        raise MemoryError("there is no memory for a batch of images")
-    try:
-        jobs.resize(<size_t>count)
-        for i in range(count):
-            plan, row = plans[i], rows[i]
-            if not 0 <= row < most or plan.shape != shape:
-                raise ValueError(f"row {row} of {plan.shape} is not in a batch of {out.shape}")
-            PyObject_GetBuffer(files[i], &views[i], PyBUF_SIMPLE)
-            held += 1
-            header = known_header(headers[i])
-            plan.fill(
-                &jobs[i], <const unsigned char *>views[i].buf, <size_t>views[i].len,
-                <unsigned char *>first.view.buf + row * row_bytes,
-            )
-            jobs[i].decode_ns = c_decode_ns(header)
-            jobs[i].decoder_bytes = c_row_decoder_bytes(header)
-            if upright:
-                jobs[i].orientation = header.orientation
-            if requests is not None and requests[i] is not None:
-                request = requests[i]
-                jobs[i].ended = &request.native.done
-        with nogil:
-            decode_jpegs(pool.pool[0], process_decode_memory(), jobs.data(), <size_t>count)
-        return [
-            ENDED if jobs[i].passed_over
-            else WHOLE if jobs[i].result == Decoded.whole
-            else ELSEWHERE
-            for i in range(count)
-        ]
-    finally:
-        for i in range(held):
-            PyBuffer_Release(&views[i])
-        free(views)
+    jobs.resize(<size_t>count)
+    held.resize(<size_t>count)
+    for i in range(count):
+        plan, row = plans[i], rows[i]
+        if not 0 <= row < most or plan.shape != shape:
+            raise ValueError(f"row {row} of {plan.shape} is not in a batch of {out.shape}")
+        held[i].take(files[i])
+        header = known_header(headers[i])
+        plan.fill(
+            &jobs[i], held[i].data, held[i].length,
+            <unsigned char *>first.view.buf + row * row_bytes,
+        )
+        jobs[i].decode_ns = c_decode_ns(header)
+        jobs[i].decoder_bytes = c_row_decoder_bytes(header)
+        if upright:
+            jobs[i].orientation = header.orientation
+        if requests is not None and requests[i] is not None:
+            request = requests[i]
+            jobs[i].ended = &request.native.done
+    with nogil:
+        decode_jpegs(pool.pool[0], process_decode_memory(), jobs.data(), <size_t>count)
+    return [
+        ENDED if jobs[i].passed_over
+        else WHOLE if jobs[i].result == Decoded.whole
+        else ELSEWHERE
+        for i in range(count)
+    ]

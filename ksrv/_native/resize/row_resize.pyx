@@ -5,7 +5,6 @@
 The functions release the GIL while they work, and write into memory that the caller owns.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t
 from libcpp.memory cimport unique_ptr
 
@@ -16,6 +15,7 @@ from ksrv._native.image.convert_pixels cimport (
 )
 from ksrv._native.image.jpeg_decoder cimport Decoded, JpegJob, decode_jpeg, fill_job, is_whole
 from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 
 cdef extern from "resize/pillow/pictures.hpp" namespace "ksrv" nogil:
@@ -100,21 +100,18 @@ def decode_jpeg_resized(
     cdef ResizeKind by = <ResizeKind><int>KINDS[kind]
     cdef unique_ptr[RowResize] receiver
     cdef JpegJob job
-    cdef Py_buffer view
+    cdef ExportedBytes held
     cdef Decoded result = Decoded.no_memory
     conversion.aim(slot, channels, False, bfloat16, &to)
     fill_window(&window, size, channels, full, offset, slot)
     if not c_resizes_by_rows(by, window):
         raise ValueError(f"the resize {kind!r} of {size} to {full} needs the whole picture")
-    PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
-    try:
-        fill_job(&job, &view, order, reduction, size[0], size[1])
-        with nogil:
-            receiver = make_row_resize(by, window, PIXEL_U8, to, conversion.coefficients)
-            if receiver.get() != NULL and receiver.get().prepare():
-                result = decode_jpeg(job, receiver.get()[0])
-    finally:
-        PyBuffer_Release(&view)
+    held.take(file)
+    fill_job(&job, held, order, reduction, size[0], size[1])
+    with nogil:
+        receiver = make_row_resize(by, window, PIXEL_U8, to, conversion.coefficients)
+        if receiver.get() != NULL and receiver.get().prepare():
+            result = decode_jpeg(job, receiver.get()[0])
     return is_whole(result)
 
 

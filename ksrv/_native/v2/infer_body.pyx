@@ -21,6 +21,7 @@ cimport cython
 import numpy as np
 
 from ksrv._native.memory.buffer_pool cimport count_copied
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
@@ -232,14 +233,14 @@ cdef object _shared(const SharedMemory &shared):
 
 
 cdef object _view(
-    object buffer, const Py_buffer *export, size_t offset, size_t length, Datatype datatype,
+    object buffer, const ExportedBytes &body, size_t offset, size_t length, Datatype datatype,
     tuple shape, str name, size_t index
 ):
     cdef object array
     cdef Py_buffer target
     cdef size_t item = item_size_of(datatype)
     cdef size_t bad
-    cdef const unsigned char *start = <const unsigned char *>export.buf + offset
+    cdef const unsigned char *start = body.data + offset
     if datatype == DT_BOOL:
         bad = find_not_bool(start, length)
         if bad != length:
@@ -258,7 +259,7 @@ cdef object _view(
     return array
 
 
-cdef Input _input(object buffer, const Py_buffer *export, InferHeader &header, size_t index):
+cdef Input _input(object buffer, const ExportedBytes &body, InferHeader &header, size_t index):
     cdef const InputHeader *entry = &header.inputs[index]
     cdef Input made = Input.__new__(Input)
     cdef size_t i
@@ -285,7 +286,7 @@ cdef Input _input(object buffer, const Py_buffer *export, InferHeader &header, s
     if entry.datatype == DT_BYTES or entry.shared.given:
         return made
     made.array = _view(
-        buffer, export, entry.offset, entry.length, entry.datatype, shape, made.name, index
+        buffer, body, entry.offset, entry.length, entry.datatype, shape, made.name, index
     )
     return made
 
@@ -362,20 +363,17 @@ def view(
     """
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
     cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
-    cdef Py_buffer export
+    cdef ExportedBytes body
     cdef object elements = 1
     if found == DT_INVALID or found == DT_BYTES:
         raise ValueError(f"{datatype} is not a datatype of fixed size")
     for dimension in shape:
         elements *= dimension
-    PyObject_GetBuffer(buffer, &export, PyBUF_SIMPLE)
-    try:
-        nbytes = elements * item_size_of(found)
-        if nbytes < 0 or offset + nbytes > export.len:
-            raise ValueError(f"{nbytes} bytes at {offset} do not lie within {export.len} bytes")
-        return _view(buffer, &export, offset, nbytes, found, shape, name, index)
-    finally:
-        PyBuffer_Release(&export)
+    body.take(buffer)
+    nbytes = elements * item_size_of(found)
+    if nbytes < 0 or offset + nbytes > body.length:
+        raise ValueError(f"{nbytes} bytes at {offset} do not lie within {body.length} bytes")
+    return _view(buffer, body, offset, nbytes, found, shape, name, index)
 
 
 def read(buffer, size_t json_length, Bounds bounds=None) -> Header:
@@ -390,48 +388,38 @@ def read(buffer, size_t json_length, Bounds bounds=None) -> Header:
         BodyError: The body is not a well-formed infer request.
         ValueError: `json_length` exceeds the body.
     """
-    cdef Py_buffer export
+    cdef ExportedBytes body
     cdef InferHeader scanned
     cdef HeaderFault fault
     cdef HeaderError error
     cdef Header header
     cdef const HeaderLimits *limits
-    cdef size_t body_length, i
+    cdef const char *text
+    cdef size_t i
     if bounds is None:
         bounds = DEFAULT_BOUNDS
     limits = &bounds.limits
-    PyObject_GetBuffer(buffer, &export, PyBUF_SIMPLE)
-    try:
-        body_length = <size_t>export.len
-        if json_length > body_length:
-            raise ValueError("the header is longer than the body")
-        if json_length > WITHOUT_GIL:
-            with nogil:
-                error = scan_infer_header(
-                    <const char *>export.buf, json_length, limits[0], &scanned, &fault
-                )
-        else:
-            error = scan_infer_header(
-                <const char *>export.buf, json_length, limits[0], &scanned, &fault
-            )
-        if error == HEADER_OK:
-            error = split_blocks(&scanned, json_length, body_length, &fault)
-        if error != HEADER_OK:
-            raise _error(fault)
-        header = Header.__new__(Header)
-        header.id = _text(scanned.id)
-        header.parameters = _parameters(
-            scanned, scanned.parameters_first, scanned.parameters_count
-        )
-        header.binary_output = _flag(scanned.binary_output)
-        header.mark_final = scanned.mark_final == 1
-        header.timeout_us = scanned.timeout_us
-        header.priority = scanned.priority
-        header.json_length = scanned.json_length
-        header.inputs = [
-            _input(buffer, &export, scanned, i) for i in range(scanned.inputs.size())
-        ]
-        header.outputs = [_output(scanned, i) for i in range(scanned.outputs.size())]
-        return header
-    finally:
-        PyBuffer_Release(&export)
+    body.take(buffer)
+    if json_length > body.length:
+        raise ValueError("the header is longer than the body")
+    text = <const char *>body.data
+    if json_length > WITHOUT_GIL:
+        with nogil:
+            error = scan_infer_header(text, json_length, limits[0], &scanned, &fault)
+    else:
+        error = scan_infer_header(text, json_length, limits[0], &scanned, &fault)
+    if error == HEADER_OK:
+        error = split_blocks(&scanned, json_length, body.length, &fault)
+    if error != HEADER_OK:
+        raise _error(fault)
+    header = Header.__new__(Header)
+    header.id = _text(scanned.id)
+    header.parameters = _parameters(scanned, scanned.parameters_first, scanned.parameters_count)
+    header.binary_output = _flag(scanned.binary_output)
+    header.mark_final = scanned.mark_final == 1
+    header.timeout_us = scanned.timeout_us
+    header.priority = scanned.priority
+    header.json_length = scanned.json_length
+    header.inputs = [_input(buffer, body, scanned, i) for i in range(scanned.inputs.size())]
+    header.outputs = [_output(scanned, i) for i in range(scanned.outputs.size())]
+    return header
