@@ -50,17 +50,20 @@ class Outer(BaseHandler):
         return called.result()["output"]
 """
 BESIDE = """
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from ksrv import BaseHandler, Float32
 
 def elsewhere():
-    sum(range(1_000_000))
+    return [len(str(number)) for number in range(100_000)]
 
 class Beside(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.pool = ThreadPoolExecutor(1)
+        self.pool.submit(elsewhere).result()
+
     def inference(self, x: Float32[2]) -> Float32[2]:
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        self.pool.submit(elsewhere).result()
         return x
 """
 LINE = "handler.py, line 17, in divide: return x / undefined\nNameError: name 'undefined' is not defined"
