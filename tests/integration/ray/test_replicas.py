@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import requests
@@ -146,13 +147,16 @@ def test_a_killed_node_loses_no_request_but_its_own(cluster, run, models):
             # Each client soon has a request there, for nothing answers any more.
             wait_until(lambda: len(clients.held_by(gone)) == threads)
             held = clients.held_by(gone)
+        # The sockets of a node take connections until the last of its processes has died.
+        dead = time.monotonic()
         clients.wait_for(200)
         cluster.add_node()
         after = listed(4)
         clients.wait_for(200)
     assert not gone & {one.http for one in after}
-    assert {loss.sent for loss in clients.lost} == held
-    assert len(clients.lost) == threads
+    assert held <= {loss.sent for loss in clients.lost}
+    for loss in clients.lost:
+        assert (loss.sent.address in gone, loss.sent.begun < dead) == (True, True), loss
     assert clients.errors == []
 
 
