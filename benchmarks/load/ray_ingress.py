@@ -4,7 +4,8 @@
 
 W1 is FP32 [1,16] and W2 FP32 [1,224,224,3], in binary. They go to a server of `ksrv serve`, to a replica's
 own port (direct ingress), and to Ray's HTTP ingress, which forwards them to the replica. A round gives each
-its turn and compares their rates; the median round is printed. Needs the extra `ray`, cc and OpenSSL's headers.
+its turn and compares their rates; the median round is printed. Needs the extra `ray`, scikit-learn, Pillow, cc and
+OpenSSL's headers.
 """
 
 import argparse

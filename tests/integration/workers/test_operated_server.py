@@ -397,11 +397,11 @@ def test_a_day_of_an_operator_fails_no_request(tmp_path):
         with clients.during("a worker is killed", may_lose=len(KINDS)):
             before = server.ready_count()
             os.kill(min(server.workers()), signal.SIGKILL)
-            wait_until(lambda: server.ready_count() > before)
+            wait_until(lambda: server.ready_count() > before, tell=lambda: server.log[-4000:])
 
         with clients.during("workers are added and taken away"):
             scale(server, signal.SIGTTIN, 3)
-            wait_until(lambda: server.ready_count() > before + 1)
+            wait_until(lambda: server.ready_count() > before + 1, tell=lambda: server.log[-4000:])
             scale(server, signal.SIGTTOU, 2)
 
         with clients.during("the program is replaced"):
