@@ -173,30 +173,35 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 # packages come first on the path, for the servers that tests start as well, and the working
 # directory, where the ordinary build lies, comes last. tests/conftest.py looks that it is the one that is tested.
 ASAN := build/asan
+REPORTS := $(CURDIR)/$(ASAN)/reports
 TRACE := build/trace
 PRELOAD = $(shell g++ -print-file-name=libasan.so):$(shell g++ -print-file-name=libstdc++.so)
 SANITIZED = PATH=$(CURDIR)/$(ASAN)/bin:$$PATH PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) TESTED_BUILD=$(CURDIR)/$(ASAN) LD_PRELOAD=$(PRELOAD) \
-	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 \
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:log_path=$(REPORTS)/address \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$(REPORTS)/undefined
 TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR) TESTED_BUILD=$(CURDIR)/$(TRACE)
 NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/engine tests/unit/server/http \
 	tests/integration/native_server tests/integration/http2 tests/integration/grpc \
 	$(wildcard tests/integration/handler_processes/test_ring*.py)
 
 # Programs of the system run without the sanitizer's library, which ends curl and the compiler where it is
-# preloaded, and without this folder in their path, where ccache would take the stand-in for the compiler. The undefined-behaviour sanitizer ends the process with its report: pytest must not hold that back (-s).
-# The address sanitizer's own handler turns a signal that a test sends on purpose into an abort (-k). The
-# programs of tests/sanitizers are built with a sanitizer each, and nothing is preloaded into them.
+# preloaded, and without this folder in their path, where ccache would take the stand-in for the compiler.
+# The address sanitizer's own handler turns a signal that a test sends on purpose into an abort, and grpcio's
+# server is another program's (-k). The programs of tests/sanitizers are built with a sanitizer each, and
+# nothing is preloaded into them. A report is a file, so that one of a server fails the run although the test
+# outlived the server; one of the tests' own process ends it, which pytest-xdist would start again with the same test.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers, and C++ programs under all three
-	rm -rf $(ASAN)/lib
+	rm -rf $(ASAN)/lib $(REPORTS)
 	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib
-	mkdir -p $(ASAN)/bin
+	mkdir -p $(ASAN)/bin $(REPORTS)
 	for name in cc curl g++ nghttp openssl; do program=$$(command -v $$name) || continue; \
 		printf '#!/bin/sh\nunset LD_PRELOAD\nPATH=$${PATH#%s:}\nexec %s "$$@"\n' "$(CURDIR)/$(ASAN)/bin" "$$program" \
 			> $(ASAN)/bin/$$name; \
 		chmod +x $(ASAN)/bin/$$name; done
+	$(SANITIZED) $(BIN)/python -m pytest -o pythonpath= --timeout 900 -m 'not slow' -k 'not SIGSEGV and not grpcio' \
+		-n $(JOBS) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(NATIVE_TESTS); \
+		ended=$$?; ! cat $(REPORTS)/* 2>/dev/null && exit $$ended
 	$(BIN)/python -m pytest --timeout 900 -m 'not slow' tests/sanitizers
-	$(SANITIZED) $(BIN)/python -m pytest -o pythonpath= -s --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
 
 # On this processor nothing compiles what stands behind the vector instructions' #else.
 AARCH64 := build/aarch64
