@@ -110,6 +110,12 @@ def infer_image_sized(model: str) -> bytes:
     return _infer_in_binary(model, entry, bytes(224 * 224 * 3 * 4))
 
 
+def infer_huge(model: str) -> bytes:
+    """Return W4 in binary."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 16777216]}
+    return _infer_in_binary(model, entry, bytes(64 << 20))
+
+
 def infer_image(model: str) -> bytes:
     """Return a JPEG of 224x224 for W2's input."""
     picture = cv2.resize(load_sample_image("china.jpg")[:, :, ::-1], (224, 224))
@@ -176,6 +182,8 @@ ROWS = {
     "W2 c8, handler process": Row(
         "plain", infer_image_sized("w2-process"), limit="W2 c8", connections=8
     ),
+    "W4 c1": Row("plain", infer_huge("w4"), limit="W4 c1", connections=1),
+    "W4 c1, handler process": Row("plain", infer_huge("w4-process"), limit="W4 c1", connections=1),
     "a JPEG": Row("plain", infer_image("w2"), limit="a JPEG"),
     "a JPEG, handler process": Row("plain", infer_image("w2-process"), limit="a JPEG"),
     "1 ms in one process": Row("plain", infer("computes"), limit="1 ms in one process"),
@@ -237,8 +245,9 @@ def write_more(folder: Path) -> None:
     (folder / "pair").mkdir()
     (folder / "pair" / "model.yaml").write_text(PAIR)
     (folder / "pair" / "handler.py").write_text(PAIR_HANDLER)
-    large = shutil.copytree(folder / "w2", folder / "w2-process") / "model.yaml"
-    large.write_text(large.read_text() + "executor: process\n")
+    for name in ("w2", "w4"):
+        large = shutil.copytree(folder / name, folder / f"{name}-process") / "model.yaml"
+        large.write_text(large.read_text() + "executor: process\n")
     text = (folder / "w1" / "model.yaml").read_text()
     handler = (folder / "w1" / "handler.py").read_text()
     for name, more in (APART | COMPUTING).items():

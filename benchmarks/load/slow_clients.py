@@ -6,8 +6,8 @@ The first table has the latency of a good client (W1, one connection) beside so 
 before their end, in each framing in turn, and so many idle connections, over plain HTTP and TLS: as a ratio to
 the same client with nobody beside it, measured around each turn. In the row of the handler process both the
 uploads and the good client go to models in processes. The second has the peak memory of the process that holds
-most while 64 MiB go in and out, beyond what it held before the first of them, in payloads. Only ratios mean
-anything.
+most while 64 MiB go in and out, beyond what it held before the first of them, in payloads: to a handler in the
+worker, and to one in a process of its own. Only ratios mean anything.
 """
 
 import argparse
@@ -65,9 +65,7 @@ HEADER = (
     b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16777216],'
     b'"parameters":{"binary_data_size":67108864}}],"parameters":{"binary_data_output":true}}'
 )
-FRAMINGS = (
-    "Content-Length", "chunked", "gzip", "Expect", "to the app", "HTTP/2", "handler process",
-)  # fmt: skip
+FRAMINGS = ("Content-Length", "chunked", "gzip", "Expect", "to the app", "HTTP/2")
 
 
 def write_apart(folder: Path) -> None:
@@ -168,9 +166,9 @@ def crowd(
         yield
 
 
-def message_of(framing: str) -> Iterator[bytes]:
+def message_of(framing: str, model: str) -> Iterator[bytes]:
     """Yield a W4 request of 64 MiB in pieces."""
-    path = PATH.replace("w4", "w4-apart") if framing == "handler process" else PATH
+    path = PATH.replace("w4", model)
     head = f"{path}Inference-Header-Content-Length: {len(HEADER)}\r\n"
     length = len(HEADER) + PAYLOAD
     piece = bytes(1 << 20)
@@ -207,7 +205,7 @@ def http2_context() -> ssl.SSLContext:
     return context
 
 
-def ask_over_http2(port: int, context: ssl.SSLContext | None) -> None:
+def ask_over_http2(port: int, context: ssl.SSLContext | None, model: str) -> None:
     """Send a W4 request over HTTP/2 and drop its answer."""
     fields = {
         "Inference-Header-Content-Length": str(len(HEADER)),
@@ -218,7 +216,7 @@ def ask_over_http2(port: int, context: ssl.SSLContext | None) -> None:
         pieces = itertools.chain([HEADER], itertools.repeat(bytes(1 << 20), PAYLOAD >> 20))
         with client.stream(
             "POST",
-            f"{scheme}://127.0.0.1:{port}/v2/models/w4/infer",
+            f"{scheme}://127.0.0.1:{port}/v2/models/{model}/infer",
             headers=fields,
             content=pieces,
         ) as answer:
@@ -228,15 +226,19 @@ def ask_over_http2(port: int, context: ssl.SSLContext | None) -> None:
 
 
 def peak(
-    server: LoadedServer, context: ssl.SSLContext | None, framing: str, idle_bytes: int
+    server: LoadedServer,
+    context: ssl.SSLContext | None,
+    framing: str,
+    model: str,
+    idle_bytes: int,
 ) -> float:
     """Return what a process holds at most for one request beyond an idle server, in payloads."""
     server.forget_peak()
     if framing == "HTTP/2":
-        ask_over_http2(server.port, context)
+        ask_over_http2(server.port, context, model)
         return (server.memory("VmHWM") - idle_bytes) / PAYLOAD
     with connect(server.port, context) as client:
-        for piece in message_of(framing):
+        for piece in message_of(framing, model):
             client.sendall(piece)
         read_answer(client)
     return (server.memory("VmHWM") - idle_bytes) / PAYLOAD
@@ -292,16 +294,21 @@ def main() -> None:
                         f"{way:<6} {framing:<18} {beside[0] / alone[0]:7.2f}x {beside[1] / alone[1]:7.2f}x",
                         flush=True,
                     )
-            print(f"\n{'way':<6} {'64 MiB in and out':<18} {'payloads at the peak':>20}")
+            print(
+                f"\n{'way':<6} {'64 MiB in and out':<18} {'in the worker':>14} {'in a process':>14}"
+            )
             for way, (server, tls) in ways.items():
                 for framing in FRAMINGS:
-                    server.stop()  # blocks that an earlier request has left would be counted
-                    server.start(None)
-                    wait_ready(server.port, tls)
-                    time.sleep(0.5)
-                    idle_bytes = server.memory("VmRSS")
-                    found = peak(server, tls, framing, idle_bytes)
-                    print(f"{way:<6} {framing:<18} {found:19.2f}x", flush=True)
+                    print(f"{way:<6} {framing:<18}", end="", flush=True)
+                    for model in ("w4", "w4-apart"):
+                        server.stop()  # blocks that an earlier request has left would be counted
+                        server.start(None)
+                        wait_ready(server.port, tls)
+                        time.sleep(0.5)
+                        idle_bytes = server.memory("VmRSS")
+                        found = peak(server, tls, framing, model, idle_bytes)
+                        print(f" {found:13.2f}x", end="", flush=True)
+                    print()
         finally:
             for server, _ in ways.values():
                 server.stop()
