@@ -281,7 +281,7 @@ bool Connection::place_message(Call *call, const unsigned char *first, size_t le
     size_t offset = 0;
     if (call->method->infer && !message.compressed)
         offset = -first_tensor(first, std::min(length, message.length)) & (BLOCK_ALIGNMENT - 1);
-    message.block = process_pool().lease(message.length + offset, BACKEND_HEAP);
+    message.block = process_pool().lease_body(message.length + offset);
     message.offset = offset;
     if (message.block) return true;
     refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message", RETRY_SECONDS);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -14,9 +15,18 @@
 
 namespace ksrv {
 
+#ifndef F_SEAL_FUTURE_WRITE  // headers before Linux 5.1, which refuses it
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 namespace {
 
 // ---- back ends: allocate and free memory, nothing else --------------------------------------
+
+std::size_t whole_pages(std::size_t nbytes) noexcept {
+    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    return nbytes == 0 ? page : (nbytes + page - 1) & ~(page - 1);
+}
 
 bool heap_allocate(Block *block, std::size_t nbytes) noexcept {
     std::size_t capacity = (nbytes + BLOCK_ALIGNMENT - 1) & ~(BLOCK_ALIGNMENT - 1);
@@ -28,18 +38,15 @@ bool heap_allocate(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// The descriptor is sealed against growing and shrinking, so that no holder of it can make another
-// one's mapping fault, and closed on exec.
+// The descriptor is sealed against shrinking, so that no holder of it can make another one's mapping fault, and
+// closed on exec.
 bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
 #ifdef MFD_ALLOW_SEALING
-    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    std::size_t capacity = (nbytes + page - 1) & ~(page - 1);
-    if (capacity == 0) capacity = page;
+    const std::size_t capacity = whole_pages(nbytes);
     const int fd = memfd_create("ksrv-block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return false;
     void *data = MAP_FAILED;
-    if (ftruncate(fd, static_cast<off_t>(capacity)) == 0 &&
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    if (ftruncate(fd, static_cast<off_t>(capacity)) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0)
         data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
         close(fd);
@@ -57,9 +64,7 @@ bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
 
 // Shared, so that a fork copies no page which a device still writes to at its old place.
 bool pages_allocate(Block *block, std::size_t nbytes) noexcept {
-    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    std::size_t capacity = (nbytes + page - 1) & ~(page - 1);
-    if (capacity == 0) capacity = page;
+    const std::size_t capacity = whole_pages(nbytes);
     void *data =
         mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return false;
@@ -76,9 +81,48 @@ bool allocate(Block *block, std::size_t nbytes) noexcept {
     }
 }
 
+// Has a memfd's descriptor replace the heap memory of a block, and moves its bytes there.
+bool move_to_memfd(Block *block, std::size_t nbytes) noexcept {
+    Block made;
+    if (!memfd_allocate(&made, nbytes)) return false;
+    memcpy(made.data, block->data, block->size);
+    free(block->data);
+    block->data = made.data;
+    block->capacity = made.capacity;
+    block->fd = made.fd;
+    block->backend = BACKEND_MEMFD;
+    return true;
+}
+
+bool memfd_grow(Block *block, std::size_t nbytes) noexcept {
+    const std::size_t capacity = whole_pages(nbytes);
+    if (ftruncate(block->fd, static_cast<off_t>(capacity)) != 0) return false;
+    void *data = mremap(block->data, block->capacity, capacity, MREMAP_MAYMOVE);
+    if (data == MAP_FAILED) return false;
+    block->data = static_cast<unsigned char *>(data);
+    block->capacity = capacity;
+    return true;
+}
+
+bool heap_grow(Block *block, std::size_t nbytes) noexcept {
+    const std::size_t capacity = (nbytes + BLOCK_ALIGNMENT - 1) & ~(BLOCK_ALIGNMENT - 1);
+    void *data = realloc(block->data, capacity);
+    if (data == nullptr) return false;
+    block->data = static_cast<unsigned char *>(data);
+    block->capacity = capacity;
+    if (reinterpret_cast<std::uintptr_t>(data) % BLOCK_ALIGNMENT != 0) {  // it was copied
+        void *aligned = nullptr;
+        if (posix_memalign(&aligned, BLOCK_ALIGNMENT, capacity) != 0) return false;
+        memcpy(aligned, data, block->size);
+        free(data);
+        block->data = static_cast<unsigned char *>(aligned);
+    }
+    return true;
+}
+
 // Maps another process's memfd. A memfd that its sender can still shrink is refused: reading past the end
 // of a shrunken file is a SIGBUS. On success the block owns `fd`.
-AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
+AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0) return ADOPT_STAT;
     if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < nbytes || nbytes == 0)
@@ -88,12 +132,13 @@ AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) return ADOPT_SEALS;
 #endif
     const std::size_t capacity = static_cast<std::size_t>(status.st_size);
-    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    const int sharing = backend == BACKEND_BORROWED ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, sharing, fd, 0);
     if (data == MAP_FAILED) return ADOPT_MAP;
     block->data = static_cast<unsigned char *>(data);
     block->capacity = capacity;
     block->fd = fd;
-    block->backend = BACKEND_ADOPTED;
+    block->backend = backend;
     return ADOPT_OK;
 }
 
@@ -131,12 +176,30 @@ Block *BufferPool::lease(std::size_t nbytes, int backend, bool fresh) noexcept {
     return block;
 }
 
-Block *BufferPool::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
+Block *BufferPool::lease_body(std::size_t nbytes, bool fresh) noexcept {
+    Block *block = nullptr;
+    if (nbytes > lendable_above.load(std::memory_order_relaxed)) block = lease(nbytes, BACKEND_MEMFD, fresh);
+    if (block == nullptr) return lease(nbytes, BACKEND_HEAP, fresh);
+    std::memset(block->data, 0, BLOCK_ALIGNMENT);  // a body's first byte may lie behind
+    return block;
+}
+
+// No byte of an earlier body goes to the other process.
+bool BufferPool::lend(Block *block) noexcept {
+    if (block->backend != BACKEND_MEMFD || block->lent) return block->lent;
+    const std::size_t end = std::min(whole_pages(block->size), block->capacity);
+    std::memset(block->data + block->size, 0, end - block->size);
+    give_back(block, block->size, block->capacity);
+    block->lent = fcntl(block->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+    return block->lent;
+}
+
+Block *BufferPool::adopt(int fd, std::size_t nbytes, int backend, AdoptError *error) noexcept {
     Block *block = new (std::nothrow) Block;
     *error = ADOPT_MAP;
     if (block == nullptr) return nullptr;
     block->generation = generation_.load(std::memory_order_relaxed);
-    *error = nbytes > BLOCK_LIMIT ? ADOPT_SIZE : memfd_adopt(block, fd, nbytes);
+    *error = nbytes > BLOCK_LIMIT ? ADOPT_SIZE : memfd_adopt(block, fd, nbytes, backend);
     if (*error != ADOPT_OK) {
         delete block;
         return nullptr;
@@ -146,34 +209,29 @@ Block *BufferPool::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept
 }
 
 bool BufferPool::grow(Block *block, std::size_t nbytes) noexcept {
-    if (nbytes > BLOCK_LIMIT || block->backend != BACKEND_HEAP) return false;
+    if (nbytes > BLOCK_LIMIT || block->backend > BACKEND_MEMFD) return false;
     if (nbytes > block->capacity) {
-        const std::size_t capacity = (nbytes + BLOCK_ALIGNMENT - 1) & ~(BLOCK_ALIGNMENT - 1);
-        void *data = realloc(block->data, capacity);
-        if (data == nullptr) return false;
-        leased_bytes_.fetch_add(capacity - block->capacity, std::memory_order_relaxed);
-        block->data = static_cast<unsigned char *>(data);
-        block->capacity = capacity;
-        if (reinterpret_cast<std::uintptr_t>(data) % BLOCK_ALIGNMENT != 0) {  // it was copied
-            void *aligned = nullptr;
-            if (posix_memalign(&aligned, BLOCK_ALIGNMENT, capacity) != 0) return false;
-            memcpy(aligned, data, block->size);
-            free(data);
-            block->data = static_cast<unsigned char *>(aligned);
-        }
+        const std::size_t before = block->capacity;
+        const bool lendable = nbytes > lendable_above.load(std::memory_order_relaxed);
+        const bool grown = block->backend == BACKEND_MEMFD
+                               ? memfd_grow(block, nbytes)
+                               : (lendable && move_to_memfd(block, nbytes)) || heap_grow(block, nbytes);
+        leased_bytes_.fetch_add(block->capacity - before, std::memory_order_relaxed);
+        if (!grown) return false;
         block->pooled_before = false;
     }
     block->size = nbytes;
     return true;
 }
 
-void BufferPool::give_back_behind(Block *block, std::size_t used) noexcept {
+void BufferPool::give_back(Block *block, std::size_t begin, std::size_t end) noexcept {
     const std::uintptr_t page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block->data);
-    const std::uintptr_t first = (start + used + page - 1) & ~(page - 1);
-    const std::uintptr_t end = (start + block->capacity) & ~(page - 1);
-    if (block->backend == BACKEND_HEAP && first < end)
-        madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
+    const std::uintptr_t first = (start + begin + page - 1) & ~(page - 1);
+    const std::uintptr_t last = (start + end) & ~(page - 1);
+    if (first >= last || block->backend > BACKEND_MEMFD) return;
+    madvise(reinterpret_cast<void *>(first), last - first,
+            block->backend == BACKEND_HEAP ? MADV_DONTNEED : MADV_REMOVE);
 }
 
 void BufferPool::release(Block *block) noexcept {
@@ -182,7 +240,7 @@ void BufferPool::release(Block *block) noexcept {
     leased_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
     const bool shared_with_parent =
         block->generation != generation_.load(std::memory_order_relaxed);
-    if (block->backend == BACKEND_ADOPTED || block->unwritten ||
+    if (block->backend == BACKEND_ADOPTED || block->backend == BACKEND_BORROWED || block->unwritten || block->lent ||
         (block->backend != BACKEND_HEAP && shared_with_parent)) {
         free_block(block);
         return;
@@ -207,7 +265,7 @@ bool BufferPool::pin_memory(void *data, std::size_t nbytes) noexcept {
 bool BufferPool::pin(Block *block) noexcept {
     if (block->pinned.load(std::memory_order_acquire)) return true;
     const PinFunction pin = pin_.load();
-    if (block->backend == BACKEND_HEAP || pin == nullptr) return false;
+    if (block->backend == BACKEND_HEAP || block->backend == BACKEND_BORROWED || pin == nullptr) return false;
     const std::lock_guard<std::mutex> guard(pinning_);
     if (block->pinned.load(std::memory_order_relaxed)) return true;
     if (pin(block->data, block->capacity, FOR_EVERY_DEVICE) != 0) return false;

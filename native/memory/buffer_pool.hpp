@@ -10,6 +10,9 @@
 // or a sealed memfd that another process can map. After a fork the child forgets every block of the last
 // two, because their pages are shared with the parent.
 //
+// A large body lies in a memfd where there are handler processes, so that one of them can be lent it: such a
+// process reads the body where it was received and cannot write there, and the block is not used again.
+//
 // A block whose pages are its own can be pinned: a device then reads and writes it without the system's
 // copy. It stays pinned while it is pooled, because pinning costs more than the copy does.
 //
@@ -24,7 +27,13 @@
 
 namespace ksrv {
 
-enum Backend : int { BACKEND_HEAP = 0, BACKEND_MEMFD = 1, BACKEND_ADOPTED = 2, BACKEND_PAGES = 3 };
+enum Backend : int {
+    BACKEND_HEAP = 0,
+    BACKEND_MEMFD,
+    BACKEND_ADOPTED,   // another process's memfd
+    BACKEND_BORROWED,  // the same, and what is written here is seen here alone
+    BACKEND_PAGES,
+};
 
 inline constexpr std::size_t BLOCK_ALIGNMENT = 64;
 inline constexpr std::size_t BLOCK_SLACK = 64 * 1024;
@@ -38,6 +47,7 @@ struct Block {
     int backend = BACKEND_HEAP;
     bool pooled_before = false;  // its pages are in memory already
     bool unwritten = false;      // set by a holder that left part of it untouched: it is not pooled
+    bool lent = false;           // another process may have it mapped: it is not pooled either
     std::atomic<bool> pinned{false};
     std::uint64_t generation = 0;  // of the pool that made it; another one after a fork
     std::uint64_t idle_since = 0;  // nanoseconds, while pooled
@@ -68,31 +78,40 @@ class BufferPool {
     std::atomic<std::uint64_t> cap_bytes{256ull << 20};
     std::atomic<std::uint64_t> idle_nanoseconds{30ull * 1000000000ull};
     std::atomic<std::uint64_t> copied_bytes{0};
+    std::atomic<std::uint64_t> lendable_above{UINT64_MAX};  // bytes of a body
 
     // One reference for the caller, or null when there is no memory. The contents are undefined.
     // A `fresh` one was not in use before: the system gives it memory only where it is written.
     Block *lease(std::size_t nbytes, int backend, bool fresh = false) noexcept;
 
-    // As `lease`, for a descriptor that another process sent. Such a block is never pooled.
-    Block *adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept;
+    // As `lease`, for a body of a request: a block that can be lent where it is large.
+    Block *lease_body(std::size_t nbytes, bool fresh = false) noexcept;
+
+    // Lets another process map a body's block by its descriptor, to read it: no process can map it for writing
+    // from now on. False for blocks that cannot be lent.
+    bool lend(Block *block) noexcept;
+
+    // As `lease`, for a descriptor that another process sent: BACKEND_ADOPTED or BACKEND_BORROWED. Such a block is
+    // never pooled.
+    Block *adopt(int fd, std::size_t nbytes, int backend, AdoptError *error) noexcept;
 
     static void retain(Block *block) noexcept {
         block->refs.fetch_add(1, std::memory_order_relaxed);
     }
 
-    // Makes room for `nbytes` in a heap block of one holder, whose bytes may move; false when there is no
+    // Makes room for `nbytes` in the block of a body of one holder, whose bytes may move; false when there is no
     // memory. The system moves a large block's pages instead of copying them.
     bool grow(Block *block, std::size_t nbytes) noexcept;
 
-    // Gives the pages behind the first `used` bytes back to the system; their holder has not written them.
-    static void give_back_behind(Block *block, std::size_t used) noexcept;
+    // Gives the whole pages between two bytes of a body's block back to the system; what they held is lost.
+    static void give_back(Block *block, std::size_t begin, std::size_t end) noexcept;
 
     void release(Block *block) noexcept;
 
     // Has the process's device pin blocks from now on; null functions pin no more.
     void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept;
 
-    // Whether the block is pinned, now or since before: false where its pages are not its own, without a
+    // Whether the block is pinned, now or since before: false where its pages are not its own, or soon gone, without a
     // device, and where the device refuses. A holder calls it, on a thread that uses the device.
     bool pin(Block *block) noexcept;
 

@@ -106,7 +106,7 @@ bool HttpServer::extend_with_numbers(Connection *connection, const ModelSignatur
     const std::size_t more = layout.length - connection->body_got;
     if (!process_budget().reserve(more, true)) return false;
     Block *const old = connection->block;
-    Block *made = process_pool().lease(connection->body_offset + layout.length, old->backend);
+    Block *made = process_pool().lease(connection->body_offset + layout.length, BACKEND_HEAP);
     if (made) {
         unsigned char *const body = made->data + connection->body_offset;
         memcpy(body, old->data + connection->body_offset, connection->body_got);

@@ -30,7 +30,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const size_t with_head = connection->filled - head.length;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
-    connection->block = process_pool().lease(connection->body_offset + need, BACKEND_HEAP);
+    connection->block = process_pool().lease_body(connection->body_offset + need);
     if (!connection->block) {
         refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
@@ -90,7 +90,8 @@ bool HttpServer::count_body(Connection *connection, uint64_t more) noexcept {
 void HttpServer::uncount_missing(Connection *connection) noexcept {
     connection->ahead = false;
     connection->block->unwritten = true;
-    BufferPool::give_back_behind(connection->block, connection->body_offset + connection->body_got);
+    BufferPool::give_back(connection->block, connection->body_offset + connection->body_got,
+                          connection->block->capacity);
     process_budget().give_back(connection->counted - connection->body_got);
     connection->counted = connection->body_got;
 }

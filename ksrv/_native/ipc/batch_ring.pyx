@@ -67,6 +67,7 @@ cdef class WorkerRing:
         if self.ring == NULL:
             raise MemoryError("there is no memory for the batches of a handler process")
         self.channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 0)
+        process_pool().lendable_above.store(RING_LARGE_BYTES)
 
     def __dealloc__(self):
         del self.ring

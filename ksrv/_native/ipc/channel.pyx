@@ -72,6 +72,7 @@ cdef struct Head:
 cdef struct Announced:
     uint64_t number
     uint64_t size
+    uint64_t lent  # 1: for this message alone
 
 cdef struct Spilled:
     uint64_t number
@@ -278,7 +279,7 @@ cdef class Link:
             kind: Its subject, a number that both ends know.
             payload: Records and JSON.
             batch_number: Of the batch that it belongs to.
-            blocks: The blocks of this side that the payload refers to.
+            blocks: The blocks of this side that the payload refers to, and what it lends.
             lenient: Whether the JSON is the standard library's.
             wait: Whether to wait for room in the socket.
 
@@ -338,6 +339,7 @@ cdef class Link:
         for shared in unknown:
             announced.number = shared.number
             announced.size = shared.block.block.size
+            announced.lent = shared.lent
             descriptors[count] = shared.block.block.fd
             count += 1
             memcpy(at, &announced, sizeof(Announced))
@@ -421,7 +423,10 @@ cdef class Link:
         for _ in range(head.announced):
             memcpy(&announced, at, sizeof(Announced))
             at += sizeof(Announced)
-            self.imported.adopt(announced.number, announced.size, descriptors[adopted[0]])
+            if announced.lent:
+                self.imported.borrow(announced.number, announced.size, descriptors[adopted[0]])
+            else:
+                self.imported.adopt(announced.number, announced.size, descriptors[adopted[0]])
             adopted[0] += 1
         for _ in range(head.returned):
             memcpy(&number, at, sizeof(uint64_t))

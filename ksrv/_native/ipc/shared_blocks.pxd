@@ -10,6 +10,10 @@ cdef class Shared:
     cdef Block block
     cdef bint announced
     cdef bint named
+    cdef readonly bint lent
+
+
+cdef int check_part(Block block, uint64_t number, uint64_t offset, uint64_t nbytes) except -1
 
 
 cdef class ExportedBlocks:
@@ -21,6 +25,7 @@ cdef class ExportedBlocks:
     cpdef Block lease(self, size_t nbytes)
     cdef Block _leased(self, size_t nbytes)
     cdef Block containing(self, const void *data, size_t nbytes)
+    cdef Shared lend(self, Block block)
     cdef Shared shared_of(self, Block block)
     cdef list note_named(self, list blocks)
     cdef int returned(self, uint64_t number) except -1
@@ -33,7 +38,12 @@ cdef class ImportedBlocks:
     cdef dict _by_number
     cdef list _held
     cdef public uint64_t most_bytes
+    cdef dict _arrived
+    cdef object _borrowed
 
+    cdef int borrow(self, uint64_t number, uint64_t nbytes, int descriptor) except -1
+    cdef int settle(self, uint64_t number, uint64_t batch_number) except -1
+    cdef dict borrowed_for(self, uint64_t batch_number)
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes)
     cdef int forget(self, uint64_t number) except -1

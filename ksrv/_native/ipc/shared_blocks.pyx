@@ -12,16 +12,21 @@ Whether something refers to a block is asked of its reference counts: every arra
 over a block holds one of the object, and native code that reads from it without the GIL holds one
 of the memory. A block that the other side does not give back is disowned: this side unmaps it, and
 it lives for as long as it is used there.
+
+The body of a large request is not copied into such a block: the block that it was received in is
+lent for one message. The other side cannot write there, maps it for as long as anything
+there refers to it, and gives nothing back; this side goes on with it as if it had not been lent.
 """
 
 import fcntl
 import os
 import threading
+import weakref
 
 from cpython.ref cimport PyObject
 from libc.stdint cimport UINT64_MAX, uint64_t
 
-from ksrv._native.memory.buffer_pool cimport Block, holders_of
+from ksrv._native.memory.buffer_pool cimport Block, holders_of, process_pool
 
 from ksrv._native.memory import buffer_pool
 
@@ -51,6 +56,16 @@ cdef class Shared:
 
 cdef inline bint unreferenced(Shared shared) noexcept:
     return Py_REFCNT(<PyObject *>shared.block) == 1 and holders_of(shared.block.block) == 1
+
+
+cdef int check_part(Block block, uint64_t number, uint64_t offset, uint64_t nbytes) except -1:
+    """Raise `BlockError` unless bytes that a message names lie in a block."""
+    if offset > block.block.size or nbytes > block.block.size - offset:
+        raise BlockError(
+            f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
+            f" {block.block.size}"
+        )
+    return 0
 
 
 cdef size_t rounded(size_t nbytes) noexcept:
@@ -154,6 +169,17 @@ cdef class ExportedBlocks:
                     return shared.block
         return None
 
+    cdef Shared lend(self, Block block):
+        """Return a body's block with a number for one message, or None if it cannot be lent."""
+        cdef Shared lent
+        if not process_pool().lend(block.block):
+            return None
+        with self._lock:
+            lent = Shared(self._next, block)
+            lent.lent = True
+            self._next += 1
+        return lent
+
     cdef Shared shared_of(self, Block block):
         cdef Shared shared
         for shared in self._shared:
@@ -163,11 +189,13 @@ cdef class ExportedBlocks:
 
     cdef list note_named(self, list blocks):
         """Note that the next message refers to these blocks; return those not announced yet."""
-        cdef Block block
         cdef Shared shared
         cdef list unknown = []
         with self._lock:
             for block in blocks:
+                if isinstance(block, Shared):  # lent
+                    unknown.append(block)
+                    continue
                 shared = self.shared_of(block)
                 if self._shared[len(self._shared) - 1] is not shared:
                     self._shared.remove(shared)
@@ -231,6 +259,16 @@ cdef class ExportedBlocks:
         return 0
 
 
+cdef Block mapped(dict known, uint64_t number, uint64_t nbytes, int descriptor, bint borrowed):
+    """Return an announced block that is not known yet."""
+    if number in known or len(known) >= <Py_ssize_t>PEER_BLOCKS or number == 0:
+        raise BlockError(f"block {number} was announced twice, or is one too many")
+    try:
+        return buffer_pool.adopt_fd(descriptor, nbytes, borrowed=borrowed)
+    except (ValueError, OSError) as error:
+        raise BlockError(str(error)) from error
+
+
 cdef class ImportedBlocks:
     """The blocks of the other side that are mapped here; used by one thread at a time.
 
@@ -244,6 +282,8 @@ cdef class ImportedBlocks:
         self.most_bytes = UINT64_MAX
         self._by_number = {}
         self._held = []
+        self._arrived = {}  # borrowed by messages whose tensors were not read yet
+        self._borrowed = weakref.WeakValueDictionary()
 
     def numbers(self) -> list:
         """Return the numbers of the blocks that are mapped."""
@@ -258,33 +298,50 @@ cdef class ImportedBlocks:
         """Let go of every block; views that exist stay valid."""
         self._by_number.clear()
         self._held.clear()
+        self._arrived.clear()
 
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
         """Map a block that was announced; its descriptor stays the caller's if that fails."""
-        cdef bint full = len(self._by_number) >= <Py_ssize_t>PEER_BLOCKS
-        if number in self._by_number or full or number == 0:
-            raise BlockError(f"block {number} was announced twice, or is one too many")
-        try:
-            block = buffer_pool.adopt_fd(descriptor, nbytes)
-        except (ValueError, OSError) as error:
-            raise BlockError(str(error)) from error
+        block = mapped(self._by_number, number, nbytes, descriptor, False)
         self._by_number[number] = Shared(number, block)
         return 0
+
+    cdef int borrow(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
+        """As `adopt`, for a block that a message lends; `settle` is due behind its tensors."""
+        block = mapped(self._arrived, number, nbytes, descriptor, True)
+        self._arrived[number] = block
+        return 0
+
+    cdef int settle(self, uint64_t number, uint64_t batch_number) except -1:
+        """Let a borrowed block live as long as its views from now on.
+
+        Args:
+            number: The block's.
+            batch_number: The batch that it was lent with, whose answer may name it; 0 for none.
+        """
+        block = self._arrived.pop(number, None)
+        if block is not None and batch_number:
+            self._borrowed[batch_number, number] = block
+        return 0
+
+    cdef dict borrowed_for(self, uint64_t batch_number):
+        """Return the blocks that were lent with a batch and that something refers to, by number."""
+        return {
+            number: block
+            for (batch, number), block in list(self._borrowed.items()) if batch == batch_number
+        }
 
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes):
         """Return the block `number`, of which a message names `nbytes` from `offset` on."""
         cdef Shared shared = self._by_number.get(number)
-        if shared is None:
+        cdef Block block = self._arrived.get(number) if shared is None else shared.block
+        if block is None:
             raise BlockError(f"block {number} was named, and is not known")
-        if offset > shared.block.block.size or nbytes > shared.block.block.size - offset:
-            raise BlockError(
-                f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
-                f" {shared.block.block.size}"
-            )
-        if not shared.named:  # here: named by a message and not given back
+        check_part(block, number, offset, nbytes)
+        if shared is not None and not shared.named:  # here: named by a message and not given back
             shared.named = True
             self._held.append(shared)
-        return shared.block
+        return block
 
     cdef int forget(self, uint64_t number) except -1:
         """Let go of a block that the other side has disowned; it is unmapped with its last view."""

@@ -4,11 +4,21 @@ from typing import Any
 from typing_extensions import Buffer
 
 from ksrv._native.ipc.shared_blocks import ExportedBlocks, ImportedBlocks
-from ksrv._native.memory.buffer_pool import Block
 
 ELEMENT_VIEW_BYTES: int
 
-def write(tensors: Iterable[Any], exported: ExportedBlocks) -> tuple[bytes, list[Block]]: ...
+def write(
+    tensors: Iterable[Any],
+    exported: ExportedBlocks,
+    imported: ImportedBlocks | None = None,
+    batch_number: int = 0,
+) -> tuple[bytes, list[Any]]: ...
 def read(
-    payload: Buffer, start: int, length: int, count: int, imported: ImportedBlocks
+    payload: Buffer,
+    start: int,
+    length: int,
+    count: int,
+    imported: ImportedBlocks,
+    lent: list[Any] | None = None,
+    batch_number: int = 0,
 ) -> list[tuple[str, tuple[int, ...], Any]]: ...

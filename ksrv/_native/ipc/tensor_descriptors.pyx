@@ -7,8 +7,9 @@ into one block. An array whose axes are a permutation of contiguous memory (an N
 handler sees as NCHW) keeps its memory order, and the other side sees the same view. BYTES elements
 lie one after the other behind a table of their sizes.
 
-Reading believes no number: the block must exist, the bytes must lie in it, the shape must have just
-that size, the sizes of elements must add up.
+An array in the large body of a request is not copied: its block is lent. Where the answer is such
+an array again, unchanged, and nothing else refers to it, the answer names the place in the lent
+block.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -29,11 +30,18 @@ from ksrv._native.tensor.datatype cimport (
     datatype_of,
     item_size_of,
 )
-from ksrv._native.ipc.shared_blocks cimport ExportedBlocks, ImportedBlocks
+from ksrv._native.ipc.shared_blocks cimport (
+    ExportedBlocks, ImportedBlocks, Shared, check_part,
+)
 
 import numpy
 
-from ksrv._native.tensor import datatype as _datatype
+from ksrv._native.ipc.shared_blocks import BlockError
+from ksrv._native.tensor import aliasing_check, datatype as _datatype
+
+
+cdef extern from "ipc/borrowed_pages.hpp" namespace "ksrv" nogil:
+    bint is_unchanged(const void *data, size_t nbytes) noexcept
 
 ELEMENT_VIEW_BYTES = 64 * 1024
 """BYTES elements of this size and above are views; smaller ones are copied out."""
@@ -53,7 +61,8 @@ cdef struct TensorDescriptor:
     uint8_t datatype
     uint8_t rank
     uint8_t permuted
-    uint8_t unused[5]
+    uint8_t readers  # 1: the block is one that the reader has lent
+    uint8_t unused[4]
     uint64_t elements
     uint64_t block  # 0 where there are no bytes
     uint64_t offset
@@ -64,17 +73,22 @@ cdef inline size_t aligned(size_t size) noexcept:
     return (size + 63) & ~(<size_t>63)
 
 
-def write(tensors, ExportedBlocks exported not None) -> tuple:
+def write(
+    tensors, ExportedBlocks exported not None, ImportedBlocks imported=None,
+    uint64_t batch_number=0,
+) -> tuple:
     """Put tensors into shared blocks.
 
     Args:
         tensors: Objects with `name`, `datatype`, `shape` and `data`: an array of the datatype's
             dtype, or a list of BYTES elements.
         exported: The blocks of this side.
+        imported: Of an answer, the blocks of the other side, in which its arrays may lie.
+        batch_number: The batch that is answered.
 
     Returns:
         The descriptors as bytes, and the blocks that they refer to; the caller keeps the blocks
-        until the descriptors are sent.
+        until the descriptors are sent, and those that are lent for `read` of the answer.
 
     Raises:
         TypeError: An array's dtype is not its datatype's.
@@ -82,16 +96,29 @@ def write(tensors, ExportedBlocks exported not None) -> tuple:
     """
     cdef list places = []
     cdef list blocks = []
+    cdef list written = list(tensors)
+    cdef list unshared = None
+    cdef dict borrowed = None
     cdef Place place
     cdef size_t total = 0
-    for tensor in tensors:
-        place = place_of(tensor, exported, len(blocks) < DIRECT_BLOCKS)
+    cdef Py_ssize_t i
+    if imported is not None:
+        borrowed = imported.borrowed_for(batch_number)
+    if borrowed:  # before the places hold the arrays
+        own = dict.fromkeys(map(id, borrowed.values()), 1)
+        unshared = aliasing_check.unshared(written, own, [])
+    for i in range(len(written)):
+        place = place_of(written[i])
         places.append(place)
-        if place.block is not None:
-            blocks.append(place.block)
-        else:
-            place.descriptor.offset = total
-            total += aligned(place.descriptor.nbytes)
+        if place.array is not None and place.descriptor.nbytes and (
+            (unshared is not None and unshared[i] and lies_borrowed(place, borrowed))
+            or lies_here(place, exported, blocks)
+            or is_lent(place, exported, blocks)
+        ):
+            continue
+        place.is_copied = True
+        place.descriptor.offset = total
+        total += aligned(place.descriptor.nbytes)
     cdef Block scratch = None
     cdef uint64_t number = 0
     if total:
@@ -100,9 +127,7 @@ def write(tensors, ExportedBlocks exported not None) -> tuple:
         blocks.append(scratch)
     cdef string descriptors
     for place in places:
-        if place.block is not None:
-            place.descriptor.block = exported.number_of(place.block)
-        elif place.descriptor.nbytes:
+        if place.is_copied and place.descriptor.nbytes:
             place.descriptor.block = number
             fill(place, scratch)
         descriptors.append(<char *>&place.descriptor, sizeof(TensorDescriptor))
@@ -119,11 +144,70 @@ cdef class Place:
     cdef int64_t shape[RANK_LIMIT]
     cdef uint8_t order[RANK_LIMIT]
     cdef object array
+    cdef const unsigned char *data  # of the array
     cdef list elements
+    cdef bint is_copied
+
+
+cdef bint lies_here(Place place, ExportedBlocks exported, list blocks) except -1:
+    """Whether an array lies in a block of this side, which is named then."""
+    cdef Block block = None
+    if len(blocks) < DIRECT_BLOCKS:
+        block = exported.containing(place.data, place.descriptor.nbytes)
+    if block is None:
+        return False
+    blocks.append(block)
+    place.descriptor.block = exported.number_of(block)
+    place.descriptor.offset = <uint64_t>(place.data - block.block.data)
+    return True
+
+
+cdef bint is_lent(Place place, ExportedBlocks exported, list blocks) except -1:
+    """Whether an array lies in the body of a request, whose block is lent with the message then."""
+    cdef object owner = place.array
     cdef Block block
+    cdef Shared lent = None
+    while isinstance(owner, numpy.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if not isinstance(owner, Block):
+        return False
+    block = owner
+    for one in blocks:
+        if isinstance(one, Shared) and (<Shared>one).block.block == block.block:
+            lent = one
+    if lent is None and len(blocks) < DIRECT_BLOCKS:
+        lent = exported.lend(block)
+        if lent is not None:
+            blocks.append(lent)
+    if lent is None:
+        return False
+    place.descriptor.block = lent.number
+    place.descriptor.offset = <uint64_t>(place.data - block.block.data)
+    return True
 
 
-cdef Place place_of(object tensor, ExportedBlocks exported, bint direct):
+cdef bint lies_borrowed(Place place, dict borrowed) except -1:
+    """Whether an array lies in a block that the reader has lent, and holds what it held then."""
+    cdef size_t nbytes = place.descriptor.nbytes
+    cdef Block block
+    cdef bint unchanged = False
+    for number, found in borrowed.items():
+        block = found
+        if block.block.data <= place.data < block.block.data + block.block.size:
+            with nogil:
+                unchanged = is_unchanged(place.data, nbytes)
+            place.descriptor.readers = 1
+            place.descriptor.block = number
+            place.descriptor.offset = <uint64_t>(place.data - block.block.data)
+            break
+    if not unchanged:
+        place.descriptor.readers = 0
+    return unchanged
+
+
+cdef Place place_of(object tensor):
     cdef Place place = Place.__new__(Place)
     cdef bytes kind = tensor.datatype.encode()
     cdef Datatype code = datatype_of(kind, len(kind))
@@ -173,12 +257,7 @@ cdef Place place_of(object tensor, ExportedBlocks exported, bint direct):
         for i in range(view.ndim):
             place.shape[i] = view.shape[i]
         place.descriptor.nbytes = <uint64_t>view.len
-        if direct and view.len:
-            place.block = exported.containing(view.buf, <size_t>view.len)
-            if place.block is not None:
-                place.descriptor.offset = <uint64_t>(
-                    <unsigned char *>view.buf - place.block.block.data
-                )
+        place.data = <const unsigned char *>view.buf
     finally:
         PyBuffer_Release(&view)
     return place
@@ -217,7 +296,7 @@ cdef int fill(Place place, Block block) except -1:
 
 
 def read(payload, size_t start, size_t length, size_t count,
-         ImportedBlocks imported not None) -> list:
+         ImportedBlocks imported not None, list lent=None, uint64_t batch_number=0) -> list:
     """View tensors that the other side wrote.
 
     Args:
@@ -226,6 +305,8 @@ def read(payload, size_t start, size_t length, size_t count,
         length: How many bytes they have.
         count: How many there are.
         imported: The blocks of the other side.
+        lent: Of an answer, what `write` returned with the batch.
+        batch_number: Of a batch, its number: its answer may name what was lent with it.
 
     Returns:
         Datatype, shape and data of each; arrays and long elements are views of the blocks.
@@ -247,6 +328,7 @@ def read(payload, size_t start, size_t length, size_t count,
     cdef TensorDescriptor descriptor
     cdef int64_t shape[RANK_LIMIT]
     cdef uint8_t order[RANK_LIMIT]
+    cdef list numbers = []
     for _ in range(count):
         if left < sizeof(TensorDescriptor):
             raise ValueError("the descriptors end too soon")
@@ -268,15 +350,18 @@ def read(payload, size_t start, size_t length, size_t count,
         if descriptor.nbytes > allowed:
             raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
         allowed -= descriptor.nbytes
-        tensors.append(read_one(&descriptor, shape, order, imported))
+        tensors.append(read_one(&descriptor, shape, order, imported, lent))
+        numbers.append(descriptor.block)
     if left:
         raise ValueError(f"{left} bytes follow the last descriptor")
+    for number in numbers:
+        imported.settle(number, batch_number)
     return tensors
 
 
 cdef tuple read_one(
     const TensorDescriptor *descriptor, const int64_t *shape, const uint8_t *order,
-    ImportedBlocks imported,
+    ImportedBlocks imported, list lent,
 ):
     cdef SizeLimits limits
     cdef uint64_t elements = 0
@@ -308,7 +393,7 @@ cdef tuple read_one(
             f"a {name} tensor begins at byte {descriptor.offset}, which is not aligned"
         )
     if nbytes:
-        block = imported.part(descriptor.block, descriptor.offset, nbytes)
+        block = part(descriptor, nbytes, imported, lent)
         array = numpy.ndarray(dimensions, DTYPES[descriptor.datatype], block, descriptor.offset)
     else:
         array = numpy.empty(dimensions, DTYPES[descriptor.datatype])
@@ -319,6 +404,21 @@ cdef tuple read_one(
         array = array.transpose(numpy.argsort(axes))
         dimensions = array.shape
     return name, dimensions, array
+
+
+cdef Block part(
+    const TensorDescriptor *descriptor, uint64_t nbytes, ImportedBlocks imported, list lent
+):
+    """Return the block that a tensor lies in, as far as it may."""
+    cdef Shared one
+    if not descriptor.readers:
+        return imported.part(descriptor.block, descriptor.offset, nbytes)
+    for found in lent or ():
+        if isinstance(found, Shared) and (<Shared>found).number == descriptor.block:
+            one = found
+            check_part(one.block, one.number, descriptor.offset, nbytes)
+            return one.block
+    raise BlockError(f"block {descriptor.block} was named, and was not lent")
 
 
 cdef list read_elements(const TensorDescriptor *descriptor, ImportedBlocks imported):

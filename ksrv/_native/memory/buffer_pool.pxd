@@ -8,6 +8,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         BACKEND_HEAP
         BACKEND_MEMFD
         BACKEND_ADOPTED
+        BACKEND_BORROWED
         BACKEND_PAGES
 
     cdef enum AdoptError:
@@ -29,6 +30,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         size_t size
         int fd
         int backend
+        bint unwritten
         AtomicFlag pinned
 
     cdef struct BufferPoolStatistics:
@@ -50,8 +52,11 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         AtomicCounter cap_bytes
         AtomicCounter idle_nanoseconds
         AtomicCounter copied_bytes
+        AtomicCounter lendable_above
         CBlock *lease(size_t nbytes, int backend, bint fresh) noexcept
-        CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
+        CBlock *lease_body(size_t nbytes, bint fresh) noexcept
+        bint lend(CBlock *block) noexcept
+        CBlock *adopt(int fd, size_t nbytes, int backend, AdoptError *error) noexcept
         void retain(CBlock *block) noexcept
         void release(CBlock *block) noexcept
         void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept
@@ -63,10 +68,14 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
     BufferPool &process_pool() noexcept
     long holders_of(const CBlock *block) noexcept
     void retain_block "ksrv::BufferPool::retain"(CBlock *block) noexcept
+    void give_back_pages "ksrv::BufferPool::give_back"(
+        CBlock *block, size_t begin, size_t end
+    ) noexcept
     void count_copied "ksrv::count_copy"(size_t nbytes) noexcept
 
 
 cdef class Block:
+    cdef object __weakref__
     cdef CBlock *block
     cdef CBlock *_leased(self) except NULL
 

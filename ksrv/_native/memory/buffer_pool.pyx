@@ -7,7 +7,9 @@ tensors) keeps the `Block` alive, so memory is never recycled under a view, howe
 holds on to it; and no view reaches beyond the bytes that were asked for.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from libc.stdint cimport uint64_t, uintptr_t
 
 import os
@@ -120,12 +122,57 @@ def lease(nbytes, *, bint memfd=False, bint pages=False, bint fresh=False) -> Bl
     return ksrv_wrap(block)
 
 
-def adopt_fd(int fd, size_t nbytes) -> Block:
+def lease_body(nbytes, *, bint fresh=False) -> Block:
+    """Take a block for the body of a request; a large one can be lent to a handler process.
+
+    Args:
+        nbytes: How many bytes views of the block shall cover; 0 is allowed.
+        fresh: See `lease`.
+
+    Returns:
+        The block. Its contents are undefined until the caller writes them.
+
+    Raises:
+        MemoryError: There is no memory of that size.
+    """
+    cdef CBlock *block = NULL
+    cdef size_t size = nbytes
+    with nogil:
+        block = process_pool().lease_body(size, fresh)
+    if block == NULL:
+        raise MemoryError(f"there is no memory for a block of {nbytes} bytes")
+    return ksrv_wrap(block)
+
+
+def give_back(view not None, size_t begin, size_t end) -> None:
+    """Give memory of a received body back to the system before its block goes.
+
+    Args:
+        view: A memoryview of a block, whose bytes are not read again.
+        begin: The first byte of the view that is not needed any more.
+        end: The byte behind the last one.
+
+    Raises:
+        TypeError: The view is not one of a block.
+    """
+    cdef Block block = <Block?>view.obj
+    cdef Py_buffer bytes_of
+    PyObject_GetBuffer(view, &bytes_of, PyBUF_SIMPLE)
+    cdef size_t start = <size_t>(<unsigned char *>bytes_of.buf - block.block.data)
+    end = min(end, <size_t>bytes_of.len)
+    PyBuffer_Release(&bytes_of)
+    block.block.unwritten = True  # its next holder would find no memory there
+    if begin < end:
+        give_back_pages(block.block, start + begin, start + end)
+
+
+def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
     """Map a memfd that another process sent, and take over its descriptor.
 
     Args:
         fd: The descriptor; closed with the block. It stays the caller's when this raises.
         nbytes: How many bytes views of the block shall cover; at least 1.
+        borrowed: Whether the other process shall not see what is written to the block here.
 
     Returns:
         The block; when its last view dies it is unmapped, not pooled.
@@ -137,7 +184,9 @@ def adopt_fd(int fd, size_t nbytes) -> Block:
     cdef AdoptError error = ADOPT_OK
     cdef CBlock *block
     with nogil:
-        block = process_pool().adopt(fd, nbytes, &error)
+        block = process_pool().adopt(
+            fd, nbytes, BACKEND_BORROWED if borrowed else BACKEND_ADOPTED, &error
+        )
     if block != NULL:
         return ksrv_wrap(block)
     if error == ADOPT_SIZE:
@@ -215,18 +264,20 @@ def statistics() -> dict:
     }
 
 
-def configure(*, cap_bytes=None, idle_seconds=None) -> None:
+def configure(*, cap_bytes=None, idle_seconds=None, lendable_above=None) -> None:
     """Set the pool's bounds; None leaves one as it is.
 
     Args:
         cap_bytes: The most bytes that wait in the pool (256 MiB unless set); 0 turns pooling off.
         idle_seconds: How long a block waits before the next one to come back frees it (30 unless
             set).
+        lendable_above: Bytes above which the block of a body can be lent; without handler processes
+            no block can.
 
     Raises:
         ValueError: A bound is negative.
     """
-    for bound in (cap_bytes, idle_seconds):
+    for bound in (cap_bytes, idle_seconds, lendable_above):
         if bound is not None and bound < 0:
             raise ValueError(f"a bound of the buffer pool is 0 or more, not {bound}")
     if cap_bytes is not None:
@@ -235,6 +286,8 @@ def configure(*, cap_bytes=None, idle_seconds=None) -> None:
             process_pool().trim(0)
     if idle_seconds is not None:
         process_pool().idle_nanoseconds.store(<uint64_t>(idle_seconds * 1e9))
+    if lendable_above is not None:
+        process_pool().lendable_above.store(lendable_above)
 
 
 def trim(double idle_seconds=0.0) -> int:

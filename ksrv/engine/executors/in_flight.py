@@ -52,6 +52,7 @@ class BatchInFlight:
         done: Called once with its answer.
         deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
         calls: What its handler calls.
+        blocks: The blocks that its message names and lends.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class BatchInFlight:
         done: Done,
         deadline_ns: int | None,
         calls: BatchCalls,
+        blocks: list[Any],
     ) -> None:
         self.number = number
         self.batch = batch
         self.done = done
         self.deadline_ns = deadline_ns
         self.calls = calls
+        self.blocks = blocks
         self.failure: KsrvError | None = None
         self.lock = threading.Lock()
         self.owed = 0  # chunks that the process may send again once the clients keep up
@@ -157,7 +160,9 @@ class BatchesInFlight:
             self._last_number += 1
             number = self._last_number
             calls = BatchCalls(self._submit, batch, number, link, self._outbox)
-            one = self._open[number] = BatchInFlight(number, batch, done, deadline_ns, calls)
+            one = self._open[number] = BatchInFlight(
+                number, batch, done, deadline_ns, calls, blocks
+            )
         try:
             self._outbox.send(
                 MessageType.RUN, payload, batch_number=number, blocks=blocks, lenient=lenient
@@ -241,20 +246,23 @@ class BatchesInFlight:
         one = self._open.get(number)
         if one is None:
             raise ChannelError(f"it speaks of batch {number}, which it does not run")
-        requests = len(one.batch.requests)
         if frame.kind == MessageType.ANSWER:
-            self._end(number, messages.unpack_answer(frame, self._link.imported, requests))
+            self._end(number, self._answer(one, frame))
         elif frame.kind == MessageType.FAILED:
             note = messages.load(ErrorMessage, frame.payload, frame.lenient)
             self._end(number, messages.to_error(note))
         elif frame.kind == MessageType.CHUNK:
-            self._hand_on(one, messages.unpack_answer(frame, self._link.imported, requests))
+            self._hand_on(one, self._answer(one, frame))
         elif frame.kind in (MessageType.CALL, MessageType.CANCEL_CALL):
             one.calls.take(frame)
         elif frame.kind == MessageType.GIVE_UP:
             self._give_up(one)
         else:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
+
+    def _answer(self, one: BatchInFlight, frame: Frame) -> BatchOutputs:
+        requests = len(one.batch.requests)
+        return messages.unpack_answer(frame, self._link.imported, requests, one.blocks)
 
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
         one = self._open.pop(number, None)

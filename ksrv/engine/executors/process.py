@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from ksrv._native.dispatch.batch_dispatcher import DispatchedBatch
 from ksrv._native.ipc import tensor_descriptors
@@ -330,7 +331,7 @@ class ProcessExecutor:
                 )
             except ChannelClosed as error:
                 raise self._died(process, "while it ran the batch") from error
-            return self._answer(link, outbox, process, batch, number, deadline_ns)
+            return self._answer(link, outbox, process, batch, number, deadline_ns, blocks)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines.
@@ -390,7 +391,7 @@ class ProcessExecutor:
             if dispatched.ring is not self._ring or outbox is None:
                 raise self._died(process, "while it ran the batch")
             number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
-            return self._answer(link, outbox, process, batch, number, deadline_ns)
+            return self._answer(link, outbox, process, batch, number, deadline_ns, [])
 
     def _answer(
         self,
@@ -400,6 +401,7 @@ class ProcessExecutor:
         batch: BatchInputs,
         batch_number: int,
         deadline_ns: int | None,
+        blocks: list[Any],
     ) -> BatchOutputs:
         """Wait for the answer on the channel; the caller holds the lock."""
         if deadline_ns is not None and batch.emit is not None:
@@ -407,7 +409,7 @@ class ProcessExecutor:
             deadline_ns += _STREAM_GRACE_NS
         calls = BatchCalls(self._submit, batch, batch_number, link, outbox)
         try:
-            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls)
+            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls, blocks)
         except TimeoutError as error:
             self._kill(process, "it had not answered when the deadline passed")
             raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
@@ -433,14 +435,16 @@ class ProcessExecutor:
         batch_number: int,
         deadline_ns: int | None,
         calls: BatchCalls,
+        blocks: list[Any],
     ) -> BatchOutputs | KsrvError:
         """Return the answer, or the error that failed the whole batch."""
+        requests = len(batch.requests)
         while True:
             frame = self._next_frame(link, outbox, deadline_ns, calls)
             if frame.batch_number != batch_number:
                 raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
             if frame.kind == MessageType.ANSWER:
-                return messages.unpack_answer(frame, link.imported, len(batch.requests))
+                return messages.unpack_answer(frame, link.imported, requests, blocks)
             if frame.kind == MessageType.ASK:
                 self._tell_listening(outbox, batch, batch_number)
                 continue
@@ -449,7 +453,7 @@ class ProcessExecutor:
                 continue
             if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)
-            chunk = messages.unpack_answer(frame, link.imported, len(batch.requests))
+            chunk = messages.unpack_answer(frame, link.imported, requests, blocks)
             if batch.emit is not None:
                 batch.emit(chunk)
 

@@ -1,6 +1,7 @@
 """What handler processes leave behind that end at any time: no descriptor, no shared memory, no memory.
 
-They end idle, in a run, with a batch in a large place of the ring, and while their handler keeps arrays that lie there.
+They end idle, in a run, with a batch in a large place of the ring or in a body that they were lent, and while their
+handler keeps arrays that lie there.
 """
 
 import os
@@ -18,7 +19,9 @@ from tests.support.models import write_model
 from tests.support.native.fast_path import ask, message, opened, status
 from tests.support.wait_until import wait_until
 
-LARGE = 40_000  # numbers of a row, which has no room in a batch's own place
+# Numbers of a row: some, too many for a batch's own place, and too many for a large place.
+COLUMNS = {"small": 4, "large": 40_000, "huge": 2_400_000}
+LARGE = COLUMNS["large"]
 HANDLER = """
 import os, signal
 import numpy as np
@@ -45,13 +48,13 @@ timeout_ms: 60000
 
 
 class Mortals:
-    """Requests to a model of small rows, or of large ones, whose process a number in a row ends."""
+    """Requests to models of each size of rows, whose process a number in a row ends."""
 
     def __init__(self, address):
         self._address = address
 
     def ask(self, model, way):
-        row = np.full((1, LARGE if model == "large" else 4), way, "<f4")
+        row = np.full((1, COLUMNS[model]), way, "<f4")
         head, body = ask(self._address, message(model, {"x": row}))
         return status(head), int.from_bytes(body[-4:], "little")
 
@@ -62,8 +65,8 @@ class Mortals:
 
     def end(self, number):
         """End a process in one of the ways, and wait for its successor."""
-        way = number % 6
-        model = "large" if way % 2 else "small"
+        way = number // 3 % 6
+        model = list(COLUMNS)[number % 3]
         wait_until(lambda: self.pid(model))
         pid = self.pid(model)
         if way < 2:
@@ -94,17 +97,17 @@ def resident():
 
 
 @pytest.mark.parametrize(
-    "ends", [12, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
+    "ends", [18, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
 )
 def test_processes_that_end_leave_nothing_behind(tmp_path, ends):
-    for name, columns in (("small", 4), ("large", LARGE)):
+    for name, columns in COLUMNS.items():
         write_model(tmp_path, name, HANDLER, SETTINGS.format(columns=columns))
     engine = Engine(Repository([tmp_path]), EngineSettings())
     engine.start()
     try:
         with opened(engine) as (_, address):
             mortals = Mortals(address)
-            for number in range(6):
+            for number in range(12, 18):  # handlers that keep arrays
                 mortals.end(number)
             before, memory = held(), resident()
             for number in range(ends):

@@ -46,7 +46,10 @@ class Answers:
                 f"the handler's answer has {nbytes} bytes; one of a handler process has at most "
                 f"{self.most_bytes}, the larger of the limits 'body' and 'in_flight'"
             )
-        written, blocks = tensor_descriptors.write(outputs.tensors, self._link.exported)
+        link = self._link
+        written, blocks = tensor_descriptors.write(
+            outputs.tensors, link.exported, link.imported, batch_number
+        )
         payload, lenient = messages.pack_answer(outputs, written)
         # Emptied before sending, because the message names the input blocks without references, and
         # an output may be a view of an input.
