@@ -110,7 +110,7 @@ class _Growing:
             self._offset + self._bound.nbytes,
         )
         # A block that was in use before would keep memory for what is said to come and may not.
-        view = memoryview(buffer_pool.lease(capacity, fresh=capacity > needed + SMALL_REQUEST))
+        view = memoryview(buffer_pool.lease_body(capacity, fresh=capacity > needed + SMALL_REQUEST))
         if self._length:
             used = slice(self._offset, self._offset + self._length)
             view[used] = self._view[used]
@@ -184,6 +184,14 @@ def _pieces(read: Read, length: int | None, step: int, most: int) -> Iterator[by
         yield piece
 
 
+def _used_up(view: memoryview) -> Iterator[bytes]:
+    """Yield a compressed body in steps; the memory of a large one goes as what it becomes takes its own."""
+    for start in range(0, len(view), COMPRESSED_STEP):
+        yield bytes(view[start : start + COMPRESSED_STEP])
+        if len(view) > SMALL_REQUEST:
+            buffer_pool.give_back(view, max(start - COMPRESSED_STEP, 0), start + COMPRESSED_STEP)
+
+
 def _received(
     message: AppMessage,
     limits: Limits,
@@ -207,11 +215,7 @@ def _received(
         return view
     expected = inflated_size(view, encoding, limits)
     growing = _Growing(offset, bound, reservation, expected)
-    pieces = (
-        bytes(view[start : start + COMPRESSED_STEP])
-        for start in range(0, len(view), COMPRESSED_STEP)
-    )
-    for piece in inflated(pieces, encoding, limits):
+    for piece in inflated(_used_up(view), encoding, limits):
         growing.write(piece)
     return growing.finish()
 
@@ -267,7 +271,7 @@ def read_body(
         length = 0
     if encoding == "identity" and length is not None:
         # A block that was in use before would keep memory for what may never come.
-        block = buffer_pool.lease(offset + length, fresh=length > SMALL_REQUEST)
+        block = buffer_pool.lease_body(offset + length, fresh=length > SMALL_REQUEST)
         view = memoryview(block)[offset : offset + length]
         counted = _Counted(length, reservation)
         on_read(True)
