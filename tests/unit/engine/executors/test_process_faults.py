@@ -92,7 +92,7 @@ def test_a_death_is_told_at_once_and_by_its_name(ways, number, reason, caplog):
     assert (ways.run(way(0), None).tensors[0].data == 0).all()
 
 
-def test_a_crash_leaves_its_native_traceback_in_the_log(ways, caplog):
+def test_a_SIGSEGV_leaves_its_native_traceback_in_the_log(ways, caplog):
     ways.start()  # what an earlier test ended is replaced
     with pytest.raises(ExecutorDied):
         ways.run(way(2), None)

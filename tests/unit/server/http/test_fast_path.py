@@ -285,7 +285,8 @@ def test_a_clients_timeout_is_its_deadline(fast, models):
             head, body = ask(address, message("one", {"x": hold.x}, parameters=parameters))
             assert status(head) == 504
             passed = re.search(rb"passed after (\d+) ms", body)
-        assert 50 <= int(passed[1]) < 30_000  # the model's is a minute
+        # Counted from the queue, which the request reaches after its deadline is set. The model's is a minute.
+        assert 25 <= int(passed[1]) < 30_000
 
 
 def test_a_full_queue_refuses_fast_path_requests_like_others(fast, general, models):
