@@ -149,7 +149,7 @@ void Connection::run_owned(uint32_t events) noexcept {
         close_now();
         return;
     }
-    if (!agreed_ && !shake_hands()) return;
+    if (!agreed_ && !shake_hands(events & EVENT_HANDSHAKE)) return;
     if (events & EVENT_WRITABLE && tls_.wants_write) readable_ = true;
     if (events & EVENT_GATHERED) end_gathering();
     if (readable_ && may_read()) read_some();
@@ -314,10 +314,10 @@ bool Connection::ended() noexcept {
 }
 
 // False: the handshake goes on, or the connection is closed.
-bool Connection::shake_hands() noexcept {
+bool Connection::shake_hands(bool in_turn) noexcept {
     if (!readable_) return false;  // a silent client costs no memory
-    if (!server_->may_shake_hands()) {
-        server_->read_again(this);
+    if (!in_turn) {
+        server_->queue_handshake(this);
         return false;
     }
     if (!tls_ && !tls_.begin(*server_->tls, fd_)) {

@@ -39,6 +39,7 @@ enum ConnectionEvent : uint32_t {
     EVENT_HUNG_UP = 64,  // the peer sends no more than what is there
     EVENT_FREE_STREAMS = 128,  // end requests of REST whose body does not come
     EVENT_GATHERED = 256,  // the time for a large piece is over
+    EVENT_HANDSHAKE = 512,  // the TLS handshake may take a step
 };
 
 class Connection final : public http2::SessionEvents {
@@ -61,6 +62,7 @@ class Connection final : public http2::SessionEvents {
 
     MemoryBudget *budget() const noexcept;
     Server *server() const noexcept { return server_; }
+    bool is_closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
     bool is_idle() const noexcept { return open_calls.load(std::memory_order_relaxed) == 0; }
 
     const uint32_t slot, generation;
@@ -68,6 +70,7 @@ class Connection final : public http2::SessionEvents {
     socklen_t address_length = 0;
     ListPlace deferred;   // the thread in Python will post
     ListPlace unread;     // to be read again
+    ListPlace shaking;    // its TLS handshake waits for a step
     ListPlace gathering;  // to be read when a large piece is there, or a millisecond has passed
     std::atomic<uint64_t> due_ns{0};       // when the sweep is to look
     std::atomic<uint32_t> open_calls{0};
@@ -83,7 +86,7 @@ class Connection final : public http2::SessionEvents {
 
     // connection.cpp
     void run_owned(uint32_t events) noexcept;
-    bool shake_hands() noexcept;
+    bool shake_hands(bool in_turn) noexcept;
     ssize_t receive_into(iovec *parts, int count) noexcept;
     ssize_t send_some() noexcept;
     bool may_read() const noexcept;
@@ -163,7 +166,8 @@ class Connection final : public http2::SessionEvents {
     Call *calls_ = nullptr;
     bool hung_up_ = false;
     bool ended_ = false;  // the peer has sent its last byte, or is gone
-    bool closed_ = false, broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
+    std::atomic<bool> closed_{false};
+    bool broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
     uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
     uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
     uint64_t now_ = 0, received_bytes_ = 0, sent_bytes_ = 0;

@@ -315,6 +315,43 @@ void Server::read_gathered(uint64_t now) noexcept {
     empty(&gathering_, &Connection::gathering, [](Connection *connection) { connection->post(EVENT_GATHERED); });
 }
 
+// The queue of TLS handshakes keeps the order of their coming, so that a flood of new ones cannot hold up those that
+// came before it.
+void Server::queue_handshake(Connection *connection) noexcept {
+    ListPlace &place = connection->shaking;
+    if (place.listed.exchange(true, std::memory_order_acq_rel)) return;
+    connection->retain();
+    place.next = nullptr;
+    {
+        std::lock_guard<std::mutex> guard(handshakes_mutex_);
+        (last_handshake_ ? last_handshake_->shaking.next : first_handshake_) = connection;
+        last_handshake_ = connection;
+        handshakes_wait_.store(true);
+    }
+    if (loop_of != this) wake();
+}
+
+// Lets one TLS handshake take a step. A signature takes as long as a hundred calls: those of open connections wait for
+// one in each turn of the event loop, however many are asked for.
+void Server::go_on_with_handshake() noexcept {
+    bool went_on = false;
+    while (!went_on && handshakes_wait_.load()) {
+        Connection *connection;
+        {
+            std::lock_guard<std::mutex> guard(handshakes_mutex_);
+            connection = first_handshake_;
+            if (!connection) return;
+            first_handshake_ = connection->shaking.next;
+            if (!first_handshake_) last_handshake_ = nullptr;
+            handshakes_wait_.store(first_handshake_ != nullptr);
+        }
+        connection->shaking.listed.store(false, std::memory_order_release);
+        went_on = !connection->is_closed();
+        if (went_on) connection->post(EVENT_HANDSHAKE);
+        connection->release();
+    }
+}
+
 // ---- calls ----------------------------------------------------------------------------------
 
 void Server::run_later(Call *call, int reason) noexcept {
@@ -409,10 +446,10 @@ void Server::run(int index) noexcept {
         const uint64_t due = next_sweep_.load(std::memory_order_relaxed), before = unsigned_now_ns();
         const uint64_t until = due > before ? (due - before) / 1000000u + 1 : 0;
         const bool timed = open_connections.load(std::memory_order_relaxed) != 0 || decrefs_.load();
-        const int timeout = unread_.load() ? 0 : gathering_.load() ? 1 : waiting ? 2 : timed ? static_cast<int>(until) : 1000;
+        const bool more = unread_.load() || handshakes_wait_.load();
+        const int timeout = more ? 0 : gathering_.load() ? 1 : waiting ? 2 : timed ? static_cast<int>(until) : 1000;
         const int ready = epoll_wait(epoll_, events, EVENTS, timeout);
         send_deferred();
-        shook_hands_.store(false, std::memory_order_relaxed);
         for (int i = 0; i < ready; ++i) {
             const uint64_t tag = events[i].data.u64;
             if (tag == WAKE_TAG) {
@@ -429,6 +466,7 @@ void Server::run(int index) noexcept {
             }
         }
         read_waiting();
+        go_on_with_handshake();
         const uint64_t now = unsigned_now_ns();
         read_gathered(now);
         uint64_t swept = next_sweep_.load(std::memory_order_relaxed);

@@ -114,9 +114,7 @@ class Server {
     bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // once others have had their turn
-    // Whether a TLS handshake may take its step now. One may in each turn of the event loop: a signature takes as long as
-    // a hundred calls, and those of a flood come in one turn.
-    bool may_shake_hands() noexcept { return !shook_hands_.exchange(true, std::memory_order_relaxed); }
+    void queue_handshake(Connection *connection) noexcept;
     bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false: that was asked before
     const Method *method(const std::string &path) const noexcept;
     void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
@@ -166,6 +164,7 @@ class Server {
     void send_deferred() noexcept;
     void read_waiting() noexcept;
     void read_gathered(uint64_t now) noexcept;
+    void go_on_with_handshake() noexcept;
     void visit_python(int index) noexcept;
     bool wants_python() const noexcept {
         return to_run_.load(std::memory_order_relaxed) != 0 ||
@@ -206,7 +205,9 @@ class Server {
     std::atomic<uint32_t> to_run_{0};
     std::atomic<Payload *> decrefs_{nullptr};
     std::atomic<uint64_t> decref_bytes_{0};
-    std::atomic<bool> shook_hands_{false};  // in this turn
+    std::mutex handshakes_mutex_;
+    Connection *first_handshake_ = nullptr, *last_handshake_ = nullptr;
+    std::atomic<bool> handshakes_wait_{false};
     std::atomic<Connection *> unread_{nullptr}, deferred_{nullptr}, gathering_{nullptr};
     std::atomic<uint64_t> gathered_ns_{0};
     std::atomic<int> leader_{0}, serving_{NOBODY}, in_python_{NOBODY}, away_{0};
