@@ -93,12 +93,14 @@ class GuardedRouter(CompiledRouter):
     def map_http_methods(self, resource: object, **keywords: Any) -> Any:
         """Return a resource's functions by their method; GET's answers HEAD, without its body.
 
+        A GET that is POST by another name runs a model, so nothing answers HEAD there.
+
         Args:
             resource: The resource.
             keywords: Falcon's own.
         """
         found: Any = super().map_http_methods(resource, **keywords)
-        if "GET" in found:
+        if "GET" in found and found["GET"] != found.get("POST"):
             found.setdefault("HEAD", found["GET"])
         return found
 

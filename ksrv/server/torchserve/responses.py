@@ -111,31 +111,45 @@ class Exchange:
         """
         return self._handle.wait()
 
-    def stream(self, chunk: InferResponse) -> Iterator[bytes]:
+    def pieces(self, chunk: InferResponse) -> Iterator[bytes]:
         """Yield the first chunk, the further chunks, and the final answer.
 
-        A failure breaks the body off, which a client of a chunked body notices; a client that leaves
-        gives the request up.
+        A failure breaks the body off, which a client of a chunked body notices.
 
         Args:
             chunk: The first chunk.
         """
         chunks = self._chunks
+        yield item_bytes(chunk)
+        while not chunks.finished:
+            following = self._waiter.call(lambda: chunks.take(LOOK_NS / 1e9))
+            # The server looks at the client where there is nothing to send.
+            yield b"" if following is None else item_bytes(following)
         try:
-            yield item_bytes(chunk)
-            while not chunks.finished:
-                following = self._waiter.call(lambda: chunks.take(LOOK_NS / 1e9))
-                # The server looks at the client where there is nothing to send.
-                yield b"" if following is None else item_bytes(following)
-            try:
-                last = self.answer()
-            except KsrvError as error:
-                log.error("a streamed answer is broken off: %s", error.message)
-                raise
-            if last.outputs:
-                yield item_bytes(last)
-        finally:
-            self._handle.cancel()
+            last = self.answer()
+        except KsrvError as error:
+            log.error("a streamed answer is broken off: %s", error.message)
+            raise
+        if last.outputs:
+            yield item_bytes(last)
+
+    def cancel(self) -> None:
+        """Give the request up, unless it has ended."""
+        self._handle.cancel()
+
+
+class _Streamed:
+    """The body of a streamed answer: closing it gives the request up, even where no piece was taken."""
+
+    def __init__(self, exchange: Exchange, chunk: InferResponse) -> None:
+        self._exchange = exchange
+        self._chunk = chunk
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._exchange.pieces(self._chunk)
+
+    def close(self) -> None:
+        self._exchange.cancel()
 
 
 def item_bytes(response: InferResponse) -> bytes:
@@ -164,7 +178,7 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
     resp.status = status_line(HTTPStatus.OK)
     resp.content_type = _head(chunk).content_type or falcon.MEDIA_TEXT
     resp.set_header(STREAMED, "true")
-    resp.stream = exchange.stream(chunk)
+    resp.stream = _Streamed(exchange, chunk)
 
 
 def send_answer(

@@ -115,6 +115,7 @@ class TorchServeRoutes:
                 if isinstance(error, KsrvError):
                     answers.send_error(resp, errors.translated(error))
                 else:
+                    resp.set_headers(error.headers or {})  # the methods of a 405
                     answers.send_error(resp, errors.for_status(error.status_code))
 
             return tell

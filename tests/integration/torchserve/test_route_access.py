@@ -44,6 +44,17 @@ def test_every_route_needs_the_token(guarded, method, path):
     assert requests.request(method, guarded.url + path, headers=TOKEN, timeout=30).ok
 
 
+@pytest.mark.parametrize("path", sorted({path for _, path in ROUTES}))
+def test_a_head_runs_no_prediction(guarded, path):
+    answer = requests.head(guarded.url + path, headers=TOKEN, timeout=30)
+    if path.startswith("/models/echo") and not path.endswith("/invoke"):
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 405
+        assert answer.headers["Allow"] == "GET, POST, PUT, OPTIONS"
+    assert answer.content == b""
+
+
 def test_ping_needs_none(guarded):
     assert requests.get(f"{guarded.url}/ping", timeout=30).json() == {"status": "Healthy"}
 
