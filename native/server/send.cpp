@@ -40,10 +40,11 @@ bool HttpServer::put_answer(Connection *connection, uint16_t status, const char 
     return true;
 }
 
-// Sets up a ready-made answer; the connection closes behind it where it must.
+// Sets up a ready-made answer, without its body for HEAD; the connection closes behind it where it must.
 bool HttpServer::put_prepared(Connection *connection, const PreparedAnswer &made) noexcept {
+    const bool head = connection->filled >= 5 && memcmp(connection->buffer, "HEAD ", 5) == 0;
     return put_answer(connection, made.status, made.status_line.data(), made.status_line.size(),
-                      made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
+                      made.fields.data(), made.fields.size(), made.body.data(), head ? 0 : made.body.size());
 }
 
 // Sets up the answer to a GET that needs no Python; false where Python has to answer.
@@ -106,8 +107,6 @@ Connection *HttpServer::take_turn(const Turn &turn) noexcept {
 void HttpServer::fail(const Turn &turn) noexcept {
     Connection *connection = take_turn(turn);
     if (!connection) return;
-    if (connection->filled >= 4 && memcmp(connection->buffer, "HEAD", 4) == 0)
-        connection->close_after = true;  // it has no body, and this answer has one
     answer_prepared(connection, ANSWER_FAILED);
 }
 

@@ -115,9 +115,10 @@ class AppMessages:
             log.warning("a message from %s is not HTTP: %s", peer or "a unix socket", text)
             message.set_close(True)
             if status == 400 and len(message.head) >= self._head_limit:
-                self._refuse_long_head(message)
+                status, line, fields, body = self._render_long_head()
             else:
-                message.answer(*render_refusal(status, text))
+                status, line, fields, body = render_refusal(status, text)
+            message.answer(status, line, fields, [] if message.head.startswith(b"HEAD ") else body)
             return None
         reader = request.body.reader
         has_body = type(reader) is ChunkedReader or getattr(reader, "length", 0) > 0
@@ -131,12 +132,12 @@ class AppMessages:
         message.set_close(bool(request.should_close()))
         return request
 
-    def _refuse_long_head(self, message: AppMessage) -> None:
+    def _render_long_head(self) -> tuple[int, bytes, bytes, list[bytes | memoryview]]:
         error = HeadTooLarge(
             f"the request's head is longer than the {show_limit('head', self._head_limit)}"
         )
         status, line, fields, body = render_error(error)
-        message.answer(status, line, fields, [body])
+        return status, line, fields, [body]
 
     def _call(self, message: AppMessage, request: Request) -> None:
         response, environ = wsgi.create(
