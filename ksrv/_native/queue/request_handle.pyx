@@ -5,8 +5,8 @@ A `NativeHandle` owns one reference to its request. While the queue has the requ
 turn owns one reference to the handle, which passes to the batch that takes it. When the timer, or
 another thread without the GIL, ends a waiting request, the request goes to the list of completions.
 The next thread that calls `wait_completions`, or waits for or cancels a handle, releases that
-reference and runs the handle's callbacks. A thread that sleeps in `NativeHandle.join` is woken
-before that, without the GIL.
+reference and runs the handle's callbacks, unless it is inside of a callback: then it does so
+afterwards. A thread that sleeps in `NativeHandle.join` is woken before that, without the GIL.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -22,6 +22,13 @@ cdef extern from "queue/completions.hpp" namespace "ksrv" nogil:
         void wake() noexcept
 
     Completions &completions() noexcept
+
+
+cdef extern from *:
+    """
+    static thread_local bool ksrv_runs_completions = false;
+    """
+    bint runs_completions "ksrv_runs_completions"
 
 
 NO_DEADLINE = <int64_t>NEVER
@@ -45,19 +52,30 @@ cdef void _handle_freed(CRequest *request) noexcept nogil:
 
 
 cdef int ksrv_run_completions() except -1:
-    """Release handles whose requests ended in the queue, and run the callbacks of all."""
+    """Release handles whose requests ended in the queue, and run the callbacks of all.
+
+    A callback may cancel and join other handles. Theirs run after it, in this loop: thousands of
+    requests that end together would be too deep a recursion.
+    """
+    global runs_completions
     cdef CRequest *request
     cdef NativeHandle handle
-    while True:
-        request = completions().fetch()
-        if request == NULL:
-            return 0
-        handle = None if request.payload == NULL else <NativeHandle>request.payload
-        if request.ended_in == STATE_QUEUED:
-            Py_DECREF(handle)
-        release_request(request)
-        if handle is not None:
-            handle._call_back()
+    if runs_completions:
+        return 0
+    runs_completions = True
+    try:
+        while True:
+            request = completions().fetch()
+            if request == NULL:
+                return 0
+            handle = None if request.payload == NULL else <NativeHandle>request.payload
+            if request.ended_in == STATE_QUEUED:
+                Py_DECREF(handle)
+            release_request(request)
+            if handle is not None:
+                handle._call_back()
+    finally:
+        runs_completions = False
 
 
 def wake_waiters() -> None:

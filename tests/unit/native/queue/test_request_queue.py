@@ -1,5 +1,6 @@
 """Handles and queues one by one: waiting, signals, misuse, forks, and many deadlines."""
 
+import itertools
 import os
 import random
 import signal
@@ -242,3 +243,29 @@ def test_a_batch_that_is_finished_twice_is_answered_once():
         assert queue.start(batch) == []
         assert [handle.answer for handle in handles] == ["first", *["second"] * (count - 1)]
         assert (queue.open, queue.waiting, PROCESS.held) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("end", ["cancel", "join"])
+def test_callbacks_that_end_or_wait_for_further_handles_run_one_after_the_other(end):
+    queue = native.Queue(3000)
+    handles = [NativeHandle("a", 1, 0) for _ in range(3000)]
+    following = dict(itertools.pairwise(handles))
+    running, deepest, called = 0, 0, []
+
+    def end_next(handle):
+        nonlocal running, deepest
+        running += 1
+        deepest = max(deepest, running)
+        if handle in following:
+            following[handle].cancel()
+            if end == "join":
+                assert following[handle].join()
+        called.append(handle)
+        running -= 1
+
+    for handle in handles:
+        handle.add_done_callback(end_next)
+        assert queue.push(handle) == native.OK
+    assert handles[0].cancel()
+    assert called == handles and deepest == 1
+    assert (queue.open, queue.waiting) == (0, 0)
