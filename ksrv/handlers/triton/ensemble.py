@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ksrv.errors import Cancelled
-from ksrv.handlers.deferred import DeferredHandler, Ended
+from ksrv.handlers.deferred import DeferredHandler, Ended, Result
 from ksrv.handlers.models import Submit, array_of, input_tensor
 from ksrv.handlers.outputs import BFloat16Bits
 from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
@@ -109,6 +109,7 @@ class RunningSteps:
         call.add_done_callback(partial(self._step_ended, step))
 
     def _step_ended(self, step: EnsembleStep, call: RequestHandle) -> None:
+        result: Result
         try:
             outputs = {tensor.name: tensor for tensor in call.wait().outputs}
             with self._lock:
@@ -119,22 +120,23 @@ class RunningSteps:
             if not is_last:
                 self.submit_ready()
                 return
-            self._end(None)
+            result = {name: _value(self._tensors[name]) for name in self._outputs}
         except BaseException as error:  # noqa: BLE001  the thread is the called model's
-            self._end(error)
+            result = error
+        self._end(result)
 
-    def _end(self, failure: BaseException | None) -> None:
+    def _end(self, result: Result) -> None:
         with self._lock:
             if self._is_over:
                 return
             self._is_over = True
             calls = list(self._calls)
-        if failure is None:
-            self._ended({name: _value(self._tensors[name]) for name in self._outputs})
-            return
-        for call in calls:
-            call.cancel()
-        self._ended(failure)
+        try:
+            if isinstance(result, BaseException):
+                for call in calls:
+                    call.cancel()
+        finally:
+            self._ended(result)
 
 
 def _value(tensor: Tensor) -> Any:
