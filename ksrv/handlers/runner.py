@@ -20,6 +20,7 @@ from ksrv._native.memory.buffer_pool import Block
 from ksrv.compile_plan import CompileError
 from ksrv.errors import (
     Cancelled,
+    DeadlineExceeded,
     DeviceLost,
     HandlerFailed,
     InferenceError,
@@ -377,6 +378,8 @@ class Runner(StageRunner):
     def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         """Return what clients are told of an error of the handler; the log has its traceback.
 
+        Not so of refusals and deadlines of the models that it calls: those are logged as for any request.
+
         Args:
             error: The error.
             stage: The stage that raised it.
@@ -393,6 +396,10 @@ class Runner(StageRunner):
     def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         if isinstance(error, InferenceError):
             return excess(error.headers) or error
+        if isinstance(error, (Cancelled, DeadlineExceeded)):
+            return error
+        if isinstance(error, KsrvError) and error.reason:
+            return error  # the refusal of a model that the handler called
         requests = inputs.requests[:SHOWN_IDS]
         more = len(inputs.requests) - len(requests)
         shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")

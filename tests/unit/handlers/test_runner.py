@@ -12,7 +12,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from ksrv.errors import HandlerFailed, InferenceError
+from ksrv.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    HandlerFailed,
+    InferenceError,
+    NotReady,
+    Overloaded,
+)
 
 
 def ones(rows):
@@ -128,6 +135,31 @@ def test_another_exception_names_stage_and_type_and_is_logged(runner_of, caplog,
     assert "secret" not in caught.value.message
     assert "id0" in caplog.text
     assert "secret of the handler" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeadlineExceeded("the deadline passed"),
+        Overloaded("the queue is full", "queue_full"),
+        NotReady("the model is not ready"),
+        Cancelled("no client waits"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_refusals_of_called_models_leave_no_traceback(error, runner_of, caplog, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Caller(BaseHandler):
+            def inference(self, x):
+                raise self.error
+        """
+    )
+    runner.handler.error = error
+    with caplog.at_level(logging.DEBUG), pytest.raises(type(error)):
+        runner.run(batch_of(ones(1)))
+    assert not caplog.records
 
 
 def test_a_wrong_number_of_rows_names_both(runner_of, batch_of):
