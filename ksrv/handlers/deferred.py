@@ -30,6 +30,9 @@ class DeferredHandler(BaseHandler):
 
         Returns:
             A function that gives the batch up; any thread may call it.
+
+        Raises:
+            Exception: The batch has failed, and `ended` is not called.
         """
         raise NotImplementedError
 

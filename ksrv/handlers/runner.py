@@ -260,7 +260,11 @@ class Runner(StageRunner):
                 return
             done(BatchOutputs(tensors, timings={"inference": perf_counter_ns() - began}))
 
-        return handler.begin(inputs, ended)
+        try:
+            return handler.begin(inputs, ended)
+        except BaseException as error:  # noqa: BLE001  the thread serves other batches as well
+            ended(error)
+            return lambda: None
 
     def close(self) -> None:
         """Let the handler go, with its modules."""

@@ -446,3 +446,18 @@ def test_a_batch_does_not_meet_half_of_torch_while_another_model_imports_it(
     monkeypatch.setitem(sys.modules, "torch", half)
     answer = runner.run(batch_of(np.ones((2, 3), np.float32)))
     assert answer.tensors[0].data.tolist() == [[2.0] * 3] * 2
+
+
+def test_a_deferred_handler_that_cannot_begin_fails_its_batch(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv.handlers.deferred import DeferredHandler
+        class Broken(DeferredHandler):
+            def begin(self, inputs, ended):
+                raise ValueError("secret of the handler")
+        """
+    )
+    answers = []
+    runner.begin(batch_of(ones(1)), answers.append)()
+    (failure,) = answers
+    assert isinstance(failure, HandlerFailed) and "ValueError" in failure.message
