@@ -48,7 +48,10 @@ class GrpcForwarder:
         self._channel: Any = None
 
     async def unary(self, name: str, message: bytes, context: Any) -> Message:
-        """Return the server's answer to a call.
+        """Return the server's answer to a call, whose status and trailers the context gets.
+
+        A refusal is an empty answer: the client is sent no answer beside such a status, and of a method that
+        raises Ray passes on no trailers, which say when to come again.
 
         Args:
             name: The call's name, such as "ModelInfer".
@@ -56,15 +59,19 @@ class GrpcForwarder:
             context: Ray's gRPC context of the call.
 
         Raises:
-            CallFailed: The server refused; the context says why.
+            CallFailed: The server cannot be called; the context says why.
         """
         from grpc.aio import AioRpcError
 
         call = self._open(context).unary_unary(f"/{INFERENCE}/{name}")
+        answer = call(message, metadata=_metadata(context))
         try:
-            return Message(await call(message, metadata=_metadata(context)))
+            data = await answer
         except AioRpcError as error:
-            raise _failed(context, error.code(), error.details()) from None
+            _set_status(context, error.code(), error.details())
+            data = b""
+        context.set_trailing_metadata(list(await answer.trailing_metadata()))
+        return Message(data)
 
     async def stream(
         self, name: str, messages: AsyncIterator[bytes], context: Any
@@ -118,9 +125,13 @@ def _metadata(context: Any) -> list[tuple[str, Any]]:
     return [*kept, ("x-forwarded-for", context.peer() or "unknown")]
 
 
-def _failed(context: Any, code: Any, details: str | None) -> CallFailed:
+def _set_status(context: Any, code: Any, details: str | None) -> None:
     context.set_code(code)
     context.set_details(details or "")
+
+
+def _failed(context: Any, code: Any, details: str | None) -> CallFailed:
+    _set_status(context, code, details)
     return CallFailed(f"{code.name}: {details}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import grpc
 import numpy as np
 import pytest
 import requests
@@ -12,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 from tests.support.models import ECHO, VECTOR, write_model
 from tests.support.ray.ray_cluster import BODY, listed
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import connect, retry_seconds, row_request, stub_infer
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -37,6 +39,7 @@ def address(cluster, tmp_path_factory):
 
     models = tmp_path_factory.mktemp("models")
     write_model(models, "echo", ECHO, VECTOR)
+    write_model(models, "rare", ECHO, f"{VECTOR}rate_limit: 0.001\n")
     serve.run(ksrv.ray.app(models, settings={"insecure": True, "drain_delay": 0}))
     yield listed(1)[0]
     serve.delete("default")
@@ -88,6 +91,15 @@ def test_a_forwarded_caller_is_no_caller_of_this_machine(address, cluster):
         with pytest.raises(InferenceServerException, match=r"NOT_FOUND.*'nope'"):
             client.get_model_metadata("nope")
     assert requests.get(f"{cluster.url}/v2/models/echo/ready").status_code == 200
+
+
+def test_a_refusal_by_the_ingress_says_when_to_come_again(address, cluster):
+    with connect(cluster.grpc) as channel:
+        stub_infer(channel)(row_request("rare"), timeout=60)
+        with pytest.raises(grpc.RpcError) as told:
+            stub_infer(channel)(row_request("rare"), timeout=60)
+    assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert 900 < retry_seconds(told.value) <= 1000
 
 
 def test_the_ingress_lists_the_addresses(address, cluster):

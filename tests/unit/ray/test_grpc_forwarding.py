@@ -11,12 +11,23 @@ from ksrv.ray.grpc_forwarding import CallFailed, GrpcForwarder, add_servicer, wi
 from ksrv.testing import Server
 from tests.support.models import ECHO, VECTOR, write_model
 
+LABELLED = """
+from ksrv import BaseHandler
+
+
+class Labelled(BaseHandler):
+    def inference(self, x, batch):
+        for row in range(len(x)):
+            batch.set_header(row, "x-label", "seven")
+        return {"y": x}
+"""
+
 
 class Context:
     """Ray's gRPC context, as far as a forwarder uses it."""
 
     def __init__(self, *metadata):
-        self.code = self.details = None
+        self.code = self.details = self.trailers = None
         self._metadata = [
             ("user-agent", "a client"),
             ("content-type", "application/grpc"),
@@ -36,11 +47,16 @@ class Context:
     def set_details(self, details):
         self.details = details
 
+    def set_trailing_metadata(self, trailers):
+        self.trailers = trailers
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     models = tmp_path_factory.mktemp("models")
     write_model(models, "echo", ECHO, VECTOR)
+    write_model(models, "labelled", LABELLED, VECTOR)
+    write_model(models, "busy", ECHO, f"{VECTOR}rate_limit: 0.001\n")
     with Server(models) as started:
         yield SimpleNamespace(grpc=started.grpc, tls_context=lambda: None)
 
@@ -71,17 +87,26 @@ def test_a_call_and_its_answer(server):
 
 def test_a_refusal_keeps_its_status(server):
     context = Context()
-    with pytest.raises(CallFailed, match="NOT_FOUND"):
-        unary(server, "ModelInfer", infer("nope"), context)
+    assert unary(server, "ModelInfer", infer("nope"), context) == b""
     assert context.code == grpc.StatusCode.NOT_FOUND
     assert "nope" in context.details
+
+
+def test_trailers_go_on(server):
+    refused, answered = Context(), Context()
+    for context in (Context(), refused):  # the rate of the model is one call in a thousand seconds
+        unary(server, "ModelInfer", infer("busy"), context)
+    unary(server, "ModelInfer", infer("labelled"), answered)
+    trailers = dict(refused.trailers)
+    assert trailers["retry-after"] == "1000"
+    assert b"google.rpc.RetryInfo" in trailers["grpc-status-details-bin"]
+    assert answered.trailers == [("x-label", "seven")]
 
 
 def test_a_forwarded_caller_is_no_caller_of_this_machine(server):
     context = Context()
     unload = protobuf.RepositoryModelUnloadRequest(model_name="echo").SerializeToString()
-    with pytest.raises(CallFailed):
-        unary(server, "RepositoryModelUnload", unload, context)
+    unary(server, "RepositoryModelUnload", unload, context)
     assert context.code == grpc.StatusCode.PERMISSION_DENIED
 
 
