@@ -160,6 +160,20 @@ def test_a_killed_node_loses_no_request_but_its_own(cluster, run, models):
     assert clients.errors == []
 
 
+def test_a_killed_raylet_loses_no_request(cluster, run, models):
+    write_handler(models, SLEEP)
+    two = run(models, 2, max_replicas_per_node=1)
+    [gone] = [one for one in two if one.node == cluster.node.node_id]
+    with load() as clients:
+        clients.wait_for(100)
+        cluster.kill_raylet()
+        cluster.add_node()
+        wait_until(lambda: gone not in listed(2), 120)
+        clients.wait_for(100)
+    assert gone.http in clients.answered
+    assert (clients.lost, clients.errors) == ([], [])
+
+
 def test_a_killed_actor_loses_no_request(run, models):
     write_handler(models, SLEEP)
     before = run(models, 2)

@@ -82,6 +82,19 @@ class TwoNodes:
             wait_until(lambda: not any(map(_lives, pids)))
             self._cluster.remove_node(self.node, allow_graceful=False)
 
+    def kill_raylet(self) -> None:
+        """Kill the second node's raylet alone, and wait until the processes below it have ended by that."""
+        below = descendants(self.raylet)
+        raylet = self.node.all_processes["raylet"][0].process
+        raylet.kill()
+        raylet.wait()  # until then its process id exists, and Ray's workers take the raylet for alive
+        wait_until(
+            lambda: not any(map(_lives, below)),
+            120,
+            lambda: "\n".join(_command(pid) for pid in below if _lives(pid)),
+        )
+        self._cluster.remove_node(self.node, allow_graceful=False)
+
     def close(self) -> None:
         """End every process of the cluster's."""
         import ray
@@ -110,6 +123,11 @@ def _lives(pid: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def _command(pid: int) -> str:
+    """Return a process's command, for a failure that asks which process lives."""
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
 
 
 def parent(pid: int) -> int:
