@@ -17,6 +17,7 @@ HttpServer::HttpServer(const HttpServerConfig &wanted, Serve serve, void *owner)
       owner_(owner),
       threads_(new Thread[static_cast<size_t>(wanted.threads)]) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    handshakes_ = epoll_create1(EPOLL_CLOEXEC);
     wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     notify_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
@@ -29,12 +30,12 @@ HttpServer::~HttpServer() {
         close_transport(connection);
         release_buffers(connection);
     }
-    for (int fd : {epoll_, wake_, notify_})
+    for (int fd : {epoll_, handshakes_, wake_, notify_})
         if (fd >= 0) close(fd);
 }
 
 bool HttpServer::listen_on(const int *listeners, size_t count) noexcept {
-    if (epoll_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
+    if (epoll_ < 0 || handshakes_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
     try {
         listeners_.assign(listeners, listeners + count);
         woken_.reserve(2 * config.connections);  // adding to them does not throw
@@ -46,10 +47,12 @@ bool HttpServer::listen_on(const int *listeners, size_t count) noexcept {
         const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which need none
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = WAKE_TAG;
-    return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
+    epoll_event woken{}, handshakes{};
+    woken.events = handshakes.events = EPOLLIN;
+    woken.data.u64 = WAKE_TAG;
+    handshakes.data.u64 = HANDSHAKES_TAG;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &woken) == 0 &&
+           epoll_ctl(epoll_, EPOLL_CTL_ADD, handshakes_, &handshakes) == 0;
 }
 
 void HttpServer::run(int index) noexcept {
@@ -75,36 +78,25 @@ void HttpServer::run(int index) noexcept {
         const int ready_count = epoll_wait(epoll_, events, EVENTS, timeout);
         now = unsigned_now_ns();
         self.busy_since.store(now, std::memory_order_relaxed);
-        int handshakes = 0;
+        bool handshake_waits = false;
         for (int i = 0; i < ready_count; ++i) {
             const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
             if (low == WAKE_TAG) {
                 uint64_t woken;
                 if (!stopping_.load(std::memory_order_acquire)) (void)!read(wake_, &woken, sizeof woken);
-                continue;
-            }
-            if (low & LISTENER_TAG) {
+            } else if (low == HANDSHAKES_TAG) {
+                handshake_waits = true;
+            } else if (low & LISTENER_TAG) {
                 accept_some(static_cast<uint16_t>(low & ~LISTENER_TAG), now);
-                continue;
-            }
-            Connection *connection = connection_of(events[i].data.u64);
-            if (!connection) continue;
-            if (!connection->claim_for_event()) {
-                mute(connection);
-                continue;
-            }
-            const bool shakes =
-                connection->phase.load(std::memory_order_relaxed) == Phase::handshake;
-            if (shakes && ++handshakes > HANDSHAKES) {
-                arm_for_phase(connection, now);  // the requests of the others first
             } else {
-                on_event(connection, events[i].events, now);
+                look_at(events[i].data.u64, now);
             }
         }
         serve_woken_streams(now);
         uint64_t due = next_sweep_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
         serve(index);
+        if (handshake_waits) go_on_with_handshake();
     }
     self.busy_since.store(0, std::memory_order_relaxed);
 }
@@ -158,7 +150,16 @@ bool HttpServer::tell_epoll(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
     event.events = events;
     event.data.u64 = tag_of(connection);
-    return epoll_ctl(epoll_, connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection->fd, &event) == 0;
+    const int change = connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    return epoll_ctl(epoll_of(connection), change, connection->fd, &event) == 0;
+}
+
+// Takes an owned connection from the kernel altogether.
+void HttpServer::take_from_epoll(Connection *connection) noexcept {
+    connection->settle(MUTED);
+    if (connection->registered) epoll_ctl(epoll_of(connection), EPOLL_CTL_DEL, connection->fd, nullptr);
+    connection->registered = false;
+    connection->reported = 0;
 }
 
 // Gives the connection to the kernel. Its deadline must be set; it must not be used afterwards.
@@ -256,26 +257,28 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
         drop(connection);
         return false;
     }
-    switch (connection->tls.shake_hands()) {
-    case Handshake::done:
-        count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
-        connection->saw_bytes = true;  // its peer may keep idle connections
-        connection->phase.store(Phase::idle, std::memory_order_relaxed);
-        if (!adopt_http2 || !connection->tls.agreed_on("h2")) return true;
-        hand_over(connection);
-        return false;
-    case Handshake::waits:
+    const Handshake outcome = connection->tls.shake_hands();
+    if (outcome == Handshake::waits) {
         arm_for_phase(connection, now);
         return false;
-    case Handshake::plain_http:
+    }
+    take_from_epoll(connection);  // which is that of handshakes
+    if (outcome == Handshake::plain_http) {
         connection->tls.end();
         refuse(connection, prepared_answers[ANSWER_NOT_TLS], SERVER_TLS_REFUSED);
         return false;
-    case Handshake::failed:
+    }
+    if (outcome == Handshake::failed) {
         count(SERVER_TLS_REFUSED);
         connection->tls.end();  // which has told the client why
         linger(connection, now);
+        return false;
     }
+    count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
+    connection->saw_bytes = true;  // its peer may keep idle connections
+    connection->phase.store(Phase::idle, std::memory_order_relaxed);
+    if (!adopt_http2 || !connection->tls.agreed_on("h2")) return true;
+    hand_over(connection);
     return false;
 }
 
@@ -335,7 +338,25 @@ Owners *HttpServer::take_deferred_decrefs() noexcept {
 
 // ---- events and deadlines -------------------------------------------------------------------
 
-void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
+// Goes on with the connection of an event. Of a connection that another thread owns, epoll reports nothing more.
+void HttpServer::look_at(uint64_t tag, uint64_t now) noexcept {
+    Connection *connection = connection_of(tag);
+    if (!connection) return;
+    if (connection->claim_for_event()) {
+        on_event(connection, now);
+    } else {
+        mute(connection);
+    }
+}
+
+// Lets one TLS handshake take a step; the others wait in the epoll of handshakes, the longest waiting one in front.
+// A signature takes as long as a hundred requests: those of open connections wait for one, however many are asked for.
+void HttpServer::go_on_with_handshake() noexcept {
+    epoll_event event;
+    if (epoll_wait(handshakes_, &event, 1, 0) == 1) look_at(event.data.u64, unsigned_now_ns());
+}
+
+void HttpServer::on_event(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::send: {
         const Sent sent = flush(connection);
@@ -360,8 +381,7 @@ void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now)
         arm_for_sweep(connection);
         return;
     default:
-        (void)events;  // a reset or a half-closed peer shows in recv
-        advance(connection, now);
+        advance(connection, now);  // where a reset or a half-closed peer shows in recv
     }
 }
 

@@ -39,10 +39,7 @@ HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcep
 // Gives a connection, with what has come of it, to the server of HTTP/2.
 void HttpServer::hand_over(Connection *connection) noexcept {
     deadlines.set(connection->slot, Deadlines::NONE);
-    connection->settle(MUTED);
-    if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
-    connection->registered = false;
-    connection->reported = 0;
+    take_from_epoll(connection);
     AcceptedHttp2 accepted;
     accepted.fd = connection->fd;
     accepted.tls = connection->tls;
@@ -109,7 +106,7 @@ void HttpServer::serve_woken_streams(uint64_t now) noexcept {
     }
     for (const uint64_t tag : taken_) {
         Connection *connection = connection_of(tag);
-        if (connection && connection->claim_for_event()) on_event(connection, 0, now);
+        if (connection && connection->claim_for_event()) on_event(connection, now);
     }
     taken_.clear();
 }

@@ -217,7 +217,6 @@ class HttpServer {
     static constexpr int EVENTS = 16;
     static constexpr int ACCEPTS = 16;          // connections taken per wake-up
     static constexpr int LAST_ACCEPTS = 65536;  // and by a server that stops accepting: a kernel's backlog
-    static constexpr int HANDSHAKES = 2;        // that one round of events computes for
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
     static constexpr uint64_t SWEEP_NS = 100000000u;
@@ -234,7 +233,7 @@ class HttpServer {
     static constexpr int RECYCLE_TRIES = 8;
     static constexpr size_t RECORD_BYTES = 16u << 20;  // of access records that wait to be read
     static constexpr uint32_t LISTENER_TAG = 0x80000000u;
-    static constexpr uint32_t WAKE_TAG = 0xffffffffu;
+    static constexpr uint32_t WAKE_TAG = 0xffffffffu, HANDSHAKES_TAG = 0xfffffffeu;
     static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP;
 
     struct alignas(64) Thread {
@@ -271,10 +270,16 @@ class HttpServer {
         return static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32 | connection->slot;
     }
     Connection *connection_of(uint64_t tag) noexcept;  // null where the connection is another by now
-    void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
+    void look_at(uint64_t tag, uint64_t now) noexcept;
+    void go_on_with_handshake() noexcept;
+    void on_event(Connection *connection, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
+    int epoll_of(const Connection *connection) const noexcept {
+        return connection->phase.load(std::memory_order_relaxed) == Phase::handshake ? handshakes_ : epoll_;
+    }
     bool tell_epoll(Connection *connection, uint32_t events) noexcept;
+    void take_from_epoll(Connection *connection) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_sweep(Connection *connection) noexcept;
     void mute(Connection *connection) noexcept;
@@ -371,6 +376,7 @@ class HttpServer {
     const Serve serve_python_;
     void *const owner_;
     int epoll_ = -1, wake_ = -1, notify_ = -1;
+    int handshakes_ = -1;  // the epoll that has the connections in a handshake, and is in the other one
     std::vector<int> listeners_;
     std::unique_ptr<Thread[]> threads_;
     std::atomic<bool> stopping_{false};

@@ -1,11 +1,22 @@
 """TLS in gunicorn's worker: the native HTTP server serves it, and Python's threads where it may not."""
 
+import contextlib
+import json
+import os
+import signal
 import socket
+import struct
+from pathlib import Path
 
 import pytest
 
 from tests.support.native.gunicorn_server import TlsServer, infer, infer_head
+from tests.support.wait_until import wait_until
+from tests.support.wire.client_hello import client_hello
 from tests.support.wire.http_reader import read_message
+
+SO_TIMESTAMPNS = 35
+"""Linux's option, which Python does not name: a socket's bytes come with the time when the kernel got them."""
 
 
 def in_chunks(message):
@@ -15,6 +26,7 @@ def in_chunks(message):
     return head + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 FORMS = [
     infer(16),
     infer(1 << 20),
@@ -69,6 +81,52 @@ def test_a_stalled_body_of_every_framing_leaves_room_for_others(native):
     finally:
         for client in stalled:
             client.close()
+
+
+@contextlib.contextmanager
+def stopped(pid):
+    """A process whose threads all stand still meanwhile."""
+
+    def states():
+        return {path.read_text().rpartition(")")[2].split()[0] for path in tasks.glob("*/stat")}
+
+    tasks = Path(f"/proc/{pid}/task")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: states() == {"T"})
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def came_at(client):
+    """When the bytes that a connection has for its reader came, in nanoseconds."""
+    with socket.socket(fileno=os.dup(client.fileno())) as plain:
+        plain.settimeout(60)
+        ((_, _, time),) = plain.recvmsg(1, 64, socket.MSG_PEEK)[1]
+    seconds, nanoseconds = struct.unpack("@ll", time)
+    return seconds * 10**9 + nanoseconds
+
+
+def test_a_request_waits_for_one_handshake_at_most_of_those_that_came_before_it(native):
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(native.connect())
+        client.sendall(b"GET /pid HTTP/1.1\r\nHost: x\r\n\r\n")
+        pid = json.loads(read_message(client)[1])["pid"]
+        peers = [
+            stack.enter_context(socket.create_connection(native.address, 60)) for _ in range(64)
+        ]
+        wait_until(lambda: native.counters()["open"] > len(peers))
+        for each in (client, *peers):
+            each.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        with stopped(pid):
+            for peer in peers:
+                peer.sendall(client_hello(native.context))
+            client.sendall(LIVE)
+        answered = came_at(client)
+        assert b" 200 OK\r\n" in read_message(client)[0]
+        before = sum(came_at(peer) < answered for peer in peers)
+    assert before <= 1
 
 
 HOOK = """

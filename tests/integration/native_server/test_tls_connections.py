@@ -13,8 +13,9 @@ import pytest
 
 from ksrv.server.tls import Certificates
 from tests.support.certificates import self_signed
-from tests.support.native.fast_path import ONE, ONE_YAML, message, opened, row, serving
+from tests.support.native.fast_path import ONE, ONE_YAML, message, opened, readable, row, serving
 from tests.support.wait_until import wait_until
+from tests.support.wire.client_hello import client_hello
 from tests.support.wire.http_reader import read_all, read_message
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -277,20 +278,11 @@ def test_a_session_goes_on_at_every_worker_until_the_files_are_read_anew(
         assert one.counters()["tls_agreed"] == one.counters()["tls_resumed"] == 1
 
 
-def hello(files):
-    """The first message of a client."""
-    outgoing = ssl.MemoryBIO()
-    made = client_context(files).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        made.do_handshake()
-    return outgoing.read()
-
-
 @pytest.mark.parametrize("sent", [0, 1, 5, 100, None])
 def test_a_handshake_that_stalls_is_ended(impatient, files, sent):
     _, address = impatient
     with socket.create_connection(address, 60) as client:
-        client.sendall(hello(files)[:sent])
+        client.sendall(client_hello(client_context(files))[:sent])
         with contextlib.suppress(ConnectionResetError):
             while client.recv(1 << 16):
                 pass
@@ -300,7 +292,7 @@ def test_a_handshake_that_stalls_is_ended(impatient, files, sent):
 def test_a_handshake_in_trickling_bytes_is_ended_in_time(impatient, files):
     server, address = impatient
     with socket.create_connection(address, 60) as client, contextlib.suppress(OSError):
-        for byte in hello(files) * 100:
+        for byte in client_hello(client_context(files)) * 100:
             client.sendall(bytes([byte]))
             time.sleep(0.02)
         raise AssertionError("the connection was never ended")
@@ -340,7 +332,7 @@ def test_fifty_stalled_uploads_and_handshakes_keep_nobody_from_an_answer(address
             stalled = stack.enter_context(connect(address, context))
             stalled.sendall(message("one", {"x": row(1, 2)})[: -1 - index])
             plain = stack.enter_context(socket.create_connection(address, 60))
-            plain.sendall(hello(files)[:index])
+            plain.sendall(client_hello(client_context(files))[:index])
         for _ in range(5):
             assert_serves(address, context)
 
@@ -362,6 +354,28 @@ def test_many_handshakes_at_once_are_all_made(address, files):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_handshakes_that_wait_for_others_need_no_further_event(engine, files):
+    """Nobody sends a byte while they are made, and no deadline passes."""
+    tls = certificates(files).native_context()
+    with opened(engine, tls=tls, head=3600.0) as (_, address), contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                connect(address, client_context(files), do_handshake_on_connect=False)
+            )
+            for _ in range(64)
+        ]
+        for client in clients:
+            client.setblocking(False)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+        wait_until(lambda: len(readable(clients, 60)) == len(clients))
+        for client in clients:
+            client.settimeout(60)
+            client.do_handshake()
+            client.sendall(LIVE)
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""The bytes with which a client of TLS begins."""
+
+import contextlib
+import ssl
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """Return the first message of a handshake with 127.0.0.1.
+
+    Args:
+        context: The client's.
+    """
+    outgoing = ssl.MemoryBIO()
+    made = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        made.do_handshake()
+    return outgoing.read()
