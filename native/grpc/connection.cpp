@@ -266,8 +266,7 @@ bool Connection::read_once(bool *more) noexcept {
     if (!early_.empty()) {
         std::string bytes;
         bytes.swap(early_);
-        received_ns_ = now_;
-        received_bytes_ += bytes.size();
+        note_received(bytes.size());
         return session_.receive(reinterpret_cast<const unsigned char *>(bytes.data()), bytes.size(), now_) || ended();
     }
     iovec parts[2];
@@ -294,8 +293,7 @@ bool Connection::read_once(bool *more) noexcept {
         ended_ = true;
         return false;
     }
-    received_ns_ = now_;
-    received_bytes_ += static_cast<uint64_t>(got);
+    note_received(static_cast<size_t>(got));
     size_t whole = static_cast<size_t>(got);
     // A short read has emptied the socket, and an event tells of more; but the event of the end may have come
     // with these bytes.

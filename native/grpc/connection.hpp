@@ -114,6 +114,7 @@ class Connection final : public http2::SessionEvents {
     void peer_over(void *stream) noexcept override;
     void closed(void *stream, uint32_t error) noexcept override;
     bool has_lived(void *stream) noexcept override;
+    void note_received(size_t length) noexcept;
     void pinged() noexcept override { ping_sent_ns_ = 0; }
     bool begin_message(Call *call) noexcept;
     bool place_message(Call *call, const unsigned char *first, size_t length) noexcept;

@@ -22,6 +22,7 @@ constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be unde
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
 constexpr size_t WORTH_ALIGNING = 32;
 constexpr uint64_t LIVED_NS = 10000000u;  // after which a peer may reset a stream: 128 of them are few in this time
+constexpr uint64_t LATEST_NS = 100000000u;  // of which resets are forgiven, where a connection was not read for longer
 
 bool is(const char *name, size_t length, const char *text) noexcept {
     return strlen(text) == length && memcmp(name, text, length) == 0;
@@ -469,11 +470,22 @@ bool Connection::has_lived(void *stream) noexcept {
     return call->answered || now_ - call->opened_ns >= LIVED_NS;
 }
 
+// Bytes have come. Where nothing was read for long, be it that this server got no CPU, streams may have been opened,
+// have lived and have been reset in that time, and look like young ones. As many are forgiven as could have lived one
+// behind the other, less those that are open: together no more than a peer resets that waits for its streams to live.
+void Connection::note_received(size_t length) noexcept {
+    const uint64_t lives = std::min(now_ - received_ns_, LATEST_NS) / LIVED_NS * server_->config.streams;
+    const uint32_t open = open_calls.load(std::memory_order_relaxed);
+    if (lives > open) session_.forgive_resets(static_cast<uint32_t>(lives - open));
+    received_ns_ = now_;
+    received_bytes_ += length;
+}
+
 void Connection::closed(void *stream, uint32_t) noexcept {
     Call *call = static_cast<Call *>(stream);
     stop_receiving(call);
     if (call->rest) {
-        call->rest->cut();
+        call->rest->closed();
     } else if (server_->config.log && call->fields_done && !call->is_rest) {
         server_->record(call, now_);
     }

@@ -35,6 +35,8 @@ class ByteStream {
     virtual void arm(uint32_t events) noexcept = 0;
 
     void (*ready)(void *owner, uint64_t tag) = nullptr;
+    // Called once the peer wants no answer any more, which `ready` tells only who has armed it.
+    void (*cut)(void *owner, uint64_t tag) = nullptr;
     void *owner = nullptr;
     uint64_t tag = 0;
 

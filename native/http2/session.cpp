@@ -266,12 +266,13 @@ int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
         const bool fault = error == PROTOCOL_ERROR || error == FLOW_CONTROL_ERROR || error == STREAM_CLOSED ||
                            error == FRAME_SIZE_ERROR;
         if (fault) self->spend(REFUSED_STREAM_COST);
+        if (error == REFUSED_STREAM || error == CANCEL) self->forgive_resets(1);  // the peer's may be on its way
     }
     // grpc-go measures its bandwidth by a PING behind a DATA frame, one at a time, for as long as answers come.
     if (frame->type == FRAME_DATA && self->free_pings_ < MOST_FREE) ++self->free_pings_;
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
-    if (self->free_resets_ < MOST_FREE) ++self->free_resets_;
+    self->forgive_resets(1);
     if (void *stream = self->stream_of(frame->stream_id)) self->events_->answer_over(stream);
     return 0;
 }

@@ -4,11 +4,13 @@
 // work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA,
 // faults for which a stream is reset) take from an allowance that grows with time, and a peer that has used it up is
 // sent away. A PING is free behind a DATA frame of ours: clients measure by it. So is the reset of a stream that has
-// lived, and for each answered stream that of another one: clients cancel what takes too long, and what they asked for
-// twice. Nothing is read while the answers wait for a peer that does not take them. A session is used by one thread at a
+// lived, and for each stream that was answered or refused that of another one: clients cancel what takes too long, and
+// what they asked for twice. Nothing is read while the answers wait for a peer that does not take them. A session is used by one thread at a
 // time.
 
 #pragma once
+
+#include <algorithm>
 
 #include "http2/library.hpp"
 #include "http2/outgoing_bytes.hpp"
@@ -95,6 +97,7 @@ class Session {
     void ping() noexcept;
     void say_goodbye() noexcept { of_->submit_shutdown_notice(session_); }
     void go_away(uint32_t error, const char *why = nullptr) noexcept;
+    void forgive_resets(uint32_t count) noexcept { free_resets_ = std::min(MOST_FREE, free_resets_ + count); }
     bool flooded() const noexcept { return flooded_; }
 
   private:
@@ -129,7 +132,7 @@ class Session {
     int32_t seen_id_ = 0;
     void *seen_ = nullptr;  // its stream
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
-    uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each answered stream
+    uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each stream ended here
     bool flooded_ = false, failed_ = false;
 };
 

@@ -50,19 +50,22 @@ void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     queue.come.notify_one();
 }
 
-// Waits for a message; null once the server stops.
+// Waits for a message that its client still wants answered; null once the server stops.
 Connection *HttpServer::next_app_message(int which) noexcept {
     AppQueue &queue = app_queues_[which];
-    std::unique_lock<std::mutex> lock(app_mutex_);
-    while (!queue.first) {
-        if (stopping_.load(std::memory_order_acquire)) return nullptr;
-        queue.come.wait(lock);
+    for (;;) {
+        std::unique_lock<std::mutex> lock(app_mutex_);
+        while (!queue.first) {
+            if (stopping_.load(std::memory_order_acquire)) return nullptr;
+            queue.come.wait(lock);
+        }
+        Connection *connection = queue.first;
+        queue.first = connection->next;
+        if (!queue.first) queue.last = nullptr;
+        connection->next = nullptr;
+        lock.unlock();
+        if (!drop_cut(connection)) return connection;
     }
-    Connection *connection = queue.first;
-    queue.first = connection->next;
-    if (!queue.first) queue.last = nullptr;
-    connection->next = nullptr;
-    return connection;
 }
 
 void HttpServer::stop_app_messages() noexcept {

@@ -4,7 +4,8 @@
 // Strategy: a connection whose request is with the engine is not armed, so that epoll does not report
 // its end. The sweep asks the kernel about waiting connections, ten times a second; a request that is run at
 // once costs nothing. `waiting` is the request, held. The sweep puts LOOKING there while it
-// looks, and the answering thread waits for that, so that the descriptor is the connection's all the while.
+// looks, and the answering thread waits for that, so that the descriptor is the connection's all the while. The reset
+// of an HTTP/2 stream is told at once.
 //
 // A peer that has reset the connection is gone. A peer that has closed its own direction may be gone as
 // well, or may read on: its bytes do not tell. So it is sent an interim answer, which every client of
@@ -49,20 +50,21 @@ void HttpServer::close_disconnected(Connection *connection) noexcept {
 
 void HttpServer::cancel_disconnected() noexcept {
     if (watched_.load(std::memory_order_relaxed) == 0) return;
-    for (uint32_t slot = 0; slot < connections.used(); ++slot) {
-        Connection *connection = connections.at(slot);
-        Request *request = connection->waiting.load(std::memory_order_acquire);
-        if (request == nullptr || request == LOOKING) continue;
-        if (!connection->waiting.compare_exchange_strong(request, LOOKING)) continue;
-        // A request that no queue has accepted yet cannot be cancelled: the next look is early enough.
-        const bool gone =
-            request->state.load(std::memory_order_acquire) != STATE_NEW && is_peer_gone(connection, &connection->probed);
-        connection->waiting.store(gone ? nullptr : request, std::memory_order_release);
-        if (!gone) continue;
-        watched_.fetch_sub(1, std::memory_order_relaxed);
-        cancel(request);
-        release(request);
-    }
+    for (uint32_t slot = 0; slot < connections.used(); ++slot) cancel_disconnected(connections.at(slot));
+}
+
+void HttpServer::cancel_disconnected(Connection *connection) noexcept {
+    Request *request = connection->waiting.load(std::memory_order_acquire);
+    if (request == nullptr || request == LOOKING) return;
+    if (!connection->waiting.compare_exchange_strong(request, LOOKING)) return;
+    // A request that no queue has accepted yet cannot be cancelled: the next look is early enough.
+    const bool gone =
+        request->state.load(std::memory_order_acquire) != STATE_NEW && is_peer_gone(connection, &connection->probed);
+    connection->waiting.store(gone ? nullptr : request, std::memory_order_release);
+    if (!gone) return;
+    watched_.fetch_sub(1, std::memory_order_relaxed);
+    cancel(request);
+    release(request);
 }
 
 }  // namespace ksrv

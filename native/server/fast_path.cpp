@@ -199,7 +199,7 @@ std::size_t HttpServer::take_fast_requests(Connection *first, FastRequest **out,
     if (room <= 1) return count;
     std::lock_guard<std::mutex> guard(run_mutex_);
     while (count < room && run_first_ && run_first_->fast_request &&
-           run_first_->fast_request->signature == signature) {
+           run_first_->fast_request->signature == signature && !is_cut(run_first_)) {
         Connection *connection = run_first_;
         run_first_ = connection->next;
         if (!run_first_) run_last_ = nullptr;

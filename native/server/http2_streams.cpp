@@ -80,6 +80,7 @@ bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, s
     connection->peer_length = peer_length;
     connection->byte_stream = stream;
     stream->ready = [](void *owner, uint64_t tag) { static_cast<HttpServer *>(owner)->wake_stream(tag); };
+    stream->cut = [](void *owner, uint64_t tag) { static_cast<HttpServer *>(owner)->cut_stream(tag); };
     stream->owner = this;
     stream->tag = tag_of(connection);
     connection->phase.store(Phase::idle, std::memory_order_release);
@@ -96,6 +97,24 @@ void HttpServer::wake_stream(uint64_t tag) noexcept {
         woken_.push_back(tag);
     }
     if (first) wake();
+}
+
+// Its client has reset a stream: a request that waits for its model is cancelled. Called by any thread.
+void HttpServer::cut_stream(uint64_t tag) noexcept {
+    if (Connection *connection = connection_of(tag)) cancel_disconnected(connection);
+}
+
+// Drops a message that waited for Python, where its client has reset the stream meanwhile. Python would else run as
+// many as a client opens and resets in turn, however few may be open at a time.
+bool HttpServer::drop_cut(Connection *connection) noexcept {
+    if (!is_cut(connection)) return false;
+    if (connection->fast_request) {
+        undo_fast_request(connection->fast_request);
+        connection->fast_request = nullptr;
+    }
+    connection->checking = false;
+    if (take_turn(turn_of(connection))) close_disconnected(connection);
+    return true;
 }
 
 void HttpServer::serve_woken_streams(uint64_t now) noexcept {

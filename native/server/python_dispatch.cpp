@@ -100,16 +100,22 @@ void HttpServer::follow(int index) noexcept {
     }
 }
 
+// A request that its client still wants answered; null where none waits.
 Connection *HttpServer::next_to_run() noexcept {
     request_since_.store(unsigned_now_ns(), std::memory_order_relaxed);
-    std::lock_guard<std::mutex> guard(run_mutex_);
-    Connection *connection = run_first_;
-    if (!connection) return nullptr;
-    run_first_ = connection->next;
-    if (!run_first_) run_last_ = nullptr;
-    connection->next = nullptr;
-    to_run_.fetch_sub(1, std::memory_order_relaxed);
-    return connection;
+    for (;;) {
+        Connection *connection;
+        {
+            std::lock_guard<std::mutex> guard(run_mutex_);
+            connection = run_first_;
+            if (!connection) return nullptr;
+            run_first_ = connection->next;
+            if (!run_first_) run_last_ = nullptr;
+            connection->next = nullptr;
+            to_run_.fetch_sub(1, std::memory_order_relaxed);
+        }
+        if (!drop_cut(connection)) return connection;
+    }
 }
 
 }  // namespace ksrv

@@ -262,6 +262,11 @@ class HttpServer {
     Preface look_for_preface(Connection *connection) noexcept;
     void hand_over(Connection *connection) noexcept;
     void wake_stream(uint64_t tag) noexcept;
+    void cut_stream(uint64_t tag) noexcept;
+    static bool is_cut(Connection *connection) noexcept {
+        return connection->byte_stream && connection->byte_stream->is_cut();
+    }
+    bool drop_cut(Connection *connection) noexcept;
     void serve_woken_streams(uint64_t now) noexcept;
 
     // event_loop.cpp
@@ -291,6 +296,7 @@ class HttpServer {
 
     // disconnect_watch.cpp
     void cancel_disconnected() noexcept;
+    void cancel_disconnected(Connection *connection) noexcept;
 
     // python_dispatch.cpp
     void serve(int index) noexcept;

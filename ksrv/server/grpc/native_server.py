@@ -244,6 +244,8 @@ class NativeGrpcServer:
 
     def _ready(self, call: Call) -> None:
         """Take a call whose message is there, or a stream that begins, on the thread that serves."""
+        if not call.is_active():
+            return  # the client has left: so do the methods below, which run later
         method = self._methods[call.path]
         try:
             if not call.admitted:
@@ -275,6 +277,8 @@ class NativeGrpcServer:
 
     def _answer(self, method: Method, call: Call, message: Message, compressed: bool) -> None:
         assert method.answer is not None, "only methods with an answer go to a pool"
+        if not call.is_active():
+            return
         try:
             with self._opened(call, message, compressed, method.limits) as written:
                 made = method.answer(written, call)
@@ -283,6 +287,8 @@ class NativeGrpcServer:
             refuse(call, failure_of(error))
 
     def _infer_compressed(self, method: Method, call: Call, message: Message) -> None:
+        if not call.is_active():
+            return
         try:
             with self._opened(call, message, True, method.limits) as written:
                 request = self._calls.read(written, call)
@@ -345,6 +351,8 @@ class NativeGrpcServer:
 
     def _run_stream(self, method: Method, call: Call) -> None:
         assert method.stream is not None, "only streams run as such"
+        if not call.is_active():
+            return
         source = functools.partial(StreamMessages, call, method, self._settings, self._budget)
         try:
             with Permitted(method, call):

@@ -175,10 +175,14 @@ void RestStream::put_end() noexcept {
     tell_server();
 }
 
-void RestStream::cut() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
-    cut_ = true;
-    tell_server();
+void RestStream::closed() noexcept {
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        cut_ = true;
+        tell_server();
+        if (closed_) return;  // the server has left before
+    }
+    if (cut) cut(owner, tag);
 }
 
 RestStream::Answer RestStream::answer() noexcept {

@@ -42,7 +42,7 @@ class RestStream final : public ByteStream {
     static std::string first_line(const Call &call);
     bool put(const unsigned char *data, size_t length) noexcept;  // false: there is no memory
     void put_end() noexcept;  // the peer sends no more
-    void cut() noexcept;      // the stream is closed
+    void closed() noexcept;   // the stream is
 
     struct Answer {
         bool interim = false;  // 100 is to be sent

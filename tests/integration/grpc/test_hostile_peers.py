@@ -2,8 +2,11 @@
 
 import contextlib
 import gc
+import os
+import signal
 import socket
 import ssl
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,11 +14,14 @@ import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.tls.tls_context import TlsContext
-from ksrv.protocol.protobuf import INFERENCE
+from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.server.credentials import Access
+from ksrv.server.grpc.limits import CONTROL_THREADS
 from ksrv.server.settings import ServerSettings
+from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.engine.held_engine import was_cancelled
+from tests.support.models import write_double
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import (
     call,
@@ -138,6 +144,51 @@ def test_cancelled_calls_that_have_waited_are_no_flood(engine):
             wait_until(lambda: sum(not handle.done() for handle in list(engine.handles)) <= 1)
         engine.release.set()
         assert kept.result().id == "kept", "it shares its connection with those that were cancelled"
+
+
+def test_calls_that_were_cancelled_while_the_server_slept_are_no_flood(tmp_path):
+    """It reads of a call and of its end at once, as in a container that gets no CPU for some time."""
+    write_double(tmp_path)
+    with Server(tmp_path) as server, Wire(server.grpc) as wire:
+        for _ in range(40):
+            os.killpg(server.pid, signal.SIGSTOP)
+            try:
+                calls = [wire.call(INFER) for _ in range(100)]
+                opened = time.monotonic()
+                wait_until(lambda opened=opened: time.monotonic() > opened + 0.02)
+                wire.socket.sendall(b"".join(map(reset, calls)))
+            finally:
+                os.killpg(server.pid, signal.SIGCONT)
+            assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
+
+
+def test_calls_that_were_cancelled_are_not_run(engine):
+    """Loads take the few threads that there are for them; others wait, and their callers leave."""
+    begun, go = [], threading.Event()
+
+    def hold(change, name):
+        begun.append(name)
+        assert go.wait(60)
+
+    engine.on_change = hold
+    load = f"/{INFERENCE}/RepositoryModelLoad"
+    kind, _ = methods(INFERENCE)["RepositoryModelLoad"]
+    with running(engine) as address, Wire(address) as wire:
+
+        def ask(name):
+            return wire.call(load, message=kind(model_name=name).SerializeToString())
+
+        held = [ask(name) for name in ("add", "echo")]
+        wait_until(lambda: len(begun) == len(held) == CONTROL_THREADS)
+        left = [ask("image") for _ in range(100)]
+        kept = ask("headers")
+        assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))  # they wait
+        wire.socket.sendall(b"".join(map(reset, left)))
+        assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
+        go.set()
+        for stream in (*held, kept):
+            assert b"grpc-status: 0" in wire.until_ended(stream)
+    assert sorted(begun) == ["add", "echo", "headers"]
 
 
 def test_each_answer_pays_for_a_call_that_is_cancelled_at_once(engine):

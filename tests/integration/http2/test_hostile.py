@@ -26,7 +26,24 @@ BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 ).encode()
 INFER = "/v2/models/double/infer"
+LIVE = "/v2/health/live"
 JSON = "application/json"
+SLOW_START = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+
+class SlowStart(BaseHandler):
+    def initialize(self, context):
+        folder = Path(__file__).parent
+        (folder / "begun").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.005)
+
+    def handle(self, batch, context):
+        return {"y": batch["x"]}
+"""
 NUMBERS = list(range(60_000))
 LARGE = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, len(NUMBERS)], "data": NUMBERS}]}
@@ -226,13 +243,41 @@ def test_a_request_whose_client_left_is_not_run(tmp_path):
         wait_until((folder / "seen").exists)
         left = client.begin("POST", path)
         client.send(left, BODY.replace(b"[1, 2", b"[7, 2"), end=True)
-        time.sleep(0.2)
+        assert client.request("GET", LIVE).status == 200  # the request waits for its model by then
         client.reset(left)
-        time.sleep(0.5)  # the look at clients comes ten times a second
+        assert client.request("GET", LIVE).status == 200  # and is cancelled
         (folder / "go").touch()
         assert client.wait(first).status == 200
         assert client.request("POST", path, BODY.replace(b"[1, 2", b"[8, 2")).status == 200
         assert (folder / "seen").read_text().split() == ["1", "8"]
+
+
+def test_a_message_of_the_app_whose_client_left_is_not_run(tmp_path):
+    models = tmp_path / "models"
+    for name in ("held", "left", "wanted"):
+        write_model(models, name, SLOW_START, "warmup: false\n")
+    for name in ("left", "wanted"):
+        (models / name / "go").touch()
+    with (
+        Server(models, model_control="explicit") as server,
+        Http2Client(server.http) as client,
+    ):
+
+        def load(name):
+            return client.begin("POST", f"/v2/repository/models/{name}/load", end=True)
+
+        held = [load("held") for _ in range(64)]  # more than the app has threads
+        wait_until((models / "held" / "begun").exists)
+        left = [load("left") for _ in range(20)]
+        wanted = load("wanted")
+        assert client.request("GET", LIVE).status == 200  # they wait for a thread by then
+        for stream in left:
+            client.reset(stream)
+        assert client.request("GET", LIVE).status == 200
+        (models / "held" / "go").touch()
+        assert {client.wait(stream).status for stream in (*held, wanted)} == {200}
+        assert (models / "wanted" / "begun").exists()
+        assert not (models / "left" / "begun").exists()
 
 
 def test_streams_of_stalled_bodies_leave_room_for_others(server):
@@ -284,6 +329,24 @@ def test_more_streams_than_places_are_refused_and_may_come_again(models):
             return answer.status == 200
 
         wait_until(again)
+
+
+def test_resets_of_streams_that_were_refused_are_no_flood(models):
+    """A client that gives up a request does not know yet that the server has refused it."""
+    patient = {"head_timeout": 300, "transfer_grace": 300}
+    with (
+        Server(models, max_connections=8, **patient) as server,
+        Http2Client(server.http) as client,
+    ):
+        for _ in range(4):  # which is all that there is room for
+            client.begin("POST", INFER, [("content-length", "500")])
+        for _ in range(20):
+            refused = [client.begin("POST", INFER, [("content-length", "500")]) for _ in range(50)]
+            assert {client.wait(stream).error for stream in refused} == {7}
+            client.socket.sendall(
+                b"".join(frame(RST_STREAM, 0, stream, b"\0\0\0\x08") for stream in refused)
+            )
+        assert client.request("GET", LIVE).error == 7, "the connection goes on"
 
 
 def test_streams_without_bodies_leave_places_for_everybody_else(models):
