@@ -2,27 +2,36 @@
 
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-def self_signed(folder: Path, name: str = "server", *, expired: bool = False) -> Any:
-    """Make a key and a certificate for 127.0.0.1 that is its own authority; their paths.
+def self_signed(
+    folder: Path,
+    name: str = "server",
+    *,
+    expired: bool = False,
+    addresses: Iterable[str] = ("127.0.0.1",),
+) -> Any:
+    """Make a key and a certificate that is its own authority; their paths.
 
     Args:
         folder: Where they are written.
         name: The name in the certificate.
         expired: Whether its time is over.
+        addresses: The IP addresses that it is for.
     """
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     folder.mkdir(parents=True, exist_ok=True)
+    names = ",".join(f"IP:{address}" for address in addresses)
     key, cert = folder / f"{name}.key", folder / f"{name}.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
-         "-days", "1", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"],
+         "-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}"],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     if expired:

@@ -23,6 +23,14 @@ TOKEN = {"authorization": "Bearer the-token"}
 INFER = "/v2/models/echo/infer"
 
 
+def sign(folder):
+    """Make a certificate for the cluster's nodes, one of which may have the machine's own address."""
+    import ray
+
+    nodes = {node["NodeManagerAddress"] for node in ray.nodes()}
+    return self_signed(folder / "tls", addresses=nodes)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("secure")
@@ -35,7 +43,7 @@ def deploy(cluster, folder):
 
     write_model(folder / "models", "echo", ECHO, VECTOR)
     write_words(folder / "models")
-    key, certificate = self_signed(folder / "tls")
+    key, certificate = sign(folder)
     (folder / "tokens").write_text("the-token\n")
     settings = {
         "tls_cert": str(certificate),
@@ -138,7 +146,7 @@ def test_targets_for_prometheus(address, cluster, folder):
 
 
 def test_new_certificates_and_tokens_replace_no_replica(address, deploy, folder):
-    self_signed(folder / "tls")
+    sign(folder)
     (folder / "tokens").write_text("another-token\nthe-token\n")
     trusted = folder / "tls" / "server.pem"
     url = f"https://{address.http}{INFER}"
