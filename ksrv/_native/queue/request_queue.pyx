@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
 from ksrv._native.queue.request_handle cimport (
-    CRequest, NEVER, NativeHandle, STATE_NEW, WAIT_DONE, Waited, ksrv_run_completions, publish,
+    CRequest, NEVER, NativeHandle, STATE_NEW, WAIT_DONE, Waited, publish,
     publish_all, publish_later, release_request, wait_done,
 )
 
@@ -232,7 +232,9 @@ cdef class Queue:
             all_alive = all_alive and alive[i]
         if all_alive:
             return handles
-        ksrv_run_completions()
+        for i in range(alive.size()):
+            if not alive[i]:
+                (<NativeHandle>handles[i])._call_back()  # the batch's may be the last reference
         return [handles[i] for i in range(alive.size()) if alive[i]]
 
     def finish(self, list handles not None, list answers not None, bint later=False) -> list:
@@ -261,9 +263,10 @@ cdef class Queue:
         # Nothing behind this raises: this thread must answer the requests that it wins.
         self.queue.finish(requests.data(), requests.size(), won.data())
         for i in range(won.size()):
-            if not won[i]:
-                continue
             handle = <NativeHandle>handles[i]
+            if not won[i]:
+                handle._call_back()  # the batch's may be the last reference
+                continue
             result[i] = True
             if handle.native.answered != NULL:
                 handle.native.answered(handle.native, <void *>answers[i])

@@ -269,3 +269,29 @@ def test_callbacks_that_end_or_wait_for_further_handles_run_one_after_the_other(
     assert handles[0].cancel()
     assert called == handles and deepest == 1
     assert (queue.open, queue.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("drop", ["start", "finish"])
+def test_a_handle_that_its_batch_drops_before_the_completions_are_handled_is_called_back(drop):
+    queue = native.Queue(4)
+    slot = queue.add_slot()
+    assert queue.push(NativeHandle("in a batch", 1, 0)) == native.OK
+    batch = queue.take(slot, 1, 1)
+    if drop == "finish":
+        queue.start(batch)
+    states = []
+    batch[0].add_done_callback(lambda ended: states.append(ended.state))
+    other = NativeHandle("other", 1, 0)
+
+    def end_batch(_):
+        batch[0].cancel()
+        if drop == "start":
+            assert queue.start(batch) == []
+        else:
+            assert queue.finish(batch, ["late"]) == [False]
+        batch.clear()
+
+    other.add_done_callback(end_batch)
+    assert queue.push(other) == native.OK
+    assert other.cancel()
+    assert states == ["cancelled"]
