@@ -182,6 +182,7 @@ class Model:
                 yield Answer(last)
         finally:
             handle.cancel()
+            answers.give_up()
 
     def close(self) -> None:
         """Let the handler close, and free the model."""

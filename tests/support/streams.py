@@ -4,12 +4,15 @@ import http.client
 import json
 import socket
 import ssl
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.wire.grpc_calls import infer_request
+from tests.support.wire.http2_client import Http2Client
 
 WORDS = '''
 import itertools
@@ -196,6 +199,28 @@ class StreamedResponse:
 
     def __exit__(self, *_: object) -> None:
         self.connection.close()
+
+
+def ask_rest_unread(server: Server, model: str, parameters: dict[str, Any]) -> StreamedResponse:
+    """Ask a model of one number for a stream, and read nothing of it; it is a context that leaves."""
+    given = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    asked = {"inputs": [given], "parameters": parameters}
+    return StreamedResponse(server, f"/v2/models/{model}/infer", asked, receive_buffer=4096)
+
+
+def ask_grpc_unread(server: Server, model: str, parameters: dict[str, Any]) -> Http2Client:
+    """The same over gRPC; the window of the stream stays as it is."""
+    raw = [struct.pack("<f", 1)]
+    asked = infer_request(model, ("x", "FP32", [1, 1]), raw=raw, parameters=parameters)
+    message = asked.SerializeToString()
+    client = Http2Client(server.grpc, window=1 << 16, reads=False)
+    fields = [("content-type", "application/grpc"), ("te", "trailers")]
+    stream = client.begin("POST", "/inference.GRPCInferenceService/ModelStreamInfer", fields)
+    client.send(stream, b"\0" + struct.pack(">I", len(message)) + message)
+    return client
+
+
+ASK_UNREAD = {"rest": ask_rest_unread, "grpc": ask_grpc_unread}
 
 
 def pieces(documents: Iterable[Any]) -> list[Any]:

@@ -32,7 +32,7 @@ class ResponseStream:
         notify: Called when there is an answer more, or the request has ended; it must not block.
 
     Attributes:
-        ended: Whether the request has ended, so that no further answer comes.
+        ended: Whether no further answer comes: the request has ended, or its reader has gone.
     """
 
     def __init__(self, notify: Callable[[], object] | None = None) -> None:
@@ -181,6 +181,14 @@ class ResponseStream:
         for callback in callbacks:
             callback()
         return [response for response, _ in taken]
+
+    def give_up(self) -> None:
+        """Say that nobody takes answers any more: drop those that wait, and what comes after.
+
+        Their bytes go back to the memory budget at once, whoever still refers to the stream.
+        """
+        self.end()
+        self.take_all(0)
 
     @property
     def waiting(self) -> bool:

@@ -101,9 +101,13 @@ def needs_control(authorizer: Access) -> Check:
 
 
 def failure_of(error: BaseException) -> KsrvError:
-    """Return the error that the client is told; an unforeseen exception goes into the log."""
+    """Return the error that the client is told; an unforeseen exception goes into the log.
+
+    It comes without its traceback: the frames there hold the call and, with it, what was not sent yet,
+    until the garbage collector looks.
+    """
     if isinstance(error, KsrvError):
-        return error
+        return error.with_traceback(None)
     log.error("a gRPC call failed", exc_info=error)
     return HandlerFailed("the server failed to answer this call; its log says why")
 

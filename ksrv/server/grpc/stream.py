@@ -42,9 +42,10 @@ class _Entry:
     sent: bool = False
 
     def give_up(self) -> None:
-        """Cancel the request if it is still under way."""
-        if self.handle is not None and not self.handle.done():
+        """Cancel the request if it is still under way, and drop the answers that wait."""
+        if self.handle is not None:
             self.handle.cancel()
+        self.answers.give_up()
 
 
 class _Line:
@@ -142,6 +143,7 @@ class _Line:
         with self._changed:
             self._closed = self._ended = True
             left = [self._answered, *self._entries]
+            self._answered = None  # an entry's answers refer to the line
             self._entries.clear()
             self._changed.notify_all()
         for entry in left:

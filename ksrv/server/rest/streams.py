@@ -6,7 +6,7 @@ A client that leaves cancels its request.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import falcon
@@ -122,10 +122,12 @@ class StreamedAnswer:
         return next(self._pieces)
 
     def close(self) -> None:
-        """Give the request up, unless it has ended."""
+        """Give the request up, unless it has ended, and the answers that wait for the client."""
         self._handle.cancel()
+        self._answers.give_up()
+        self._pieces.close()  # its frame refers to this object
 
-    def _make_pieces(self) -> Iterator[bytes]:
+    def _make_pieces(self) -> Generator[bytes, None, None]:
         begun = False
         try:
             for responses in self._responses():

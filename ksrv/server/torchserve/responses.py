@@ -134,8 +134,9 @@ class Exchange:
             yield item_bytes(last)
 
     def cancel(self) -> None:
-        """Give the request up, unless it has ended."""
+        """Give the request up, unless it has ended, and the chunks that wait for the client."""
         self._handle.cancel()
+        self._chunks.give_up()
 
 
 class _Streamed:

@@ -1,16 +1,11 @@
 """Clients that stop reading their streams: how much a handler makes ahead of them, over each way to it."""
 
-import struct
-
-import numpy as np
 import pytest
 
 from ksrv.testing import Server
 from tests.support.models import write_model
-from tests.support.streams import StreamedResponse
+from tests.support.streams import ASK_UNREAD
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import infer_request
-from tests.support.wire.http2_client import Http2Client
 
 CHUNK = 64 * 1024
 CHUNKS = 2000
@@ -66,35 +61,15 @@ def server(tmp_path_factory):
         yield made
 
 
-def stopped_rest(server, model, made):
-    """Ask for a stream and read nothing of it."""
-    given = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
-    asked = {"inputs": [given], "parameters": {"made": str(made)}}
-    return StreamedResponse(server, f"/v2/models/{model}/infer", asked, receive_buffer=4096)
-
-
-def stopped_grpc(server, model, made):
-    """The same over gRPC; the window of the stream stays as it is."""
-    request = infer_request(
-        model,
-        ("x", "FP32", [1, 1]),
-        raw=[np.ones(1, np.float32).tobytes()],
-        parameters={"made": str(made)},
-    ).SerializeToString()
-    client = Http2Client(server.grpc, window=1 << 16, reads=False)
-    fields = [("content-type", "application/grpc"), ("te", "trailers")]
-    stream = client.begin("POST", "/inference.GRPCInferenceService/ModelStreamInfer", fields)
-    client.send(stream, b"\0" + struct.pack(">I", len(request)) + request)
-    return client
-
-
 @pytest.fixture(scope="module")
 def made_bytes(server, tmp_path_factory):
     """The bytes that each handler has made when it was ended, because its client took nothing for so long."""
     folder = tmp_path_factory.mktemp("made")
-    asks = {"rest": stopped_rest, "grpc": stopped_grpc}
     files = {model: folder / "_".join(model) for model in MODELS}
-    clients = [asks[model[2]](server, file.name, file) for model, file in files.items()]
+    clients = [
+        ASK_UNREAD[model[2]](server, file.name, {"made": str(file)})
+        for model, file in files.items()
+    ]
     for file in files.values():
         wait_until(file.exists)
     for client in clients:

@@ -125,6 +125,22 @@ def test_large_answers_that_wait_hold_their_bytes_of_the_memory_budget(monkeypat
     assert budget.held == 0
 
 
+def test_a_reader_that_goes_gives_back_what_waits_and_holds_nobody_up(monkeypatch):
+    budget = MemoryBudget(1 << 22)
+    monkeypatch.setattr(response_stream, "PROCESS", budget)
+    stream = ResponseStream()
+    stream.put(response(MOST_WAITING_BYTES))
+    called = []
+    stream.call_with_room(lambda: called.append(1))
+    stream.give_up()
+    assert budget.held == 0
+    assert called == [1]
+    assert stream.put(response(MOST_WAITING_BYTES))
+    assert budget.held == 0
+    assert stream.has_room()
+    assert stream.finished
+
+
 def test_it_knows_when_the_client_took_an_answer_last():
     stream = ResponseStream()
     for take in (stream.take, stream.take_all):
