@@ -1,10 +1,12 @@
 #include "memory/buffer_pool.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -120,8 +122,14 @@ bool heap_grow(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// Maps another process's memfd. A memfd that its sender can still shrink is refused: reading past the end
-// of a shrunken file is a SIGBUS. On success the block owns `fd`.
+// Of huge pages, of which a mapping may have none, a memfd lies in another file system.
+bool has_ordinary_pages(int fd) noexcept {
+    struct statfs system;
+    return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
+// Maps another process's memfd. One that its sender can still shrink, or whose pages the system may lack, is refused:
+// reading what is not there is a SIGBUS. On success the block owns `fd`.
 AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0) return ADOPT_STAT;
@@ -129,7 +137,7 @@ AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) no
         return ADOPT_SIZE;
 #ifdef F_GET_SEALS
     const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK)) return ADOPT_SEALS;
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_ordinary_pages(fd)) return ADOPT_SEALS;
 #endif
     const std::size_t capacity = static_cast<std::size_t>(status.st_size);
     const int sharing = backend == BACKEND_BORROWED ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;

@@ -241,6 +241,7 @@ cdef class Link:
 
     Args:
         channel: The socket.
+        borrows: Whether the other side may lend blocks; see `ImportedBlocks`.
 
     Attributes:
         channel: The socket.
@@ -255,10 +256,10 @@ cdef class Link:
     cdef list _retired
     cdef bytearray _buffer
 
-    def __init__(self, Channel channel not None):
+    def __init__(self, Channel channel not None, *, bint borrows=False):
         self.channel = channel
         self.exported = ExportedBlocks()
-        self.imported = ImportedBlocks()
+        self.imported = ImportedBlocks(borrows=borrows)
         self._returns = []
         self._retired = []
         self._buffer = bytearray(MESSAGE_BYTES)

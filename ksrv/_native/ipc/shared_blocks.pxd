@@ -38,6 +38,7 @@ cdef class ImportedBlocks:
     cdef dict _by_number
     cdef list _held
     cdef public uint64_t most_bytes
+    cdef readonly bint borrows
     cdef dict _arrived
     cdef object _borrowed
 

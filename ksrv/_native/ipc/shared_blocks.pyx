@@ -272,13 +272,19 @@ cdef Block mapped(dict known, uint64_t number, uint64_t nbytes, int descriptor, 
 cdef class ImportedBlocks:
     """The blocks of the other side that are mapped here; used by one thread at a time.
 
+    Args:
+        borrows: See the attribute.
+
     Attributes:
         most_bytes: Bytes that the tensors of one message, or its payload, may have. The sizes of
             blocks do not bound them: a block may have pages that were never written, and may be
             named many times.
+        borrows: Whether the other side may lend blocks: a worker may to its handler process, whose
+            user code has no such hold on the worker.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, *, bint borrows=False):
+        self.borrows = borrows
         self.most_bytes = UINT64_MAX
         self._by_number = {}
         self._held = []
@@ -308,6 +314,8 @@ cdef class ImportedBlocks:
 
     cdef int borrow(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
         """As `adopt`, for a block that a message lends; `settle` is due behind its tensors."""
+        if not self.borrows:
+            raise BlockError(f"block {number} was lent, and nothing may be lent here")
         block = mapped(self._arrived, number, nbytes, descriptor, True)
         self._arrived[number] = block
         return 0

@@ -178,7 +178,8 @@ def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
         The block; when its last view dies it is unmapped, not pooled.
 
     Raises:
-        ValueError: The descriptor is no memfd sealed against shrinking, or is too short.
+        ValueError: The descriptor is no memfd of ordinary pages sealed against shrinking, or is too
+            short.
         OSError: It is not a descriptor, or cannot be mapped.
     """
     cdef AdoptError error = ADOPT_OK
@@ -192,7 +193,7 @@ def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
     if error == ADOPT_SIZE:
         raise ValueError(f"the shared block is empty or shorter than the {nbytes} bytes announced")
     if error == ADOPT_SEALS:
-        raise ValueError("the shared block is not a memfd sealed against shrinking")
+        raise ValueError("the shared block is no memfd of ordinary pages sealed against shrinking")
     raise OSError(f"descriptor {fd} cannot be mapped as a shared block")
 
 

@@ -331,7 +331,7 @@ def _die_with_parent(parent: int) -> bool:
 
 def _link(descriptor: int) -> Link:
     os.set_inheritable(descriptor, False)
-    return Link(Channel(socket.socket(fileno=descriptor)))
+    return Link(Channel(socket.socket(fileno=descriptor)), borrows=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

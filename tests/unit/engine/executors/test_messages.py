@@ -52,14 +52,23 @@ class Liar:
         self.link.send(MessageType.ANSWER, payload, batch_number=1, blocks=self.keep)
 
     def head(
-        self, kind=17, flags=0, announced=(), returned=(), fds=(), payload=b"", length=None, cut=0
+        self,
+        kind=17,
+        flags=0,
+        announced=(),
+        returned=(),
+        fds=(),
+        payload=b"",
+        length=None,
+        cut=0,
+        lent=0,
     ):
         length = len(payload) if length is None else length
         message = struct.pack(
             "<4sBBHHHxxxxQQ", b"ksv1", kind, flags, len(announced), len(returned), 0, 1, length
         )
         for number, size in announced:
-            message += struct.pack("<QQ", number, size)
+            message += struct.pack("<QQQ", number, size, lent)
         message += struct.pack(f"<{len(returned)}Q", *returned) + payload
         self.link.channel.send(message[: len(message) - cut], list(fds))
         for fd in fds:
@@ -135,8 +144,17 @@ LIES = {
     "deep JSON": lambda s: s.answer(text=b"[" * 50_000),
     "no records at all": lambda s: s.head(payload=b"1234"),
     "a block given back that never was": lambda s: s.head(returned=[999]),
-    "blocks announced without descriptors": lambda s: s.head(announced=[(1, 4096)]),
     "lists cut off": lambda s: s.head(returned=[1, 2], cut=4),
+    "descriptors nobody asked for": lambda s: s.head(fds=[pipe(), pipe(), pipe()]),
+    "a payload in no block": lambda s: s.head(flags=1, payload=struct.pack("<QQ", 7, 0), length=10),
+    "a payload of another length": lambda s: s.head(length=5),
+    "a payload without end": lambda s: s.head(
+        flags=1, payload=struct.pack("<QQ", 7, 0), length=2**62
+    ),
+}
+
+ANNOUNCED = {
+    "blocks announced without descriptors": lambda s: s.head(announced=[(1, 4096)]),
     "a descriptor that can shrink": lambda s: s.head(
         announced=[(1, 4096)], fds=[memfd(4096, seals=0)]
     ),
@@ -145,15 +163,10 @@ LIES = {
     "a block of no bytes": lambda s: s.head(announced=[(1, 0)], fds=[memfd(4096)]),
     "a block of all bytes": lambda s: s.head(announced=[(1, 2**64 - 1)], fds=[memfd(4096)]),
     "block 0": lambda s: s.head(announced=[(0, 4096)], fds=[memfd(4096)]),
-    "descriptors nobody asked for": lambda s: s.head(fds=[pipe(), pipe(), pipe()]),
     "a block announced twice": lambda s: s.head(
         announced=[(1, 4096), (1, 4096)], fds=[memfd(4096), memfd(4096)]
     ),
-    "a payload in no block": lambda s: s.head(flags=1, payload=struct.pack("<QQ", 7, 0), length=10),
-    "a payload of another length": lambda s: s.head(length=5),
-    "a payload without end": lambda s: s.head(
-        flags=1, payload=struct.pack("<QQ", 7, 0), length=2**62
-    ),
+    "a block that is lent": lambda s: s.head(announced=[(1, 4096)], fds=[memfd(4096)], lent=1),
 }
 
 
@@ -176,6 +189,13 @@ def test_a_message_that_does_not_add_up_is_refused(liar, lie):
     LIES[lie](liar)
     with pytest.raises(ChannelError):
         messages.unpack_answer(liar.near.receive(), liar.near.imported, 1)
+
+
+@pytest.mark.parametrize("lie", ANNOUNCED)
+def test_a_block_that_cannot_be_taken_in_is_refused_with_its_message(liar, lie):
+    ANNOUNCED[lie](liar)
+    with pytest.raises(ChannelError):
+        liar.near.receive()
 
 
 def test_the_liar_can_also_tell_the_truth(liar):

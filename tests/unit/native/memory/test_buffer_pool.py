@@ -313,6 +313,19 @@ def test_a_descriptor_that_is_no_sealed_block_is_refused(tmp_path):
         buffer_pool.adopt_fd(plain, 4096)
 
 
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_a_block_of_huge_pages_which_the_system_may_lack_is_refused(borrowed):
+    try:
+        huge = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError:
+        pytest.skip("this system has no huge pages")
+    os.ftruncate(huge, 2 << 20)
+    fcntl.fcntl(huge, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with pytest.raises(ValueError, match="ordinary pages"):
+        buffer_pool.adopt_fd(huge, 4096, borrowed=borrowed)
+    os.close(huge)
+
+
 def test_a_fork_shares_no_pooled_descriptor():
     script = """
 import os
