@@ -288,6 +288,7 @@ cdef class Link:
             ChannelClosed: The other end is closed.
             BlockingIOError: There is no room, and `wait` is false.
             MemoryError: There is no memory for a long payload.
+            TooLarge: The other side takes no payload of this size.
         """
         cdef Head head
         cdef Spilled spilled
@@ -299,6 +300,7 @@ cdef class Link:
         cdef const char *tail = PyBytes_AS_STRING(payload)
         cdef size_t tail_bytes = <size_t>len(payload)
         cdef list referred = [] if blocks is None else blocks
+        self.exported.check_size(tail_bytes)
         memset(&head, 0, sizeof(Head))
         memcpy(head.magic, b"ksv1", 4)
         head.kind = <uint8_t>kind

@@ -21,8 +21,10 @@ cdef class ExportedBlocks:
     cdef list _shared
     cdef list _retired
     cdef uint64_t _next
+    cdef public uint64_t most_bytes
 
     cpdef Block lease(self, size_t nbytes)
+    cdef int check_size(self, uint64_t nbytes) except -1
     cdef Block _leased(self, size_t nbytes)
     cdef Block containing(self, const void *data, size_t nbytes)
     cdef Shared lend(self, Block block)

@@ -46,6 +46,10 @@ class BlockError(Exception):
     """The other side named a block, or a part of one, that does not exist."""
 
 
+class TooLarge(Exception):
+    """A message of this side has more bytes than the other side takes."""
+
+
 cdef class Shared:
     """A block and its number; on its own it is the only thing that refers to the block."""
 
@@ -97,9 +101,15 @@ cdef Block make(size_t nbytes):
 
 
 cdef class ExportedBlocks:
-    """The blocks that this side makes and writes; safe to use from several threads."""
+    """The blocks that this side makes and writes; safe to use from several threads.
+
+    Attributes:
+        most_bytes: Bytes that the tensors of one message, or its payload, may have; the other side
+            takes no more.
+    """
 
     def __cinit__(self):
+        self.most_bytes = UINT64_MAX
         self._lock = threading.Lock()
         self._shared = []  # in the order in which they were named last
         self._retired = []
@@ -113,6 +123,12 @@ cdef class ExportedBlocks:
         """
         with self._lock:
             return self._leased(nbytes)
+
+    cdef int check_size(self, uint64_t nbytes) except -1:
+        """Raise `TooLarge` where the other side takes no message of so many bytes."""
+        if nbytes > self.most_bytes:
+            raise TooLarge(f"{nbytes} bytes; a message has at most {self.most_bytes}")
+        return 0
 
     cdef Block _leased(self, size_t nbytes):
         cdef Shared shared

@@ -93,6 +93,7 @@ def write(
     Raises:
         TypeError: An array's dtype is not its datatype's.
         MemoryError: There is no memory for a block.
+        TooLarge: The other side takes no message with so many bytes of tensors.
     """
     cdef list places = []
     cdef list blocks = []
@@ -101,6 +102,7 @@ def write(
     cdef dict borrowed = None
     cdef Place place
     cdef size_t total = 0
+    cdef uint64_t nbytes = 0
     cdef Py_ssize_t i
     if imported is not None:
         borrowed = imported.borrowed_for(batch_number)
@@ -110,6 +112,7 @@ def write(
     for i in range(len(written)):
         place = place_of(written[i])
         places.append(place)
+        nbytes += place.descriptor.nbytes
         if place.array is not None and place.descriptor.nbytes and (
             (unshared is not None and unshared[i] and lies_borrowed(place, borrowed))
             or lies_here(place, exported, blocks)
@@ -119,6 +122,7 @@ def write(
         place.is_copied = True
         place.descriptor.offset = total
         total += aligned(place.descriptor.nbytes)
+    exported.check_size(nbytes)
     cdef Block scratch = None
     cdef uint64_t number = 0
     if total:

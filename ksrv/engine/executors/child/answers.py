@@ -1,9 +1,12 @@
 """The answers of a handler process on their way to the worker."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import Link
+from ksrv._native.ipc.shared_blocks import TooLarge
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.messages import MessageType
 from ksrv.engine.executors.outbox import Outbox
@@ -11,6 +14,24 @@ from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import BatchOutputs
 
 log = logging.getLogger("ksrv.handler")
+
+
+@contextmanager
+def bounded(what: str) -> Iterator[None]:
+    """Tell a handler that what it has the process send is more than the worker takes.
+
+    Args:
+        what: What that is.
+
+    Raises:
+        HandlerFailed: It is too large.
+    """
+    try:
+        yield
+    except TooLarge as error:
+        raise HandlerFailed(
+            f"{what} has {error}, the larger of the limits 'body' and 'in_flight'"
+        ) from None
 
 
 class Answers:
@@ -21,12 +42,10 @@ class Answers:
 
     Attributes:
         outbox: Sends on it.
-        most_bytes: Bytes that the tensors of an answer may have; the worker takes no more.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self.most_bytes = 0
         self.outbox = Outbox(link, waits=True)
 
     def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
@@ -40,21 +59,18 @@ class Answers:
         Raises:
             HandlerFailed: It is too large.
         """
-        nbytes = sum(tensor.nbytes for tensor in outputs.tensors)
-        if nbytes > self.most_bytes:
-            raise HandlerFailed(
-                f"the handler's answer has {nbytes} bytes; one of a handler process has at most "
-                f"{self.most_bytes}, the larger of the limits 'body' and 'in_flight'"
-            )
         link = self._link
-        written, blocks = tensor_descriptors.write(
-            outputs.tensors, link.exported, link.imported, batch_number
-        )
-        payload, lenient = messages.pack_answer(outputs, written)
-        # Emptied before sending, because the message names the input blocks without references, and
-        # an output may be a view of an input.
-        outputs.tensors.clear()
-        self.outbox.send(kind, payload, batch_number=batch_number, blocks=blocks, lenient=lenient)
+        with bounded("the handler's answer"):
+            written, blocks = tensor_descriptors.write(
+                outputs.tensors, link.exported, link.imported, batch_number
+            )
+            payload, lenient = messages.pack_answer(outputs, written)
+            # Emptied before sending, because the message names the input blocks without references,
+            # and an output may be a view of an input.
+            outputs.tensors.clear()
+            self.outbox.send(
+                kind, payload, batch_number=batch_number, blocks=blocks, lenient=lenient
+            )
 
     def fail_batch(self, batch_number: int, error: BaseException) -> None:
         """Tell the worker why a batch has no answer.

@@ -8,6 +8,7 @@ from typing import Any
 from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
+from ksrv.engine.executors.child.answers import bounded
 from ksrv.engine.executors.child.inbox import Inbox
 from ksrv.engine.executors.messages import MessageType, NumbersMessage
 from ksrv.engine.executors.outbox import Outbox
@@ -71,8 +72,13 @@ class CallsHome:
             caller: The batch.
 
         Raises:
-            HandlerFailed: No batch runs, or a batch of the ring, whose worker does not listen.
+            HandlerFailed: No batch runs, or a batch of the ring, whose worker does not listen; or the request is
+                too large.
         """
+        with bounded(f"the request to the model {request.model_name}"):
+            return self._send(request, caller)
+
+    def _send(self, request: InferRequest, caller: BatchInputs | None) -> "CallHome":
         written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
         with self._lock:
             batch_number = self._batches.get(id(caller))
@@ -82,11 +88,12 @@ class CallsHome:
                     f"that its own module does not show: use `self.context.models[...]` in the stages"
                 )
             self._number += 1
-            call = self._open[self._number] = CallHome(self, request, batch_number, self._number)
+            call = CallHome(self, request, batch_number, self._number)
             payload, lenient = messages.pack_call(request, self._number, written)
             self._outbox.send(
                 MessageType.CALL, payload, batch_number=batch_number, blocks=blocks, lenient=lenient
             )
+            self._open[call.number] = call
         return call
 
     def _take_result(self, frame: Frame) -> None:

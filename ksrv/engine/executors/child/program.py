@@ -211,7 +211,7 @@ class Child:
         source = ModelSource.from_json(note.source.encode())
         set_process_limits(note.limits)
         PROCESS.bound = bytes_in_flight(note.limits)
-        self._answers.most_bytes = messages.most_bytes(note.limits)
+        self._link.exported.most_bytes = messages.most_bytes(note.limits)
         _enter(str(source.folder))
         try:
             runner = make_runner(

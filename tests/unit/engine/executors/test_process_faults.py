@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -347,7 +348,7 @@ LARGE = """
 class H(BaseHandler):
     def handle(self, batch, context):
         if len(batch["x0"]) > 1:
-            batch._inputs.emit._answers.most_bytes = 1 << 40  # what no handler does
+            batch._inputs.emit._answers._link.exported.most_bytes = 1 << 40  # what no handler does
         return {"y": np.zeros((len(batch["x0"]), int(batch["x0"][0, 0])), "f4")}
 """
 
@@ -365,6 +366,42 @@ def test_an_answer_beyond_the_limits_fails_its_batch_and_ends_a_process_that_sen
         with pytest.raises(ExecutorDied, match="cannot be read"):
             executor.run(hostile, soon(30))
         assert not os.path.exists(f"/proc/{pid}")
+
+
+MESSAGES = """
+TEXTS = np.full((1, 1 << 17), b"x", object)  # with the sizes of its elements more than 1 MiB
+
+class H(BaseHandler):
+    def handle(self, batch, context):
+        way = batch["x0"][0, 0]
+        if way == 1: return {"y": TEXTS}
+        if way == 2: batch.set_parameter(0, "p", "x" * (1 << 20))
+        if way > 2: return {"y": np.array([self.told(int(way))], object)}
+        return {"y": batch["x0"]}
+
+    def told(self, way):
+        asked = {3: np.zeros((1, 1), "f4"), 4: np.zeros((1, 1 << 19), "f4"), 5: TEXTS}
+        parameters = {"p": "x" * (1 << 20)} if way == 6 else {}
+        try:
+            self.context.models["other"].infer({"x": asked.get(way, TEXTS[:, :1])}, parameters=parameters)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".encode()
+"""
+TOO_LARGE = r"has \d{7} bytes; a message has at most 1048576, the larger of the limits"
+
+
+def test_a_handler_is_told_of_what_is_beyond_the_limits_and_its_process_lives(tmp_path):
+    limits = Limits(body=1 << 20, in_flight=1 << 20)
+    with running(tmp_path, MESSAGES, limits=limits) as executor:
+        pid = executor.pid
+        for answer in (1, 2):
+            with pytest.raises(HandlerFailed, match=f"the handler's answer {TOO_LARGE}"):
+                executor.run(way(answer), soon(30))
+        told = {3: "outside of a server", 4: TOO_LARGE, 5: TOO_LARGE, 6: TOO_LARGE}
+        for call, text in told.items():
+            (output,) = executor.run(way(call), soon(30)).tensors
+            assert re.search(f"^HandlerFailed: .* {text}", output.data[0].decode()), call
+        assert executor.pid == pid
 
 
 def test_pauses_between_starts_double_up_to_a_bound(monkeypatch):
