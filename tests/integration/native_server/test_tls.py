@@ -2,21 +2,15 @@
 
 import contextlib
 import json
-import os
-import signal
 import socket
-import struct
-from pathlib import Path
 
 import pytest
 
 from tests.support.native.gunicorn_server import TlsServer, infer, infer_head
 from tests.support.wait_until import wait_until
+from tests.support.wire.arrival_times import came_at, note_arrivals, stopped
 from tests.support.wire.client_hello import client_hello
 from tests.support.wire.http_reader import read_message
-
-SO_TIMESTAMPNS = 35
-"""Linux's option, which Python does not name: a socket's bytes come with the time when the kernel got them."""
 
 
 def in_chunks(message):
@@ -83,31 +77,6 @@ def test_a_stalled_body_of_every_framing_leaves_room_for_others(native):
             client.close()
 
 
-@contextlib.contextmanager
-def stopped(pid):
-    """A process whose threads all stand still meanwhile."""
-
-    def states():
-        return {path.read_text().rpartition(")")[2].split()[0] for path in tasks.glob("*/stat")}
-
-    tasks = Path(f"/proc/{pid}/task")
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: states() == {"T"})
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def came_at(client):
-    """When the bytes that a connection has for its reader came, in nanoseconds."""
-    with socket.socket(fileno=os.dup(client.fileno())) as plain:
-        plain.settimeout(60)
-        ((_, _, time),) = plain.recvmsg(1, 64, socket.MSG_PEEK)[1]
-    seconds, nanoseconds = struct.unpack("@ll", time)
-    return seconds * 10**9 + nanoseconds
-
-
 def test_a_request_waits_for_one_handshake_at_most_of_those_that_came_before_it(native):
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(native.connect())
@@ -118,7 +87,7 @@ def test_a_request_waits_for_one_handshake_at_most_of_those_that_came_before_it(
         ]
         wait_until(lambda: native.counters()["open"] > len(peers))
         for each in (client, *peers):
-            each.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            note_arrivals(each)
         with stopped(pid):
             for peer in peers:
                 peer.sendall(client_hello(native.context))

@@ -1,0 +1,39 @@
+"""TLS handshakes of the gRPC server that come at once."""
+
+import contextlib
+import socket
+import ssl
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import write_double
+from tests.support.wire.arrival_times import came_at, note_arrivals, stopped
+from tests.support.wire.client_hello import client_hello
+
+
+@pytest.mark.carrier("native")
+def test_handshakes_take_their_steps_in_the_order_of_their_coming(tmp_path):
+    """A flood of new ones would hold up those before it, were the newest served first."""
+    key, cert = self_signed(tmp_path)
+    models = tmp_path / "models"
+    models.mkdir()
+    write_double(models)
+    context = ssl.create_default_context(cafile=cert)
+    context.set_alpn_protocols(["h2"])
+    settings = {"tls_cert": str(cert), "tls_key": str(key)}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(models, **settings))
+        host, port = server.grpc.rsplit(":", 1)
+        with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
+            (worker,) = map(int, file.read().split())
+        with stopped(worker):
+            peers = []
+            for _ in range(40):
+                peer = stack.enter_context(socket.create_connection((host, int(port)), 60))
+                note_arrivals(peer)
+                peer.sendall(client_hello(context))
+                peers.append(peer)
+        times = [came_at(peer) for peer in peers]
+    assert times == sorted(times)
