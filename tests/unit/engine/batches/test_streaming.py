@@ -1,5 +1,6 @@
 """Intermediate answers of a batch, and the time limit of a batch."""
 
+import contextlib
 import threading
 import time
 
@@ -26,6 +27,18 @@ def streaming(batch):
         for value in (1, 2):
             batch.emit(chunk(batch, value))
     return chunk(batch, 3)
+
+
+@contextlib.contextmanager
+def streamed(run):
+    """An engine whose handler is a function, and a request that wants its intermediate answers."""
+    made = engine(source(), run=run)
+    asked = request()
+    asked.stream = ResponseStream()
+    try:
+        yield made, asked
+    finally:
+        made.close()
 
 
 def taken(stream):
@@ -59,18 +72,13 @@ def test_request_that_has_ended_gets_no_more_chunks():
         batch.emit(chunk(batch, 2))
         return chunk(batch, 3)
 
-    made = engine(source(), run=run)
-    try:
-        asked = request()
-        asked.stream = ResponseStream()
+    with streamed(run) as (made, asked):
         handle = made.submit(asked)
         assert entered.wait(30)
         handle.cancel()
         go.set()
         with pytest.raises(Cancelled):
             handle.wait()
-    finally:
-        made.close()
     assert values(taken(asked.stream)) == [[1]]
 
 
@@ -114,13 +122,8 @@ def test_chunk_that_is_kept_does_not_change_under_the_handler():
             batch.emit(BatchOutputs([tensor("y", kept)]))
         return chunk(batch, 3)
 
-    made = engine(source(), run=run)
-    try:
-        asked = request()
-        asked.stream = ResponseStream()
+    with streamed(run) as (made, asked):
         made.infer(asked)
-    finally:
-        made.close()
     assert values(taken(asked.stream)) == [[1], [2]]
 
 
@@ -132,14 +135,9 @@ def test_batch_that_has_sent_chunks_is_not_run_again():
         batch.emit(chunk(batch, 1))
         raise ExecutorDied("the process ended")
 
-    made = engine(source(), run=run)
-    try:
-        asked = request()
-        asked.stream = ResponseStream()
-        with pytest.raises(HandlerFailed, match="the process ended"):
-            made.infer(asked)
-    finally:
-        made.close()
+    died = pytest.raises(HandlerFailed, match="the process ended")
+    with streamed(run) as (made, asked), died:
+        made.infer(asked)
     assert len(runs) == 1
 
 
@@ -176,13 +174,8 @@ def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, s
         found.append(batch.emit.stalled())
         return chunk(batch, 3)
 
-    made = engine(source(), run=run)
-    try:
-        asked = request()
-        asked.stream = ResponseStream()
+    with streamed(run) as (made, asked):
         made.infer(asked)
-    finally:
-        made.close()
     assert found == [[0], stalled]
 
 
@@ -197,12 +190,6 @@ def test_a_request_whose_answers_find_no_room_in_the_memory_budget_is_ended(monk
             listened.append(len(batch.emit.listening()))
         return chunk(batch, 3)
 
-    made = engine(source(), run=run)
-    try:
-        asked = request()
-        asked.stream = ResponseStream()
-        with pytest.raises(Overloaded, match="limit 'in_flight'"):
-            made.infer(asked)
-    finally:
-        made.close()
+    with streamed(run) as (made, asked), pytest.raises(Overloaded, match="limit 'in_flight'"):
+        made.infer(asked)
     assert (listened, len(taken(asked.stream))) == ([1, 1, 0], 2)
