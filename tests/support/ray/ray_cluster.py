@@ -10,6 +10,14 @@ from typing import Any
 
 from tests.support.wait_until import wait_until
 
+# Patience with a busy machine, on which workers of Ray's own niceness, 15, would get next to nothing.
+# Ray reads these as it is imported.
+os.environ.update(
+    RAY_agent_register_timeout_ms="180000",
+    RAY_raylet_start_wait_time_s="180",
+    RAY_worker_niceness="0",
+)
+
 NODE: dict[str, Any] = {
     "num_cpus": 4,
     "object_store_memory": 100 << 20,
@@ -30,8 +38,6 @@ class TwoNodes:
         from ray import serve
         from ray.cluster_utils import Cluster
 
-        # Ray starts workers at the niceness 15, with which they get next to nothing of a busy machine.
-        os.environ.update(RAY_agent_register_timeout_ms="180000", RAY_worker_niceness="0")
         head = {**NODE, "include_dashboard": False}
         self._cluster = _started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.add_node()
