@@ -9,7 +9,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -161,10 +160,11 @@ class ServerProcess:
     def _run(self) -> None:
         """Start the process and read its output; the process lives no longer than this thread."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
-        with tempfile.TemporaryDirectory(prefix="ksrv-ray-") as folder:
-            file = Path(folder) / "settings.json"
-            file.write_text(json.dumps(self._settings), encoding="utf-8")
-            command = [sys.executable, "-m", "ksrv", "serve", "--config", str(file), *self._models]
+        # A file without a name: this process may be killed, and nobody would remove one with a name.
+        with open(os.memfd_create("ksrv-settings"), "wb", buffering=0) as file:
+            file.write(json.dumps(self._settings).encode())
+            path = f"/proc/self/fd/{file.fileno()}"
+            command = [sys.executable, "-m", "ksrv", "serve", "--config", path, *self._models]
             process = subprocess.Popen(
                 ending_with_parent(command),
                 stdin=subprocess.DEVNULL,
@@ -173,18 +173,19 @@ class ServerProcess:
                 text=True,
                 errors="replace",
                 env=own | {"PYTHONUNBUFFERED": "1"},
+                pass_fds=[file.fileno()],
                 start_new_session=True,
             )
-            with self._changed:
-                self._process = process
-                stopped_early = self._stopping
-                self._changed.notify_all()
-            if stopped_early:
-                process.terminate()
-            assert process.stdout is not None
-            for line in process.stdout:
-                self._hear(line.rstrip("\n"))
-            status = process.wait()
+        with self._changed:
+            self._process = process
+            stopped_early = self._stopping
+            self._changed.notify_all()
+        if stopped_early:
+            process.terminate()
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._hear(line.rstrip("\n"))
+        status = process.wait()
         with self._changed:
             self._status = status
             self._changed.notify_all()

@@ -226,12 +226,16 @@ time.sleep(600)
 """
 
 
-def test_a_server_ends_with_the_process_that_started_it(models):
+def test_a_server_ends_with_the_process_that_started_it(models, tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     command = [sys.executable, "-c", PARENT, models[0]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         pid = int(parent.stdout.readline())
         parent.kill()
     wait_until(lambda: not alive(pid))
+    assert list(temporary.iterdir()) == []
 
 
 def alive(pid):
