@@ -12,6 +12,7 @@ from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.ray.server_process import ServerProcess
 
 _STREAM = "ModelStreamInfer"
+_REQUEST_ID = "x-request-id"
 _NOT_PASSED_ON = ("grpc-", ":")
 _ABOUT_CONNECTION = frozenset({"content-type", "te", "user-agent"})
 _OPTIONS = [
@@ -48,7 +49,7 @@ class GrpcForwarder:
         self._channel: Any = None
 
     async def unary(self, name: str, message: bytes, context: Any) -> Message:
-        """Return the server's answer to a call, whose status and trailers the context gets.
+        """Return the server's answer to a call, whose status, trailers and request id the context gets.
 
         A refusal is an empty answer: the client is sent no answer beside such a status, and of a method that
         raises Ray passes on no trailers, which say when to come again.
@@ -70,13 +71,15 @@ class GrpcForwarder:
         except AioRpcError as error:
             _set_status(context, error.code(), error.details())
             data = b""
-        context.set_trailing_metadata(list(await answer.trailing_metadata()))
+        request_id = await _request_id(answer)
+        trailers = [one for one in await answer.trailing_metadata() if one not in request_id]
+        context.set_trailing_metadata([*request_id, *trailers])
         return Message(data)
 
     async def stream(
         self, name: str, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Message]:
-        """Yield the server's answers to a stream of requests.
+        """Yield the server's answers to a stream of requests, whose request id the context gets.
 
         Args:
             name: The call's name.
@@ -92,6 +95,7 @@ class GrpcForwarder:
         answers = call(messages, metadata=_metadata(context))
         try:
             async for answer in answers:
+                context.set_trailing_metadata(await _request_id(answers))
                 yield Message(answer)
         except AioRpcError as error:
             raise _failed(context, error.code(), error.details()) from None
@@ -123,6 +127,11 @@ def _metadata(context: Any) -> list[tuple[str, Any]]:
     ]
     # Without it a caller from elsewhere would have the rights of callers on this machine.
     return [*kept, ("x-forwarded-for", context.peer() or "unknown")]
+
+
+async def _request_id(answer: Any) -> list[tuple[str, Any]]:
+    """Return the request id among an answer's headers, which Ray passes on as trailers alone."""
+    return [one for one in await answer.initial_metadata() if one[0] == _REQUEST_ID]
 
 
 def _set_status(context: Any, code: Any, details: str | None) -> None:

@@ -102,6 +102,13 @@ def test_a_refusal_by_the_ingress_says_when_to_come_again(address, cluster):
     assert 900 < retry_seconds(told.value) <= 1000
 
 
+def test_the_request_id_of_a_call_comes_back(address, cluster):
+    given = ("x-request-id", "mine")
+    with connect(cluster.grpc) as channel:
+        _, call = stub_infer(channel).with_call(row_request("echo"), timeout=60, metadata=[given])
+        assert given in call.trailing_metadata()
+
+
 def test_the_ingress_lists_the_addresses(address, cluster):
     listed = requests.get(f"{cluster.url}/-/addresses").json()
     assert [(one["http"], one["grpc"]) for one in listed["replicas"]] == [

@@ -23,6 +23,9 @@ class Labelled(BaseHandler):
 """
 
 
+ID = "x-request-id"
+
+
 class Context:
     """Ray's gRPC context, as far as a forwarder uses it."""
 
@@ -51,13 +54,13 @@ class Context:
         self.trailers = trailers
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=["native", "grpcio"])
+def server(request, tmp_path_factory):
     models = tmp_path_factory.mktemp("models")
     write_model(models, "echo", ECHO, VECTOR)
     write_model(models, "labelled", LABELLED, VECTOR)
     write_model(models, "busy", ECHO, f"{VECTOR}rate_limit: 0.001\n")
-    with Server(models) as started:
+    with Server(models, grpc_server=request.param) as started:
         yield SimpleNamespace(grpc=started.grpc, tls_context=lambda: None)
 
 
@@ -100,7 +103,14 @@ def test_trailers_go_on(server):
     trailers = dict(refused.trailers)
     assert trailers["retry-after"] == "1000"
     assert b"google.rpc.RetryInfo" in trailers["grpc-status-details-bin"]
-    assert answered.trailers == [("x-label", "seven")]
+    assert ("x-label", "seven") in answered.trailers
+
+
+@pytest.mark.parametrize("model", ["echo", "nope"])
+def test_the_request_id_comes_back_once(server, model):
+    context = Context((ID, "mine"))
+    unary(server, "ModelInfer", infer(model), context)
+    assert [value for name, value in context.trailers if name == ID] == ["mine"]
 
 
 def test_a_forwarded_caller_is_no_caller_of_this_machine(server):
@@ -111,6 +121,8 @@ def test_a_forwarded_caller_is_no_caller_of_this_machine(server):
 
 
 def test_a_stream_goes_on_while_its_requests_come(server):
+    context = Context((ID, "mine"))
+
     async def run():
         forwarder = GrpcForwarder(server)
         answered = asyncio.Event()
@@ -122,8 +134,9 @@ def test_a_stream_goes_on_while_its_requests_come(server):
                 answered.clear()
 
         found = []
-        async for answer in forwarder.stream("ModelStreamInfer", messages(), Context()):
+        async for answer in forwarder.stream("ModelStreamInfer", messages(), context):
             found.append(protobuf.ModelStreamInferResponse.FromString(answer.SerializeToString()))
+            assert context.trailers == [(ID, "mine")]
             answered.set()
         await forwarder._channel.close()
         return found
