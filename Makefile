@@ -116,7 +116,7 @@ $(RAY_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
 	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray,otel]' \
-		pytest pytest-benchmark pytest-timeout hypothesis requests 'tritonclient[grpc,http]'
+		pytest pytest-benchmark pytest-timeout h2 hypothesis requests 'tritonclient[grpc,http]'
 	@touch $@
 
 test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one of them killed; minutes
