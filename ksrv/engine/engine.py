@@ -11,7 +11,8 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
 from ksrv.engine.executors.choice import executor_for
 from ksrv.engine.instances.device_spread import DeviceSpread
-from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
+from ksrv.engine.instances.host import ExecutorFactory
+from ksrv.engine.model import ModelVersion, Retired
 from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import why_not_ready
 from ksrv.engine.registry import ModelRegistry

@@ -37,7 +37,7 @@ class LifetimeCounters:
         """
         with self._lock:
             self._living.remove(load)
-            for stats in load.all_stats():
+            for stats in load.all_stats:
                 self._stats.absorb(stats)
             for reason, number in load.queue.counts().items():
                 self._counts[reason] = self._counts.get(reason, 0) + number
@@ -50,6 +50,6 @@ class LifetimeCounters:
             version: The version's name.
         """
         with self._lock:
-            stats = [self._stats, *(one for load in self._living for one in load.all_stats())]
+            stats = [self._stats, *(one for load in self._living for one in load.all_stats)]
             counts = [self._counts, *(load.queue.counts() for load in self._living)]
             return total(name, version, stats, counts)

@@ -4,21 +4,15 @@ import gc
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeAlias
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
-from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import RunnableBatch
 from ksrv.engine.batches.joined_requests import run_joined
-from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
-from ksrv.engine.executors import Executor
-from ksrv.engine.instances.decode_thread import DecodeThread
+from ksrv.engine.instances.host import ExecutorFactory, InstanceHost
 from ksrv.engine.instances.instance import Instance
 from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.lifetime_counters import LifetimeCounters
@@ -28,7 +22,7 @@ from ksrv.engine.requests.handle import (
 )
 from ksrv.engine.requests.parts import bytes_of, rows_of
 from ksrv.engine.requests.rate_limits import RateLimits
-from ksrv.engine.requests.refusals import deadline_exceeded, queue_full, refusal
+from ksrv.engine.requests.refusals import deadline_exceeded, refusal
 from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
 from ksrv.engine.requests.validation import RequestValidator
 from ksrv.engine.sequences.table import SequenceTable
@@ -39,21 +33,14 @@ from ksrv.errors import (
     InvalidRequest,
     KsrvError,
     NotReady,
-    Overloaded,
-    without_paths,
 )
-from ksrv.images.preparer import ImagePreparer, image_preparers
+from ksrv.images.preparer import image_preparers
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.source import ModelConfig, ModelSource
+from ksrv.source import ModelSource
 from ksrv.statistics import ModelStatistics
 
 log = logging.getLogger("ksrv.engine")
 
-State: TypeAlias = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
-ExecutorFactory: TypeAlias = Callable[[ModelSource, int, int], Executor]
-"""Makes the executor of an instance from the source, the instance's number and its threads."""
-
-MILLISECOND = 1_000_000
 SEVERAL_WORKERS = (
     "the model {} serves sequences, whose state is in one worker: set 'workers' to 1; 'instances' and "
     "'executor: process' use several cores"
@@ -64,7 +51,7 @@ class Retired(Exception):
     """The version no longer accepts requests; its successor does."""
 
 
-class ModelVersion:
+class ModelVersion(InstanceHost):
     """One version of a model, from the start of its load to the end of its last request.
 
     Args:
@@ -73,9 +60,6 @@ class ModelVersion:
         make_executor: Makes the executors of its instances.
 
     Attributes:
-        spec: The description, completed once the model is loaded.
-        state: The state that the repository index shows.
-        reason: Why it is not ready.
         warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
         warm_up_ns: How long they took to warm up; 0 until they have.
@@ -84,27 +68,13 @@ class ModelVersion:
     def __init__(
         self, source: ModelSource, settings: EngineSettings, make_executor: ExecutorFactory
     ) -> None:
-        config = source.config
-        if config is None:
-            raise ValueError(f"the model {source.name} has no settings")
-        self.source = source
-        self.config: ModelConfig = config
-        self.spec = config.spec(source.name, source.version)
-        self.state: State = "LOADING"
-        self.reason = ""
+        super().__init__(source, make_executor, settings.usable_cores())
         self.warm_up_error = ""
         self.load_ns = 0
         self.warm_up_ns = 0
-        self.queue = native.Queue(config.queue_size, source.name)
-        self.retry = config.retry and config.sequences is None  # the state is gone with the process
-        self.timeout_ns = config.timeout_ms * MILLISECOND
-        self.run_timeout_ns = config.run_timeout_ms * MILLISECOND
-        batching = config.batching
-        self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self._settings = settings
+        config = self.config
         self.cache = ResponseCache(config.cache) if config.cache else None
-        self.images: dict[str, ImagePreparer] = {}
-        self.sequences: SequenceTable | None = None
         self._validator = RequestValidator(self.spec)
         self.rate_limits = RateLimits(
             config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
@@ -112,27 +82,27 @@ class ModelVersion:
         limits = settings.limits
         clients = limits.client_rate > 0 or limits.client_concurrency > 0
         self.limits_rate = clients or self.rate_limits.limited
-        self._ready: deque[RunnableBatch] = deque()
-        self._lost: list[str] = []
         self._closing = threading.Lock()
         self._ended = False
         self._prefetcher: BatchPrefetcher | None = None
-        self._decode_thread = DecodeThread(self)
-        self.stats = Stats()
         self.lifetime = LifetimeCounters(self)
-        share = config.threads or max(1, settings.usable_cores() // config.instances)
-        executors = [make_executor(source, number, share) for number in range(config.instances)]
         self.runs_inline = (
             settings.run_on_caller
             and not self.delay_ns
-            and all(executor.any_thread for executor in executors)
+            and all(executor.any_thread for executor in self.executors)
         )
-        self._bounded = all(executor.keeps_deadlines for executor in executors)
+        self._bounded = all(executor.keeps_deadlines for executor in self.executors)
         self._instances = [
-            Instance(self, number, executor) for number, executor in enumerate(executors)
+            Instance(self, number, executor) for number, executor in enumerate(self.executors)
         ]
         if config.sequences is not None:
-            self.sequences = SequenceTable(source.name, config.sequences, self._instances)
+            self.sequences = SequenceTable(
+                source.name,
+                config.sequences,
+                slots=[one.slot for one in self._instances],
+                is_available=lambda slot: self._instances[slot].available,
+                end_sequences=lambda slot, ended: self.executors[slot].end_sequences(ended),
+            )
 
     # ---- loading ----------------------------------------------------------------------------
 
@@ -362,65 +332,11 @@ class ModelVersion:
         """
         return deadline_exceeded(self.spec.name, waited_ms, running=running)
 
-    def queue_full(self) -> Overloaded:
-        """Return what a request is told while the queue is full."""
-        return queue_full(self.spec.name, self.config.queue_size)
-
     def _refusal(self, pushed: int, handle: QueuedRequest) -> Exception:
         if pushed == native.CLOSED:
             return Retired()
         nbytes = bytes_of(handle.request)
         return refusal(pushed, self.spec.name, self.config.queue_size, nbytes)
-
-    # ---- what instances ask -----------------------------------------------------------------
-
-    def new_batch(self, room: int = 0) -> PendingBatch:
-        """See `InstanceHost.new_batch`."""
-        return self._instances[0].new_batch(room)
-
-    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
-        """See `InstanceHost.new_batch_of`."""
-        return self._instances[0].new_batch_of(handles, room)
-
-    def take_ready(self) -> RunnableBatch:
-        """See `InstanceHost.take_ready`."""
-        return self._ready.popleft()
-
-    def requeue(self, batch: RunnableBatch) -> None:
-        """See `InstanceHost.requeue`."""
-        self._ready.append(batch)
-        self.queue.requeue()
-
-    def publish_open(self, batch: RunnableBatch) -> None:
-        """See `InstanceHost.publish_open`."""
-        self._ready.append(batch)
-        self.queue.close_open_batch(True)
-
-    def decode_apart(self, handles: list[QueuedRequest]) -> None:
-        """See `InstanceHost.decode_apart`."""
-        self._decode_thread.take(handles)
-
-    def wait_apart(self) -> bool:
-        """See `InstanceHost.wait_apart`."""
-        # A batch may have been requeued, and the thread ended, since the queue was found empty.
-        return self._decode_thread.wait() or bool(self._ready)
-
-    def instance_lost(self, reason: str) -> None:
-        """See `InstanceHost.instance_lost`. Once none is left, what waits is refused."""
-        self._lost.append(reason)
-        if len(self._lost) < len(self._instances):
-            return
-        reason = without_paths(reason, self.source.folder, self.source.root)
-        self.reason = reason
-        self.state = "UNAVAILABLE"
-        self.queue.close()
-        self._fail_waiting(NotReady(f"the model {self.spec.name} is not ready: {reason}"))
-
-    def _fail_waiting(self, error: KsrvError) -> None:
-        handles = [handle for batch in self._ready for handle in batch.handles]
-        self._ready.clear()
-        handles += self.queue.take_all()
-        self.queue.finish(handles, [error] * len(handles))
 
     # ---- state ------------------------------------------------------------------------------
 
@@ -476,10 +392,6 @@ class ModelVersion:
         self.lifetime = old.lifetime
         self.lifetime.begin(self)
 
-    def all_stats(self) -> list[Stats]:
-        """See `Counted.all_stats`."""
-        return [self.stats, *(instance.stats for instance in self._instances)]
-
     # ---- the end ----------------------------------------------------------------------------
 
     def retire(self, timeout: float | None) -> bool:
@@ -503,7 +415,7 @@ class ModelVersion:
             for instance in self._instances:
                 instance.stop()
             if not finished:
-                self._fail_waiting(NotReady(f"the model {self.spec.name} was unloaded"))
+                self.fail_waiting(NotReady(f"the model {self.spec.name} was unloaded"))
                 for instance in self._instances:
                     instance.abandon()
             ended = [instance.join(None if finished else 1.0) for instance in self._instances]

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ksrv.engine.model import ModelVersion, State
+from ksrv.engine.instances.host import State
+from ksrv.engine.model import ModelVersion
 from ksrv.repository.fingerprint import Fingerprint
 
 

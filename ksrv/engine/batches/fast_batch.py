@@ -13,16 +13,16 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.server.fast_batch import FastBatch, FastBatches
 from ksrv.engine.batches.batch import fill, finish, leased
 from ksrv.engine.batches.split import split
-from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.request import BatchOutputs, BatchRequest
+from ksrv.spec import ModelSpec
 
 
-def fast_batches(host: InstanceHost, lease: Callable[[int], Any]) -> FastBatches:
+def fast_batches(spec: Callable[[], ModelSpec], lease: Callable[[int], Any]) -> FastBatches:
     """Return the maker of the batches of one instance.
 
     Args:
-        host: The model version; its description is complete when the first batch is answered.
+        spec: Returns the model's description, which is complete when the first batch is answered.
         lease: Returns a writable block of at least so many bytes.
     """
 
@@ -30,7 +30,7 @@ def fast_batches(host: InstanceHost, lease: Callable[[int], Any]) -> FastBatches
         batch: FastBatch, outputs: BatchOutputs, queue: Queue, stats: Stats, later: bool
     ) -> None:
         timings = {"assemble": batch.spent_ns, **outputs.timings}
-        answers = split(host.spec, batch.handles, outputs, timings, *batch.arrays)
+        answers = split(spec(), batch.handles, outputs, timings, *batch.arrays)
         finish(batch, answers, queue, stats, timings, later=later)
 
     return FastBatches(fill, partial(leased, lease), read_requests, answer)

@@ -9,8 +9,8 @@ and is queued again for the instances when its images are decoded.
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 
-from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.requests.handle import QueuedRequest
 
 log = logging.getLogger("ksrv.engine")
@@ -20,32 +20,36 @@ class DecodeThread:
     """The thread that decodes such requests; it lives while there is one.
 
     Args:
-        host: The model version.
+        model: The model's name.
+        most: Groups of requests that may wait.
+        decode: Decodes the images of requests, and queues the requests again.
     """
 
-    def __init__(self, host: InstanceHost) -> None:
-        self._host = host
+    def __init__(
+        self, model: str, most: int, decode: Callable[[list[QueuedRequest]], None]
+    ) -> None:
+        self._model = model
+        self._most = most
+        self._decode = decode
         self._changed = threading.Condition()
         self._waiting: deque[list[QueuedRequest]] = deque()
         self._works = False
 
-    def take(self, handles: list[QueuedRequest]) -> None:
-        """Take over requests of one group, or refuse them where too many wait.
+    def take(self, handles: list[QueuedRequest]) -> bool:
+        """Take over requests of one group; return False where too many wait.
 
         Args:
             handles: Requests that the queue gave out.
         """
         with self._changed:
-            room = len(self._waiting) < self._host.config.queue_size
-            if room:
-                self._waiting.append(handles)
-            if room and not self._works:
+            if len(self._waiting) >= self._most:
+                return False
+            self._waiting.append(handles)
+            if not self._works:
                 self._works = True
-                name = f"ksrv-{self._host.spec.name}-decode"
+                name = f"ksrv-{self._model}-decode"
                 threading.Thread(target=self._live, name=name, daemon=True).start()
-        if not room:
-            won = self._host.queue.finish(handles, [self._host.queue_full()] * len(handles))
-            self._host.stats.failed(sum(won))
+        return True
 
     def wait(self) -> bool:
         """Wait until no request is left here; return whether there was one."""
@@ -55,7 +59,6 @@ class DecodeThread:
             return found
 
     def _live(self) -> None:
-        host = self._host
         while True:
             with self._changed:
                 if not self._waiting:
@@ -64,10 +67,7 @@ class DecodeThread:
                     return
                 handles = self._waiting.popleft()
             try:
-                batch = host.new_batch()
-                batch.fill(handles, host.queue, host.stats)
-                if batch.handles:
-                    host.requeue(batch)
-                del batch, handles
+                self._decode(handles)
+                del handles
             except BaseException:  # the thread goes on: instances wait for it when they end
-                log.exception("a request of the model %s cannot be decoded", host.spec.name)
+                log.exception("a request of the model %s cannot be decoded", self._model)

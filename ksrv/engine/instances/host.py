@@ -1,45 +1,83 @@
-"""The interface of a model version towards the threads that serve it."""
+"""What the threads of one model version share: the instances', the prefetch thread and the decode thread."""
 
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.engine.executors import Executor
+from ksrv.engine.instances.decode_thread import DecodeThread
 from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.requests.refusals import queue_full
 from ksrv.engine.sequences.table import SequenceTable
-from ksrv.errors import Overloaded
+from ksrv.errors import KsrvError, NotReady, Overloaded, without_paths
 from ksrv.images.preparer import ImagePreparer
-from ksrv.source import ModelConfig
-from ksrv.spec import ModelSpec
+from ksrv.source import ModelConfig, ModelSource
+
+State: TypeAlias = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
+ExecutorFactory: TypeAlias = Callable[[ModelSource, int, int], Executor]
+"""Makes the executor of an instance from the source, the instance's number and its threads."""
+
+MILLISECOND = 1_000_000
 
 
-class InstanceHost(Protocol):
-    """A model version, as its instances, its prefetch thread and its decode thread see it.
+class InstanceHost:
+    """The queue of a model version, the batches that are ready to be run, and its settings.
+
+    Args:
+        source: The version on disk; it has settings.
+        make_executor: Makes the executors of its instances.
+        cores: The cores that the instances share.
 
     Attributes:
+        spec: The description, completed once the model is loaded.
+        state: The state that the repository index shows.
+        reason: Why it is not ready.
+        executors: The executors of its instances, each at the slot of its instance.
         images: How the images of each image input are prepared, by input name.
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
         sequences: The open sequences, or None where the model serves none.
         stats: Counts requests that no instance has run.
+        all_stats: The counts of its parts: these, and those of each instance.
     """
 
-    spec: ModelSpec
-    queue: Queue
-    config: ModelConfig
-    images: dict[str, ImagePreparer]
-    retry: bool
-    timeout_ns: int
-    run_timeout_ns: int
-    delay_ns: int
-    runs_inline: bool
-    sequences: SequenceTable | None
-    stats: Stats
+    def __init__(self, source: ModelSource, make_executor: ExecutorFactory, cores: int) -> None:
+        config = source.config
+        if config is None:
+            raise ValueError(f"the model {source.name} has no settings")
+        self.source = source
+        self.config: ModelConfig = config
+        self.spec = config.spec(source.name, source.version)
+        self.state: State = "LOADING"
+        self.reason = ""
+        self.queue = Queue(config.queue_size, source.name)
+        self.retry = config.retry and config.sequences is None  # the state is gone with the process
+        self.timeout_ns = config.timeout_ms * MILLISECOND
+        self.run_timeout_ns = config.run_timeout_ms * MILLISECOND
+        batching = config.batching
+        self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
+        self.runs_inline = False
+        self.images: dict[str, ImagePreparer] = {}
+        self.sequences: SequenceTable | None = None
+        self.stats = Stats()
+        self.all_stats = [self.stats]
+        share = config.threads or max(1, cores // config.instances)
+        self.executors = [make_executor(source, one, share) for one in range(config.instances)]
+        self._lease = self.executors[0].lease  # of batches that any instance may run
+        self._fast_batches = fast_batches(lambda: self.spec, self._lease)
+        self._ready: deque[RunnableBatch] = deque()
+        self._decode_thread = DecodeThread(source.name, config.queue_size, self._decode)
+        self._lost: list[str] = []
 
     def new_batch(self, room: int = 0) -> PendingBatch:
         """Return an empty batch that may grow to `room` rows."""
+        return PendingBatch(self.spec, self.images, self._lease, room, self.queue)
 
     def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
         """Return an empty batch for requests and others like them.
@@ -48,27 +86,58 @@ class InstanceHost(Protocol):
             handles: The requests that are to be added first.
             room: How many rows the batch may grow to.
         """
+        fast = self._fast_batches.new_batch(room)
+        return fast if fast.takes(handles) else self.new_batch(room)
 
     def take_ready(self) -> RunnableBatch:
         """Return the first of the batches that are ready to be run."""
+        return self._ready.popleft()
 
     def requeue(self, batch: RunnableBatch) -> None:
         """Have the next idle instance run a batch."""
+        self._ready.append(batch)
+        self.queue.requeue()
 
     def publish_open(self, batch: RunnableBatch) -> None:
         """Have an idle instance run the batch that the prefetch thread has filled."""
+        self._ready.append(batch)
+        self.queue.close_open_batch(True)
 
     def queue_full(self) -> Overloaded:
         """Return the error of a request for which the queue has no place."""
-
-    def all_stats(self) -> list[Stats]:
-        """Return the counts of its parts."""
-
-    def instance_lost(self, reason: str) -> None:
-        """Note that an instance has ended for good."""
+        return queue_full(self.spec.name, self.config.queue_size)
 
     def decode_apart(self, handles: list[QueuedRequest]) -> None:
         """Take over requests whose images take long to decode, and requeue them decoded."""
+        if not self._decode_thread.take(handles):
+            won = self.queue.finish(handles, [self.queue_full()] * len(handles))
+            self.stats.failed(sum(won))
+
+    def _decode(self, handles: list[QueuedRequest]) -> None:
+        batch = self.new_batch()
+        batch.fill(handles, self.queue, self.stats)
+        if batch.handles:
+            self.requeue(batch)
 
     def wait_apart(self) -> bool:
         """Wait until the decode thread has no request left; return whether a batch may be ready."""
+        # A batch may have been requeued, and the thread ended, since the queue was found empty.
+        return self._decode_thread.wait() or bool(self._ready)
+
+    def instance_lost(self, reason: str) -> None:
+        """Note that an instance has ended for good. Once none is left, what waits is refused."""
+        self._lost.append(reason)
+        if len(self._lost) < self.config.instances:
+            return
+        reason = without_paths(reason, self.source.folder, self.source.root)
+        self.reason = reason
+        self.state = "UNAVAILABLE"
+        self.queue.close()
+        self.fail_waiting(NotReady(f"the model {self.spec.name} is not ready: {reason}"))
+
+    def fail_waiting(self, error: KsrvError) -> None:
+        """End the requests that no instance runs yet."""
+        handles = [handle for batch in self._ready for handle in batch.handles]
+        self._ready.clear()
+        handles += self.queue.take_all()
+        self.queue.finish(handles, [error] * len(handles))

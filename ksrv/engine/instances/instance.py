@@ -18,7 +18,7 @@ that is not plain.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
@@ -91,8 +91,11 @@ class Instance(BatchRunner):
         traces = tracing.tracer() is not None
         if traces:
             executor = cast(Executor, TracedExecutor(executor))
-        super().__init__(host.queue, executor, fast_batches(host, executor.lease), Stats())
+        super().__init__(
+            host.queue, executor, fast_batches(lambda: host.spec, executor.lease), Stats()
+        )
         self._host = host
+        host.all_stats.append(self.stats)
         if traces:
             execute = partial(execute_traced, super()._execute, host.spec.name, host.spec.version)
             # Found before the method by the compiled base.
@@ -301,11 +304,6 @@ class Instance(BatchRunner):
             self._host.spec, self._host.images, self.executor.lease, room, self.queue
         )
 
-    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
-        """See `InstanceHost.new_batch_of`."""
-        fast = self.fast_batches.new_batch(room)
-        return fast if fast.takes(handles) else self.new_batch(room)
-
     def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
         """Return the error that ends the requests of a batch; None where they are queued again."""
         if isinstance(error, ExecutorDied):
@@ -390,10 +388,6 @@ class Instance(BatchRunner):
         self.queue.nudge(self.slot)
 
     # ---- sequences --------------------------------------------------------------------------
-
-    def end_sequences(self, numbers: Sequence[int]) -> None:
-        """Have the handler's state of sequences dropped; see `Executor.end_sequences`."""
-        self.executor.end_sequences(numbers)
 
     def _lose_sequences(self, reason: str) -> None:
         if self._host.sequences is not None:

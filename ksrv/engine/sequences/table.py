@@ -9,8 +9,8 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeAlias
 
 from ksrv._native.queue import request_queue as native
 from ksrv.engine.requests.handle import QueuedRequest
@@ -28,43 +28,37 @@ ENDINGS: tuple[Ending, ...] = ("end", "start", "idle_timeout", "not_run", "proce
 MILLISECOND = 1_000_000
 
 
-class SequenceInstance(Protocol):
-    """An instance, as far as sequences are its own."""
-
-    @property
-    def slot(self) -> int:
-        """Its slot of the queue."""
-
-    @property
-    def available(self) -> bool:
-        """Whether it can be expected to run a batch."""
-
-    def end_sequences(self, numbers: Sequence[int]) -> None:
-        """Drop the state of sequences; this never waits for a batch."""
-
-
 class SequenceTable:
     """The open sequences of a model version.
 
     Args:
         model: The model's name.
         limits: How many may be open, and how long one may be idle.
-        instances: The instances.
+        slots: The instances' slots of the queue.
+        is_available: Tells whether the instance of a slot can be expected to run a batch.
+        end_sequences: Drops the state that the instance of a slot has of sequences; it never waits for a batch.
 
     Attributes:
         ended: How many sequences have ended, by reason.
     """
 
     def __init__(
-        self, model: str, limits: SequenceLimits, instances: Sequence[SequenceInstance]
+        self,
+        model: str,
+        limits: SequenceLimits,
+        *,
+        slots: Iterable[int],
+        is_available: Callable[[int], bool],
+        end_sequences: Callable[[int, Sequence[int]], None],
     ) -> None:
         self._model = model
         self._limits = limits
-        self._instances = {one.slot: one for one in instances}
+        self._is_available = is_available
+        self._end_sequences = end_sequences
         self._changed = threading.Condition(threading.Lock())
         self._numbers = itertools.count(1)
         self._open: dict[SequenceId, OpenSequence] = {}
-        self._counts = dict.fromkeys(self._instances, 0)  # of the open ones, by slot
+        self._counts = dict.fromkeys(slots, 0)  # of the open ones, by slot
         # Those without a request under way and the times at which they end, the first one first.
         self._idle: OrderedDict[OpenSequence, int] = OrderedDict()
         self._forgotten: OrderedDict[SequenceId, str] = OrderedDict()  # why they have ended
@@ -189,7 +183,7 @@ class SequenceTable:
             )
         slot = min(
             self._counts,
-            key=lambda one: (not self._instances[one].available, self._counts[one]),
+            key=lambda one: (not self._is_available(one), self._counts[one]),
         )
         return OpenSequence(name, next(self._numbers), slot)
 
@@ -232,7 +226,7 @@ class SequenceTable:
         for sequence in sequences:
             by_slot.setdefault(sequence.order.slot, []).append(sequence.number)
         for slot, numbers in by_slot.items():
-            self._instances[slot].end_sequences(numbers)
+            self._end_sequences(slot, numbers)
 
     # ---- time-outs ------------------------------------------------------------------------------
 
