@@ -3,11 +3,8 @@
 Both executors use it: the inline one on a thread of the server, the process one in its child.
 """
 
-import asyncio
 import logging
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -15,39 +12,29 @@ from time import perf_counter_ns
 from types import CoroutineType
 from typing import Any, cast
 
-from ksrv._native.batch.stages import StageRunner
-from ksrv._native.memory.buffer_pool import Block
 from ksrv.compile_plan import CompileError
 from ksrv.errors import (
     Cancelled,
-    DeadlineExceeded,
-    DeviceLost,
     HandlerFailed,
-    InferenceError,
     KsrvError,
-    ModelFailed,
-    quote,
-    without_paths,
 )
-from ksrv.handlers.answer_headers import excess
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.context import Context
-from ksrv.handlers.declared.declarations import declared_tensors
+from ksrv.handlers.declared.completion import complete_spec, declared_spec, is_default
 from ksrv.handlers.deferred import DeferredHandler, Result
 from ksrv.handlers.devices.choice import DeviceError
-from ksrv.handlers.devices.device import Device, Lease, torch_tensor
+from ksrv.handlers.devices.device import Lease
 from ksrv.handlers.devices.graphs import GraphedModel
-from ksrv.handlers.devices.lost import note_lost
-from ksrv.handlers.diagnostics.debugging import add_traceback, profiled
+from ksrv.handlers.diagnostics.debugging import profiled
 from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
+from ksrv.handlers.handler_batches import HandlerBatches, inference_mode
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import make_handler
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.models import Submit, calls_models, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
-from ksrv.handlers.sequences import SequenceStates
 from ksrv.handlers.streaming.concurrent import (
     ConcurrentBatches,
     CurrentContext,
@@ -56,14 +43,13 @@ from ksrv.handlers.streaming.concurrent import (
 )
 from ksrv.handlers.streaming.streams import BatchStream, HandlerLoop, is_stream, run_generator
 from ksrv.imported_torch import imported_torch
-from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.request import Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
+from ksrv.loaders.loaded import ModelLoadError
+from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.handlers")
 
-SHOWN_IDS = 8
 # Errors whose text says all; a traceback would show ksrv's own code only.
 EXPECTED = (ModelLoadError, HandlerError, DeviceError, CompileError)
 
@@ -98,7 +84,7 @@ def make_runner(
     return runner
 
 
-class Runner(StageRunner):
+class Runner(HandlerBatches):
     """One instance of a model version.
 
     Args:
@@ -109,10 +95,7 @@ class Runner(StageRunner):
 
     Attributes:
         submit: Submits what the handler calls; set before `load`.
-        on_device_lost: Called with the name of a device that works no more in this process.
-        device: The way to the handler's device.
         lease_answer: Leases the memory that outputs on a device are copied to; None for the device's own.
-        sequences: The states of the sequences that it serves.
     """
 
     def __init__(
@@ -123,20 +106,13 @@ class Runner(StageRunner):
         threads: int = 0,
         emit: Emit = discard,
     ) -> None:
-        self.source = source
+        super().__init__(source)
         self._instance = instance
         self._threads = threads
         self._metrics = Metrics(source.name, source.version, emit)
-        self.outputs = OutputConverter(ModelSpec(source.name))
-        self.device = Device("cpu")
         self.lease_answer: Lease | None = None
-        self._handlers_device: Any = None
-        self._nchw_inputs: frozenset[str] = frozenset()
         self._loop = HandlerLoop()
         self.submit: Submit = refuse_calls
-        self.on_device_lost: Callable[[str], None] = note_lost
-        self.sequences = SequenceStates()
-        self._serves_sequences = False
         self._concurrent: ConcurrentBatches | None = None
 
     def load(self) -> ModelSpec:
@@ -187,22 +163,22 @@ class Runner(StageRunner):
             ) from error
         self.handler = handler
         self.context = context
-        self._serves_sequences = config.sequences is not None
+        self.serves_sequences = config.sequences is not None
         self._use_device(context)
         self.outputs = OutputConverter(
             context.spec, self.device.fetch if self.device.has_stream else None
         )
         self.declared = self.outputs.fixed
-        self._nchw_inputs = frozenset(
+        self.nchw_inputs = frozenset(
             entry.name
             for entry in context.spec.inputs
             if entry.image is not None and entry.image.model_layout == "NCHW"
         )
         self.passes_inputs_through = (
             isinstance(handler, BaseHandler)
-            and all(_is_default(handler, name) for name in ("handle", "preprocess"))
+            and all(is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
-            and not self._nchw_inputs
+            and not self.nchw_inputs
             and config.sequences is None
         )
         return context.spec
@@ -221,7 +197,7 @@ class Runner(StageRunner):
         model = getattr(self.handler, "model", None)
         if isinstance(model, GraphedModel):
             stages = ("handle", "inference", "postprocess", "explain")
-            model.clones = not all(_is_default(self.handler, one) for one in stages)
+            model.clones = not all(is_default(self.handler, one) for one in stages)
 
     def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
         return make_handler(config.handler, context.modules)
@@ -240,6 +216,7 @@ class Runner(StageRunner):
             return self._begin_deferred(self.handler, inputs, done)
         if self._concurrent is None:
             self._concurrent = ConcurrentBatches(self)
+            self.shares_loop = True
         return self._concurrent.begin(inputs, done)
 
     def _begin_deferred(
@@ -295,48 +272,6 @@ class Runner(StageRunner):
         for index in range(len(inputs.requests)):
             batch.failures.setdefault(index, failure)
 
-    def make_batch(self, inputs: BatchInputs) -> Batch:
-        """Return a batch as handlers see it.
-
-        Args:
-            inputs: The batch as the engine made it.
-        """
-        batch = Batch(inputs, self._nchw_inputs, self._put, self._send)
-        if self._serves_sequences:
-            batch.sequences = self.sequences.of_batch(inputs, batch.failures)
-        return batch
-
-    def _put(self, array: Array) -> Any:
-        device = getattr(self.handler, "device", None)
-        if device is None or device is self._handlers_device:
-            return self.device.put(array)
-        if str(device) == self.device.name:
-            self._handlers_device = device
-            return self.device.put(array)
-        return torch_tensor(array).to(device)  # a handler may choose another device for itself
-
-    def lease(self, nbytes: int) -> Block:
-        """Return memory for a batch that the handler is going to get.
-
-        Args:
-            nbytes: How many bytes.
-
-        Raises:
-            MemoryError: There is none.
-        """
-        return self.device.lease(nbytes)
-
-    def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
-        if inputs.emit is None:
-            return False
-        outputs = BatchOutputs(self.read_outputs(result, inputs), headers=headers)
-        sender: Any = inputs.emit
-        if self._concurrent is not None and _on_event_loop():
-            sender.offer(outputs)  # waiting for one slow client would hold up all other batches
-        else:
-            sender(outputs)
-        return True
-
     def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
         """Run a handler that answers piece by piece, or later, to its end."""
         context = self.context
@@ -359,97 +294,11 @@ class Runner(StageRunner):
         finally:
             context.add_time("inference", perf_counter_ns() - began)
 
-    def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
-        """Return the tensors of a handler's result.
-
-        Args:
-            result: What the handler returned, or yielded.
-            inputs: The batch.
-
-        Raises:
-            KsrvError: It does not fit the batch.
-        """
-        made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
-        self.device.finish()
-        return made
-
-    @contextmanager
-    def inference_mode(self) -> Iterator[None]:
-        """Have a thread work for the handler: on its device, in torch's inference mode."""
-        with self.device.running(), inference_mode():
-            yield
-
-    def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
-        """Return what clients are told of an error of the handler; the log has its traceback.
-
-        Not so of refusals and deadlines of the models that it calls: those are logged as for any request.
-
-        Args:
-            error: The error.
-            stage: The stage that raised it.
-            inputs: The batch.
-        """
-        return self._failed(error, stage, inputs)
-
     def _fail_row(self, row: int, error: BaseException, *, inputs: BatchInputs) -> None:
         assert self.context is not None, "a batch runs on a loaded handler"
         batch = self.context.batch
-        failure = self._failed(error, "inference", inputs)
+        failure = self.failure_of(error, "inference", inputs)
         batch.failures.setdefault(batch.request_of(row), failure)
-
-    def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
-        if isinstance(error, InferenceError):
-            return excess(error.headers) or error
-        if isinstance(error, (Cancelled, DeadlineExceeded)):
-            return error
-        if isinstance(error, KsrvError) and error.reason:
-            return error  # the refusal of a model that the handler called
-        requests = inputs.requests[:SHOWN_IDS]
-        more = len(inputs.requests) - len(requests)
-        shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")
-        fields = {"request_ids": [one.headers.get("x-request-id", "") for one in requests]}
-        text = "%s failed in %s; requests: %s"
-        log.error(text, self._shown(), stage, shown, exc_info=error, extra=fields)
-        if isinstance(error, KsrvError):
-            return error
-        of_device = self.device.failure_of(error)
-        if isinstance(of_device, DeviceLost):
-            self.on_device_lost(self.device.name)
-        if of_device is not None:
-            return of_device
-        if isinstance(error, CompileError):
-            text = without_paths(str(error), self.source.folder, self.source.root)
-            return ModelFailed(f"{self._shown()} cannot serve: {text}")
-        failure = HandlerFailed(
-            f"the stage {stage} of {self._shown()} failed with {type(error).__name__}"
-        )
-        if self.source.debug:
-            add_traceback(failure, error, inputs, self.source.folder, self.source.root)
-        return failure
-
-    def _shown(self) -> str:
-        version = f" version {self.source.version}" if self.source.version else ""
-        return f"the model {self.source.name}{version}"
-
-
-def _shown_ids(request: BatchRequest) -> str:
-    """Return a request's id, and the `id` that its client gave it in the protocol."""
-    name = request.headers.get("x-request-id", "-")
-    return f"{name} (id {quote(request.id)})" if request.id and request.id != name else name
-
-
-def _on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def inference_mode() -> AbstractContextManager[Any]:
-    """Return torch's inference mode where torch is there."""
-    torch = imported_torch()
-    return nullcontext() if torch is None else torch.inference_mode()
 
 
 def on_device(
@@ -472,84 +321,3 @@ def on_device(
             raise runner.failure_of(error, "outputs", inputs) from None
 
     return run_on_device
-
-
-def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:
-    """Return the spec of the settings, completed by the tensors that the handler's code declares.
-
-    Args:
-        handler: The handler.
-        spec: The spec by the settings alone, whose tensors win.
-    """
-    inputs, outputs = declared_tensors(handler)
-    return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or outputs)
-
-
-def complete_spec(handler: Any, context: Context) -> ModelSpec:
-    """Return the declared spec, completed by the handler and the model file.
-
-    Args:
-        handler: The handler, initialized.
-        context: Its context.
-
-    Returns:
-        The complete spec.
-    """
-    spec, loaded = context.spec, context.loaded
-    if isinstance(handler, BaseHandler):
-        spec = handler.declare(spec)
-    # Without torch there is the CPU; asking would import it only to learn that.
-    chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
-    device = context.device if chosen else "cpu"
-    if loaded is None:
-        return replace(spec, platform=context.config.platform or "python", device=device)
-    if _keeps(handler, "preprocess"):
-        check_inputs(spec, loaded)
-    return replace(
-        spec,
-        device=device,
-        platform=context.config.platform or loaded.platform,
-        inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
-        outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),
-    )
-
-
-def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
-    """Refuse declared inputs that the model file, which knows its own, cannot take.
-
-    Args:
-        spec: The inputs and outputs that model.yaml declares.
-        loaded: The model that the loader returned.
-
-    Raises:
-        ModelLoadError: The number of inputs or a datatype differs.
-    """
-    if not (spec.inputs and loaded.inputs):
-        return
-    if len(spec.inputs) != len(loaded.inputs):
-        raise ModelLoadError(
-            f"model.yaml declares the inputs {', '.join(one.name for one in spec.inputs)}; "
-            f"the model file has {', '.join(one.name for one in loaded.inputs)}"
-        )
-    names = {one.name for one in loaded.inputs}
-    by_name = names == {one.name for one in spec.inputs}
-    for index, declared in enumerate(spec.inputs):
-        own = next(
-            (one for one in loaded.inputs if by_name and one.name == declared.name),
-            loaded.inputs[index],
-        )
-        if own.datatype != declared.datatype:
-            raise ModelLoadError(
-                f"model.yaml declares the input {declared.name!r} as {declared.datatype}; "
-                f"in the model file {own.name!r} is {own.datatype}"
-            )
-
-
-def _keeps(handler: Any, stage: str) -> bool:
-    """Whether a handler keeps the default of a stage, of `inference` and of `handle`."""
-    return all(_is_default(handler, name) for name in (stage, "inference", "handle"))
-
-
-def _is_default(handler: Any, name: str) -> bool:
-    own = getattr(type(handler), name, None) is getattr(BaseHandler, name)
-    return own and name not in getattr(handler, "__dict__", ())

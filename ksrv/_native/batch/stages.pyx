@@ -195,7 +195,7 @@ cdef class StageRunner:
                 tensors = self.read(result, inputs)
             result = None
         except BaseException as error:
-            failure = self._failed(error, context.stage, inputs)
+            failure = self.failure_of(error, context.stage, inputs)
         finally:
             timings = context.timings
             batch = context.made

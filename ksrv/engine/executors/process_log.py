@@ -11,7 +11,7 @@ from typing import Any
 
 from ksrv.engine.executors.messages import LogMessage
 from ksrv.handlers.diagnostics.loggers import label_of
-from ksrv.handlers.runner import SHOWN_IDS
+from ksrv.handlers.handler_batches import SHOWN_IDS
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
 LOGGER = logging.getLogger("ksrv.handler")

@@ -9,21 +9,21 @@ import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from functools import partial
 from time import perf_counter_ns
 from types import AsyncGeneratorType, CoroutineType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.deferred import DeferredHandler
+from ksrv.handlers.handler_batches import HandlerBatches
 from ksrv.handlers.models import Models
 from ksrv.handlers.streaming.streams import ENDED, BatchStream, is_stream, postprocessed
-from ksrv.request import BatchInputs, BatchOutputs, Tensor
-from ksrv.source import ModelSource
+from ksrv.request import BatchInputs, BatchOutputs
 
 if TYPE_CHECKING:
     from ksrv.handlers.handler_context import HandlerContext
@@ -53,26 +53,6 @@ def is_asynchronous(handler: Any) -> bool:
         inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
         for one in (*stages, model)
     )
-
-
-class ConcurrentRunner(Protocol):
-    """A runner as the event loop of its handler sees it; see `ksrv.handlers.runner.Runner`."""
-
-    handler: Any
-    context: Any
-    source: ModelSource
-
-    def make_batch(self, inputs: BatchInputs) -> Batch:
-        """Return a batch as handlers see it."""
-
-    def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
-        """Return the tensors of a handler's result."""
-
-    def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
-        """Return what clients are told of an error of the handler."""
-
-    def inference_mode(self) -> AbstractContextManager[Any]:
-        """Return torch's inference mode where torch is there."""
 
 
 class BatchContext:
@@ -141,7 +121,7 @@ class ConcurrentBatches:
         runner: The runner of the handler, loaded.
     """
 
-    def __init__(self, runner: ConcurrentRunner) -> None:
+    def __init__(self, runner: HandlerBatches) -> None:
         self._runner = runner
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,0 +1,98 @@
+"""The description of a model, completed by its handler and its model file once they are loaded."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.context import Context
+from ksrv.handlers.declared.declarations import declared_tensors
+from ksrv.loaders.loaded import LoadedModel, ModelLoadError
+from ksrv.spec import ModelSpec
+
+
+def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:
+    """Return the spec of the settings, completed by the tensors that the handler's code declares.
+
+    Args:
+        handler: The handler.
+        spec: The spec by the settings alone, whose tensors win.
+    """
+    inputs, outputs = declared_tensors(handler)
+    return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or outputs)
+
+
+def complete_spec(handler: Any, context: Context) -> ModelSpec:
+    """Return the declared spec, completed by the handler and the model file.
+
+    Args:
+        handler: The handler, initialized.
+        context: Its context.
+
+    Returns:
+        The complete spec.
+    """
+    spec, loaded = context.spec, context.loaded
+    if isinstance(handler, BaseHandler):
+        spec = handler.declare(spec)
+    # Without torch there is the CPU; asking would import it only to learn that.
+    chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
+    device = context.device if chosen else "cpu"
+    if loaded is None:
+        return replace(spec, platform=context.config.platform or "python", device=device)
+    if _keeps(handler, "preprocess"):
+        check_inputs(spec, loaded)
+    return replace(
+        spec,
+        device=device,
+        platform=context.config.platform or loaded.platform,
+        inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
+        outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),
+    )
+
+
+def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
+    """Refuse declared inputs that the model file, which knows its own, cannot take.
+
+    Args:
+        spec: The inputs and outputs that model.yaml declares.
+        loaded: The model that the loader returned.
+
+    Raises:
+        ModelLoadError: The number of inputs or a datatype differs.
+    """
+    if not (spec.inputs and loaded.inputs):
+        return
+    if len(spec.inputs) != len(loaded.inputs):
+        raise ModelLoadError(
+            f"model.yaml declares the inputs {', '.join(one.name for one in spec.inputs)}; "
+            f"the model file has {', '.join(one.name for one in loaded.inputs)}"
+        )
+    names = {one.name for one in loaded.inputs}
+    by_name = names == {one.name for one in spec.inputs}
+    for index, declared in enumerate(spec.inputs):
+        own = next(
+            (one for one in loaded.inputs if by_name and one.name == declared.name),
+            loaded.inputs[index],
+        )
+        if own.datatype != declared.datatype:
+            raise ModelLoadError(
+                f"model.yaml declares the input {declared.name!r} as {declared.datatype}; "
+                f"in the model file {own.name!r} is {own.datatype}"
+            )
+
+
+def _keeps(handler: Any, stage: str) -> bool:
+    """Whether a handler keeps the default of a stage, of `inference` and of `handle`."""
+    return all(is_default(handler, name) for name in (stage, "inference", "handle"))
+
+
+def is_default(handler: Any, name: str) -> bool:
+    """Tell whether a handler leaves a stage as `BaseHandler` has it.
+
+    Args:
+        handler: The handler.
+        name: The stage's name.
+    """
+    own = getattr(type(handler), name, None) is getattr(BaseHandler, name)
+    return own and name not in getattr(handler, "__dict__", ())

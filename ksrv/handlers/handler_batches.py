@@ -1,0 +1,189 @@
+"""Batches as a handler gets them, and its results and errors as the engine takes them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from ksrv._native.batch.stages import StageRunner
+from ksrv._native.memory.buffer_pool import Block
+from ksrv.compile_plan import CompileError
+from ksrv.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DeviceLost,
+    HandlerFailed,
+    InferenceError,
+    KsrvError,
+    ModelFailed,
+    quote,
+    without_paths,
+)
+from ksrv.handlers.answer_headers import excess
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.devices.device import Device, torch_tensor
+from ksrv.handlers.devices.lost import note_lost
+from ksrv.handlers.diagnostics.debugging import add_traceback
+from ksrv.handlers.outputs import OutputConverter
+from ksrv.handlers.sequences import SequenceStates
+from ksrv.imported_torch import imported_torch
+from ksrv.request import Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
+from ksrv.source import ModelSource
+from ksrv.spec import ModelSpec
+
+log = logging.getLogger("ksrv.handlers")
+
+SHOWN_IDS = 8
+
+
+class HandlerBatches(StageRunner):
+    """The batches of one handler.
+
+    Args:
+        source: The version on disk.
+
+    Attributes:
+        on_device_lost: Called with the name of a device that works no more in this process.
+        device: The way to the handler's device.
+        sequences: The states of the sequences that it serves.
+        nchw_inputs: The image inputs that the handler gets with their channels first.
+        serves_sequences: Whether the model serves sequences.
+        shares_loop: Whether many batches run on one event loop.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+        self.outputs = OutputConverter(ModelSpec(source.name))
+        self.device = Device("cpu")
+        self.on_device_lost: Callable[[str], None] = note_lost
+        self.sequences = SequenceStates()
+        self.nchw_inputs: frozenset[str] = frozenset()
+        self.serves_sequences = False
+        self.shares_loop = False
+        self._handlers_device: Any = None
+
+    def make_batch(self, inputs: BatchInputs) -> Batch:
+        """Return a batch as handlers see it.
+
+        Args:
+            inputs: The batch as the engine made it.
+        """
+        batch = Batch(inputs, self.nchw_inputs, self._put, self._send)
+        if self.serves_sequences:
+            batch.sequences = self.sequences.of_batch(inputs, batch.failures)
+        return batch
+
+    def _put(self, array: Array) -> Any:
+        device = getattr(self.handler, "device", None)
+        if device is None or device is self._handlers_device:
+            return self.device.put(array)
+        if str(device) == self.device.name:
+            self._handlers_device = device
+            return self.device.put(array)
+        return torch_tensor(array).to(device)  # a handler may choose another device for itself
+
+    def lease(self, nbytes: int) -> Block:
+        """Return memory for a batch that the handler is going to get.
+
+        Args:
+            nbytes: How many bytes.
+
+        Raises:
+            MemoryError: There is none.
+        """
+        return self.device.lease(nbytes)
+
+    def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
+        if inputs.emit is None:
+            return False
+        outputs = BatchOutputs(self.read_outputs(result, inputs), headers=headers)
+        sender: Any = inputs.emit
+        if self.shares_loop and _on_event_loop():
+            sender.offer(outputs)  # waiting for one slow client would hold up all other batches
+        else:
+            sender(outputs)
+        return True
+
+    def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+        """Return the tensors of a handler's result.
+
+        Args:
+            result: What the handler returned, or yielded.
+            inputs: The batch.
+
+        Raises:
+            KsrvError: It does not fit the batch.
+        """
+        made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        self.device.finish()
+        return made
+
+    @contextmanager
+    def inference_mode(self) -> Iterator[None]:
+        """Have a thread work for the handler: on its device, in torch's inference mode."""
+        with self.device.running(), inference_mode():
+            yield
+
+    def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
+        """Return what clients are told of an error of the handler; the log has its traceback.
+
+        Not so of refusals and deadlines of the models that it calls: those are logged as for any request.
+
+        Args:
+            error: The error.
+            stage: The stage that raised it.
+            inputs: The batch.
+        """
+        if isinstance(error, InferenceError):
+            return excess(error.headers) or error
+        if isinstance(error, (Cancelled, DeadlineExceeded)):
+            return error
+        if isinstance(error, KsrvError) and error.reason:
+            return error  # the refusal of a model that the handler called
+        requests = inputs.requests[:SHOWN_IDS]
+        more = len(inputs.requests) - len(requests)
+        shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")
+        fields = {"request_ids": [one.headers.get("x-request-id", "") for one in requests]}
+        text = "%s failed in %s; requests: %s"
+        log.error(text, self._shown(), stage, shown, exc_info=error, extra=fields)
+        if isinstance(error, KsrvError):
+            return error
+        of_device = self.device.failure_of(error)
+        if isinstance(of_device, DeviceLost):
+            self.on_device_lost(self.device.name)
+        if of_device is not None:
+            return of_device
+        if isinstance(error, CompileError):
+            text = without_paths(str(error), self.source.folder, self.source.root)
+            return ModelFailed(f"{self._shown()} cannot serve: {text}")
+        failure = HandlerFailed(
+            f"the stage {stage} of {self._shown()} failed with {type(error).__name__}"
+        )
+        if self.source.debug:
+            add_traceback(failure, error, inputs, self.source.folder, self.source.root)
+        return failure
+
+    def _shown(self) -> str:
+        version = f" version {self.source.version}" if self.source.version else ""
+        return f"the model {self.source.name}{version}"
+
+
+def _shown_ids(request: BatchRequest) -> str:
+    """Return a request's id, and the `id` that its client gave it in the protocol."""
+    name = request.headers.get("x-request-id", "-")
+    return f"{name} (id {quote(request.id)})" if request.id and request.id != name else name
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def inference_mode() -> AbstractContextManager[Any]:
+    """Return torch's inference mode where torch is there."""
+    torch = imported_torch()
+    return nullcontext() if torch is None else torch.inference_mode()
