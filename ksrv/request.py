@@ -171,7 +171,10 @@ class InferRequest:
 
 
 class AnswerSink(Protocol):
-    """Where the intermediate answers of one request go."""
+    """Where the intermediate answers of one request go: an `engine.requests.response_stream.ResponseStream`.
+
+    A Protocol, because a request is below the engine, whose stream holds answers of this module.
+    """
 
     def put(self, response: "InferResponse") -> bool:
         """Append an answer; this never waits. Return whether the memory budget has room for it."""
@@ -214,7 +217,7 @@ class InferResponse:
 
 
 class RequestHandle(Protocol):
-    """A request that was submitted."""
+    """A request that was submitted: queued, split, cached, or a call of a handler or its process."""
 
     def wait(self) -> InferResponse:
         """Sleep until the request has ended.
@@ -288,7 +291,7 @@ class BatchRequest:
 
 
 class Emitter(Protocol):
-    """Where the intermediate answers of a running batch go."""
+    """Where the intermediate answers of a running batch go: to the clients, or out of a handler process."""
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one intermediate answer to each request that still wants it; wait for slow clients.

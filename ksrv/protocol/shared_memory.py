@@ -19,7 +19,10 @@ DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
 
 
 class SharedMemoryRegistry(Protocol):
-    """Resolves references to regions; see `ksrv.server.memory_regions`."""
+    """Reads and writes what references name: the server's regions, or one caller's view of them.
+
+    A Protocol, because the classes are `ksrv.server.memory_regions`', which opens files.
+    """
 
     def read(self, ref: SharedMemoryRef) -> memoryview:
         """Return a copy of the bytes of a reference."""

@@ -6,9 +6,11 @@ from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
 from ksrv._native.server.fast_images import FastImages
 
-class Route(Protocol):
+# What compiled code calls of `ksrv.server.http.fast_path.FastPath`, which stands above it.
+class FastPathCalls(Protocol):
     def __call__(self, exchange: Exchange) -> None: ...
     def fast_request(self, spec: Any, body: memoryview, header_length: str, head: bytes) -> Any: ...
+    def fast_message(self, spec: Any, message: memoryview, head: bytes) -> Any: ...
     def deliver(self, exchange: Exchange, request: Any, response: Any) -> None: ...
     def refuse(self, exchange: Exchange, error: Exception) -> None: ...
 
@@ -22,7 +24,7 @@ class ModelEndpoint:
         spec: Any,
         *,
         timeout_ns: int,
-        route: Route,
+        route: FastPathCalls,
         run: Callable[[int, list[Any]], None],
         late: tuple[bytes, bytes, bytes, bytes, bytes],
         json_limit: int,

@@ -16,7 +16,7 @@ log = logging.getLogger("ksrv.engine")
 
 
 class RunnableBatch(Protocol):
-    """A batch as an instance fills and runs it.
+    """A batch as an instance fills and runs it: a `PendingBatch`, or a compiled `FastBatch`.
 
     Attributes:
         handles: The requests of the batch, in row order.

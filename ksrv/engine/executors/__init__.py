@@ -26,7 +26,7 @@ class ExecutorAbsent(ExecutorDied):
 
 
 class Executor(Protocol):
-    """One instance of a model: the handler and whatever it runs in.
+    """One instance of a model: the handler and whatever it runs in, this process or one of its own.
 
     Attributes:
         any_thread: Whether `run` may be called from any thread, one at a time.

@@ -17,7 +17,7 @@ Message: TypeAlias = bytes | memoryview
 
 
 class Call(Protocol):
-    """What the services use of a call."""
+    """What the services use of a call: the native server and grpcio have classes of their own for it."""
 
     @property
     def request_id(self) -> str:
