@@ -1,123 +1,92 @@
-"""A gunicorn app for the HTTP server's tests: ksrv's own Falcon app over an engine that echoes.
+"""A gunicorn app for the HTTP server's tests: ksrv's own Falcon app and engine, with a model that echoes.
 
 Run it with `gunicorn tests.support.native.echo_service:service`. What a request's parameters say
 happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
-handler). The environment's `SERVER_TEST_SETTINGS` is a JSON object of server settings, and
-`SERVER_TEST_GIL` names the pipe of a thread that keeps the GIL.
+handler), `headers` (name those that came). The environment's `SERVER_TEST_SETTINGS` is a JSON object of server
+settings, `SERVER_TEST_MODELS` the folder that `write_models` has filled, and `SERVER_TEST_GIL` names the
+pipe of a thread that keeps the GIL.
 """
 
 import json
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ksrv.errors import Cancelled, InferenceError, NotFound, NotReady, Overloaded
-from ksrv.request import InferResponse
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.app import make_app
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
-from ksrv.spec import ModelSpec
+from tests.support.engine import engine_models
 from tests.support.native.held_gil import hold_gil
 
+HANDLERS = """
+import threading
+import time
 
-class Handle:
-    """A request that a thread of its own answers."""
-
-    def __init__(self, answer: Callable[[], InferResponse]) -> None:
-        self._future: Future[InferResponse] = Future()
-        threading.Thread(target=self._run, args=(answer,), daemon=True).start()
-
-    def _run(self, answer: Callable[[], InferResponse]) -> None:
-        with suppress(InvalidStateError):  # it was cancelled
-            try:
-                self._future.set_result(answer())
-            except (InferenceError, ValueError) as error:
-                self._future.set_exception(error)
-
-    def wait(self) -> InferResponse:
-        return self._future.result()
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def cancel(self) -> bool:
-        with suppress(InvalidStateError):  # it has ended
-            self._future.set_exception(Cancelled("the request was cancelled"))
-            return True
-        return False
-
-    def add_done_callback(self, callback: Callable[["Handle"], object]) -> None:
-        self._future.add_done_callback(lambda _: callback(self))
+from ksrv import BaseHandler, InferenceError
+from tests.support.native import echo_service
 
 
-class EchoEngine:
-    """Answers with the inputs. The queue of the model `full` is full; `stuck` never returns."""
+class Echo(BaseHandler):
+    def handle(self, batch, context):
+        request = batch.requests[0]
+        asked = request.parameters
+        time.sleep(asked.get("sleep", 0))
+        if "fail" in asked:
+            raise InferenceError("as you wish", asked["fail"])
+        if "break" in asked:
+            raise ValueError("broken")
+        if "header" in asked:
+            batch.set_header(0, "X-Handler", asked["header"])
+        if "headers" in asked:
+            batch.set_parameter(0, "seen", ",".join(sorted(request.headers)))
+        return {name: batch[name] for name in batch}
 
-    specs: Mapping[str, ModelSpec] = {name: ModelSpec(name) for name in ("add", "full", "stuck")}
 
-    def __init__(self) -> None:
-        self.is_ready = True
+class Held(BaseHandler):
+    def inference(self, x):
+        echo_service.held.set()
+        threading.Event().wait()
+"""
+MODELS = {
+    "add": "handler: handler.py:Echo\ninstances: 4\nwarmup: false\n",
+    "stuck": "handler: handler.py:Echo\nwarmup: false\n",
+    "full": "handler: handler.py:Held\nqueue_size: 1\nwarmup: false\n",
+}
 
-    def spec(self, name: str, version: str = "") -> ModelSpec:
-        if name not in self.specs or version not in ("", "1"):
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return self.specs[name]
+held = threading.Event()
+"""Set by the held model, once it runs."""
 
-    def find(self, name: str, version: str = "") -> Any:
-        return SimpleNamespace(spec=self.spec(name, version), retired=False)
 
-    def submit(self, request: Any, callback: Any = None, **how: Any) -> Handle:
-        self.spec(request.model_name, request.model_version)
+def write_models(root: Path) -> None:
+    """Write the models, each with one version."""
+    for name, settings in MODELS.items():
+        version = root / name / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        (version / "handler.py").write_text(HANDLERS)
+        (root / name / "model.yaml").write_text(settings)
+
+
+class EchoEngine(Engine):
+    """The engine over these models. The queue of `full` is full; what is sent to `stuck` never comes back."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(Repository([root]), EngineSettings())
+        self.start()
+        for _ in range(2):  # the first one runs, and the second one waits
+            super().submit(engine_models.request(model="full"))
+            assert held.wait(60)
+
+    def submit(self, request: InferRequest, *how: Any, **options: Any) -> RequestHandle:
+        """See `Engine.submit`."""
         if request.model_name == "stuck":
             threading.Event().wait()
-        if request.model_name == "full":
-            raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")
-        if not self.is_ready and request.parameters.get("refused"):
-            raise NotReady("the server is going away")
-        handle = Handle(partial(self.answer, request))
-        if callback is not None:
-            handle.add_done_callback(callback)
-        return handle
-
-    def infer(self, request: Any) -> InferResponse:
-        return self.submit(request).wait()
-
-    def answer(self, request: Any) -> InferResponse:
-        parameters = request.parameters
-        time.sleep(float(parameters.get("sleep", 0)))
-        if "fail" in parameters:
-            raise InferenceError("as you wish", int(parameters["fail"]))
-        if "break" in parameters:
-            raise ValueError("broken")
-        headers = {"X-Handler": str(parameters["header"])} if "header" in parameters else {}
-        seen = {"seen": ",".join(sorted(request.headers))} if "headers" in parameters else {}
-        return InferResponse(
-            request.model_name, request.model_version, request.id, request.inputs, seen,
-            headers=headers,
-        )  # fmt: skip
-
-    def routable_models(self) -> list[Any]:
-        return []
-
-    def live(self) -> bool:
-        return True
-
-    def ready(self) -> bool:
-        return self.is_ready
-
-    def why_not_ready(self, *, names: bool = True) -> str:
-        return "" if self.is_ready else "the server is stopping"
-
-    def drain(self) -> None:
-        self.is_ready = False
+        return super().submit(request, *how, **options)
 
 
 class Service:
@@ -134,7 +103,7 @@ class Service:
     @property
     def engine(self) -> Any:
         if self._engine is None:
-            self._engine = EchoEngine()
+            self._engine = EchoEngine(Path(os.environ["SERVER_TEST_MODELS"]))
             self._app = make_app(self._engine, self.settings, access=self.access)
             if pipe := os.environ.get("SERVER_TEST_GIL"):
                 threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import self_signed
+from tests.support.native.echo_service import write_models
 from tests.support.paths import ROOT
 from tests.support.wire.http_reader import read_all
 
@@ -57,11 +58,13 @@ class GunicornServer:
         text = CONFIGURATION.format(worker_class=worker_class)
         text += "".join(f"{name} = {value!r}\n" for name, value in options.items())
         (self._folder / "gunicorn_conf.py").write_text(text)
+        write_models(self._folder / "models")
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(
                 # A sanitizer or coverage build comes first, where there is one.
                 [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
             ),
+            "SERVER_TEST_MODELS": str(self._folder / "models"),
             "SERVER_TEST_SETTINGS": json.dumps(settings or {}),
             "PYTHONUNBUFFERED": "1",
         }
