@@ -65,23 +65,23 @@ def init(kind: str, folder: Path, force: bool) -> None:
         raise click.ClickException(f"{folder} cannot be written: {error}") from error
     for file in sorted({*files, sample}):
         click.echo(f"wrote {folder / file}")
-    click.echo("\nTry it:")
-    for line in _commands(kind, name, folder):
+    flag = " --torchserve-api" if kind == "torchserve" else ""
+    click.echo(
+        f"\nTry it:\n"
+        f"  ksrv check {folder}\n"
+        f"  python {folder / 'test_model.py'}\n"
+        f"  ksrv serve {folder}{flag}\n"
+        f"and while it serves, in another shell:"
+    )
+    for line in _calls(kind, name, folder):
         click.echo(f"  {line}")
 
 
-def _commands(kind: str, name: str, folder: Path) -> list[str]:
-    commands = [f"ksrv check {folder}", f"python {folder / 'test_model.py'}"]
+def _calls(kind: str, name: str, folder: Path) -> list[str]:
+    sample = folder / _SAMPLES[kind]
     if kind == "torchserve":
-        url = f"http://127.0.0.1:8080/predictions/{name}"
-        serve = f"ksrv serve {folder} --torchserve-api"
-        return [*commands, serve, f"curl -s {url} -T {folder / _SAMPLES[kind]}"]
-    return [
-        *commands,
-        f"ksrv serve {folder}",
-        f"ksrv infer {name} {folder / _SAMPLES[kind]}",
-        f"ksrv client {name}",
-    ]
+        return [f"curl -s http://127.0.0.1:8080/predictions/{name} -T {sample}"]
+    return [f"ksrv infer {name} {sample}", f"ksrv client {name}"]
 
 
 def _picture(kind: str) -> bytes:

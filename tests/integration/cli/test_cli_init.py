@@ -42,7 +42,7 @@ def test_every_command_that_is_printed_works(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = init(kind, "models/mine")
     assert done.exit_code == 0, done.output
-    check, test, serve, *calls = done.output.partition("Try it:\n")[2].splitlines()
+    check, test, serve, _, *calls = done.output.partition("Try it:\n")[2].splitlines()
     assert "1 of 1 models are ready" in run(check, tmp_path)
     run(test, tmp_path)
     _, _, path, *flags = shlex.split(serve)
