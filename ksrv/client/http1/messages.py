@@ -202,6 +202,9 @@ def failure_text(error: BaseException, target: Target) -> str:
             f"the certificate of {target.authority} is not accepted: {error.verify_message}; "
             f"ca= names the file of an authority to trust"
         )
+    if isinstance(error, ConnectionRefusedError):
+        why = "nothing listens there; start `ksrv serve`, or give the server's URL"
+        return f"no answer from {target.authority}: {why}"
     return f"no answer from {target.authority}: {error}"
 
 
