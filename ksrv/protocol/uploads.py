@@ -24,7 +24,9 @@ from ksrv.request import Element, Tensor
 from ksrv.spec import ModelSpec, TensorSpec
 
 JSON_TYPE = "application/json"
-_IMAGE, _FORM = "image/", "multipart/"
+_IMAGE, _FORM, _URLENCODED = "image/", "multipart/", "application/x-www-form-urlencoded"
+_STARTS = (b"\xff\xd8", b"\x89P")
+_HEAD_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,21 @@ def read_upload(
             )
         boundary = header_options(content_type).get("boundary", "")
         return _form(read_multipart(body, boundary), spec, limits, input_name)
+    if lowered.startswith(_URLENCODED):
+        _refuse_stripped(body[:_HEAD_BYTES])
     if lowered.startswith(_IMAGE) or signature(body) is not None:
         name = input_name or image_input(spec)
         return Upload([_tensor(name, [body], spec)])
     return None
+
+
+def _refuse_stripped(head: memoryview) -> None:
+    """Refuse a JPEG or PNG that has lost the NUL bytes which each has at its beginning."""
+    if bytes(head[:2]) in _STARTS and 0 not in head:
+        raise InvalidRequest(
+            "bytes of the picture are missing, as when curl sends a file with -d; send it with "
+            "--data-binary @FILE, or as a form: -F image=@FILE"
+        )
 
 
 def image_input(spec: ModelSpec) -> str:
@@ -119,7 +132,10 @@ def _form(
                 raise InvalidRequest(f"the form has two parts of the type {JSON_TYPE}; one may be")
             document = memoryview(part.value)
             continue
-        elements.setdefault(_named(part, spec, input_name), []).append(part.value)
+        name = _named(part, spec, input_name)
+        if not part.is_file:
+            _refuse_text(part, spec.input(name))
+        elements.setdefault(name, []).append(part.value)
         if len(elements) > limits.inputs:
             raise InvalidRequest(f"the form names more than {limits.inputs} inputs, the limit")
     if not elements and document is None:
@@ -135,6 +151,15 @@ def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
     if part.is_file and (input_name or len(images) == 1):
         return input_name or images[0]
     return part.name
+
+
+def _refuse_text(part: FormPart, declared: TensorSpec | None) -> None:
+    """Refuse a text where an image belongs, which is often the file's name."""
+    if declared is not None and declared.image is not None and signature(part.value) is None:
+        raise InvalidRequest(
+            f"the form's part {quote(part.name)} is a text and no file; curl sends a file whose name "
+            f"has an @ before it: -F NAME=@FILE"
+        )
 
 
 def _tensor(name: str, elements: list[Element], spec: ModelSpec) -> Tensor:

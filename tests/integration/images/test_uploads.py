@@ -42,6 +42,7 @@ inputs: [{name: x, datatype: FP32, shape: [-1, 3, 8, 8]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 3, 8, 8]}]
 """
 TOKEN = {"Authorization": "Bearer secret"}
+URLENCODED = "application/x-www-form-urlencoded"
 CAT, DOG = files.jpeg(60, 90, seed=1), files.png(33, 57, seed=5)
 
 
@@ -124,7 +125,7 @@ def client(request, tmp_path_factory):
         (DOG, "image/png"),
         (CAT, "image/webp"),  # the bytes decide, as in a form
         (CAT, None),
-        (CAT, "application/x-www-form-urlencoded"),  # what curl says unless it is told
+        (CAT, URLENCODED),  # what curl says unless it is told
         (CAT, "application/octet-stream"),
     ],
 )
@@ -308,6 +309,13 @@ def test_a_model_of_planes_says_how_it_would_take_images(client):
             "is malformed at character",
         ),
         (b"--b--\r\n", 'multipart/form-data; boundary="' + ";" * 5000, "is malformed at"),
+        (
+            b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\ncat.jpg\r\n--b--\r\n',
+            "multipart/form-data; boundary=b",
+            "'image' is a text and no file",  # curl -F image=cat.jpg
+        ),
+        (CAT.translate(None, b"\r\n\0"), URLENCODED, "bytes of the picture are missing"),  # curl -d
+        (DOG.translate(None, b"\r\n\0"), URLENCODED, "bytes of the picture are missing"),
     ],
 )
 def test_malformed_uploads_are_refused(client, body, kind, text):
