@@ -74,6 +74,7 @@ void Connection::answer(Call *call) noexcept {
         return;
     }
     if (finished) stop_receiving(call);
+    if (finished && !empty) note_untaken(call);
     if (call->answered) {
         session_.resume(call->stream);
         return;
@@ -97,6 +98,47 @@ void Connection::answer(Call *call) noexcept {
                                        : fixed("grpc-accept-encoding", "identity"),
                                    id_field(*call)};
     session_.answer(call->stream, fields, sizeof fields / sizeof *fields, true);
+}
+
+// All of the answer is there: the call is the server's no more, but waits for its client.
+void Connection::note_untaken(Call *call) noexcept {
+    if (call->untaken) return;
+    call->untaken = true;
+    untaken.fetch_add(1, std::memory_order_relaxed);
+    server_->untaken.fetch_add(1, std::memory_order_relaxed);
+    if (!call->held) return;
+    call->held = false;
+    server_->open_calls.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Connection::note_taken(Call *call) noexcept {
+    if (!call->untaken) return;
+    call->untaken = false;
+    untaken.fetch_sub(1, std::memory_order_relaxed);
+    server_->untaken.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Ends answered calls whose clients do not take what they asked for, the oldest first.
+void Connection::end_untaken() noexcept {
+    uint32_t most = (untaken.load(std::memory_order_relaxed) + 1) / 2;
+    for (Call *call = oldest_call(); call && most; call = call->previous) {
+        if (!call->untaken) continue;
+        server_->count(GRPC_TOO_MANY_CALLS);
+        drop_answer(call);
+        --most;
+    }
+}
+
+// Clients of gRPC read this code as RESOURCE_EXHAUSTED.
+void Connection::drop_answer(Call *call) noexcept {
+    note_taken(call);
+    call->trailed = true;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        call->drop_answer();
+        call->status = RESOURCE_EXHAUSTED;
+    }
+    session_.reset(call->stream, http2::ENHANCE_YOUR_CALM);
 }
 
 void Connection::send_trailers(Call *call) noexcept {
@@ -141,7 +183,10 @@ void Connection::answer_over(void *stream) noexcept {
 bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {
     Call *call = static_cast<Call *>(stream);
     call->answer_sent += length;
-    if (call->rest) return call->rest->take(length, out);
+    if (call->rest) {
+        note_stalled(call, false);
+        return call->rest->take(length, out);
+    }
     std::lock_guard<std::mutex> guard(call->lock);
     call->out_bytes -= length;
     while (length) {

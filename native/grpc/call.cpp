@@ -33,11 +33,7 @@ Call::~Call() {
     MemoryBudget *budget = connection->budget();
     free_message(&incoming, budget);
     for (size_t i = messages_taken; i < messages.size(); ++i) free_message(&messages[i], budget);
-    while (out_first) {
-        Payload *payload = out_first;
-        out_first = payload->next;
-        payload->release();
-    }
+    drop_answer();
     if (watched) ksrv::release(watched);
     if (held) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
     connection->release();
@@ -45,6 +41,16 @@ Call::~Call() {
 
 void Call::release() noexcept {
     if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void Call::drop_answer() noexcept {
+    while (out_first) {
+        Payload *payload = out_first;
+        out_first = payload->next;
+        payload->release();
+    }
+    out_last = nullptr;
+    out_bytes = 0;
 }
 
 void Call::note_model(const std::string &its_model, const std::string &its_version) noexcept {

@@ -73,6 +73,7 @@ struct Call {
     // Ends the call, with a last message if there is one; takes what the text and the metadata hold.
     void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
+    void drop_answer() noexcept;  // what was not sent of it; under the mutex
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
     // Waits for the next message of a stream until the clock passes `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
@@ -126,7 +127,7 @@ struct Call {
     bool discards = false;      // what still comes is not wanted
     bool fields_done = false;
     bool waits_for_first = false;  // no message has come
-    bool waits_for_body = false;   // of REST: it has a body that is not whole
+    bool stalls = false;  // of REST: the HTTP server waits for its body, or for room for its answer
     std::atomic<bool> admitted{false};  // whether more than the first window may come
     size_t unconsumed = 0;      // of the window
     uint64_t opened_ns, message_ns = 0;  // since when the message is waited for
@@ -136,7 +137,7 @@ struct Call {
     std::atomic<int> run{0};
     Call *run_next = nullptr;
     FastRequest *fast = nullptr;  // in the run queue, and not in its model's queue yet
-    bool held = false;  // counts among the calls that the server holds
+    bool held = false;  // counts among the calls that Python has, or will have; the owner's from its answer on
     std::atomic<bool> mailed{false};
     Call *mail_next = nullptr;
 
@@ -158,6 +159,7 @@ struct Call {
     // ---- answering; the owner's ----
     bool answered = false;   // the response's headers were submitted
     bool trailed = false;    // and its trailers
+    bool untaken = false;    // the answer is whole, and waits for its client
     uint64_t answer_ns = 0, answer_sent = 0, answer_before = 0, answer_looked = 0;
     Call *previous = nullptr, *next = nullptr;  // in the connection's list
 

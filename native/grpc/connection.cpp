@@ -143,6 +143,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) make_room();
     if (events & EVENT_FREE_STREAMS) free_streams();
+    if (events & EVENT_END_UNTAKEN) end_untaken();
     if (events & EVENT_TICK) tick(now_);
     if (closed_) return;
     if (!agreed_ && events & EVENT_CLOSE) {
@@ -390,15 +391,19 @@ void Connection::flush() noexcept {
     }
 }
 
+Call *Connection::oldest_call() const noexcept {
+    Call *oldest = calls_;
+    while (oldest && oldest->next) oldest = oldest->next;
+    return oldest;
+}
+
 void Connection::make_room() noexcept {
     uint32_t most = (unfinished.load(std::memory_order_relaxed) + 1) / 2;
     char text[160];
     snprintf(text, sizeof text,
              "%u calls wait for their messages, which is the limit, and this connection has the most of them",
              server_->config.calls);
-    Call *oldest = calls_;
-    while (oldest && oldest->next) oldest = oldest->next;
-    for (Call *call = oldest; call && most; call = call->previous)
+    for (Call *call = oldest_call(); call && most; call = call->previous)
         if (call->waits_for_first && !call->discards) {
             server_->count(GRPC_TOO_MANY_CALLS);
             refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);

@@ -37,9 +37,10 @@ enum ConnectionEvent : uint32_t {
     EVENT_CLOSE = 16,
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not come
     EVENT_HUNG_UP = 64,  // the peer sends no more than what is there
-    EVENT_FREE_STREAMS = 128,  // end requests of REST whose body does not come
+    EVENT_FREE_STREAMS = 128,  // end requests of REST that wait for their client
     EVENT_GATHERED = 256,  // the time for a large piece is over
     EVENT_HANDSHAKE = 512,  // the TLS handshake may take a step
+    EVENT_END_UNTAKEN = 1024,  // end calls whose answers are not taken
 };
 
 class Connection final : public http2::SessionEvents {
@@ -75,7 +76,8 @@ class Connection final : public http2::SessionEvents {
     std::atomic<uint64_t> due_ns{0};       // when the sweep is to look
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
-    std::atomic<uint32_t> bodies{0};      // requests of REST whose body is not whole
+    std::atomic<uint32_t> stalled{0};     // requests of REST for whose client the HTTP server waits
+    std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for the client
     std::atomic<uint64_t> idle_since_ns{0};
 
   private:
@@ -100,6 +102,8 @@ class Connection final : public http2::SessionEvents {
     void drain_mailbox() noexcept;
     void make_room() noexcept;
     void free_streams() noexcept;
+    void end_untaken() noexcept;
+    Call *oldest_call() const noexcept;
     void say_goodbye() noexcept;
     void linger() noexcept;
     void drain_lingering() noexcept;
@@ -134,6 +138,9 @@ class Connection final : public http2::SessionEvents {
     bool take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept override;
     void answer_over(void *stream) noexcept override;
     void answer(Call *call) noexcept;
+    void note_untaken(Call *call) noexcept;
+    void note_taken(Call *call) noexcept;
+    void drop_answer(Call *call) noexcept;
     void send_trailers(Call *call) noexcept;
 
     // rest_call.cpp
@@ -141,7 +148,7 @@ class Connection final : public http2::SessionEvents {
     void put_rest(Call *call, const unsigned char *data, size_t length) noexcept;
     void answer_rest(Call *call) noexcept;
     void read_rest(Call *call) noexcept;
-    void note_body(Call *call) noexcept;
+    void note_stalled(Call *call, bool stalls) noexcept;
     void give_up_body(Call *call) noexcept;
     void refuse_rest(Call *call, uint16_t status) noexcept;
 

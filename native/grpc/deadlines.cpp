@@ -83,7 +83,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const bool silent = went_away_ && server_->draining.load(std::memory_order_relaxed) &&
                         now - std::max(call->opened_ns, call->progress_ns) >= SILENT_NS;
     if (call->rest) {  // the HTTP server judges the pace of what it receives
-        if (silent && call->waits_for_body && !call->trailed && call->rest->awaits_body()) {
+        if (silent && call->stalls && !call->answered && !call->trailed && call->rest->awaits_body()) {
             give_up_body(call);
             return;
         }

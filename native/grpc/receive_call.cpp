@@ -409,7 +409,7 @@ void Connection::peer_over(void *stream) noexcept {
     const bool partial = call->prefix_got != 0;
     bool none;
     if (call->rest) call->rest->put_end();
-    note_body(call);
+    if (!call->answered) note_stalled(call, false);
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->peer_over = true;
@@ -436,7 +436,7 @@ void Connection::stop_receiving(Call *call) noexcept {
     call->discards = true;
     free_message(&call->incoming, server_->budget);
     note_first(call);
-    note_body(call);
+    note_stalled(call, false);
 }
 
 void Connection::refuse(Call *call, int status, const char *text, unsigned retry_seconds) noexcept {
@@ -492,6 +492,7 @@ void Connection::closed(void *stream, uint32_t) noexcept {
     (call->previous ? call->previous->next : calls_) = call->next;
     if (call->next) call->next->previous = call->previous;
     call->stream = -1;
+    note_taken(call);
     Request *request;
     bool tells;
     std::vector<Message> untaken;

@@ -270,10 +270,24 @@ void Server::make_room() noexcept {
 void Server::free_streams(uint32_t mine, uint64_t now) noexcept {
     uint64_t due = next_free_streams_.load(std::memory_order_relaxed);
     if (now < due || !next_free_streams_.compare_exchange_strong(due, now + FREE_STREAMS_NS)) return;
-    Connection *largest = with_most(&Connection::bodies, 2 * mine);
+    Connection *largest = with_most(&Connection::stalled, 2 * mine);
     if (!largest) return;
     largest->post(EVENT_FREE_STREAMS);
     largest->release();
+}
+
+// Ends answered calls whose clients take no answers, where there are more of them than the server holds: the oldest of
+// the connection that has most of them. Where that one has an owner just now, it may be done with them.
+void Server::end_untaken() noexcept {
+    uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
+    while (left > config.calls && left != before) {
+        Connection *largest = with_most(&Connection::untaken, 0);
+        if (!largest) return;
+        largest->post(EVENT_END_UNTAKEN);
+        largest->release();
+        before = left;
+        left = untaken.load(std::memory_order_relaxed);
+    }
 }
 
 void Server::drain() noexcept {
@@ -467,6 +481,7 @@ void Server::run(int index) noexcept {
         }
         read_waiting();
         go_on_with_handshake();
+        end_untaken();
         const uint64_t now = unsigned_now_ns();
         read_gathered(now);
         uint64_t swept = next_sweep_.load(std::memory_order_relaxed);

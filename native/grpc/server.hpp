@@ -34,7 +34,7 @@ struct ServerConfig {
     bool message_by_budget = false;   // whether it is the budget that bounds it
     uint64_t small_message = 65536;   // of a method with small messages
     uint32_t head = 16384;
-    uint32_t calls = 2048;            // whose message is there, and as many whose is not
+    uint32_t calls = 2048;            // without a message; that are run; whose answers are not taken
     uint64_t head_ns = 10000000000u;  // a message must begin by then
     uint64_t grace_ns = 10000000000u;
     uint64_t rate = 4096;             // bytes a second that a message or an answer must make
@@ -121,7 +121,7 @@ class Server {
     void record(Call *call, uint64_t now) noexcept;
     void take_records(std::vector<CallRecord> *out);
     void make_room() noexcept;  // too many calls wait for their messages
-    // Too many requests of REST wait for their bodies: those of another connection end, if it has far more of them
+    // The HTTP server waits for the clients of too many requests: those of another connection end, if it has far more of them
     // than the one that asks.
     void free_streams(uint32_t mine, uint64_t now) noexcept;
     void wake() noexcept;
@@ -139,6 +139,7 @@ class Server {
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
     std::atomic<uint32_t> unfinished{0};  // calls whose message is not there
     std::atomic<uint32_t> open_calls{0};  // calls that Python has, or will have
+    std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for its client
     std::atomic<uint32_t> open_connections{0};
     std::atomic<uint64_t> open_requests{0};  // requests of queues that refer to this server
     std::atomic<bool> draining{false};
@@ -156,6 +157,7 @@ class Server {
     void accept_some(size_t listener) noexcept;
     void watch_listeners(bool on) noexcept;
     void pause_accept() noexcept;
+    void end_untaken() noexcept;
     void accept_forgotten(uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void serve(int index) noexcept;

@@ -1,5 +1,6 @@
 // Requests that are not gRPC's, on their way to the HTTP server and back.
 
+#include <algorithm>
 #include <new>
 
 #include "grpc/connection.hpp"
@@ -34,11 +35,9 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
         session_.reset(call->stream, http2::REFUSED_STREAM);
         return;
     }
-    if (has_body) {
-        call->waits_for_body = true;
-        const uint32_t mine = bodies.fetch_add(1, std::memory_order_relaxed) + 1;
-        if (server_->http()->lacks_streams()) server_->free_streams(mine, now_);
-    }
+    note_stalled(call, has_body);
+    if (server_->http()->lacks_streams())
+        server_->free_streams(std::max(stalled.load(std::memory_order_relaxed), 1u), now_);
     call->retain();  // until `RestStream::close`
     if (server_->http()->open_stream(call->rest.get(), address, address_length, listener_)) return;
     call->release();
@@ -66,33 +65,29 @@ void Connection::refuse_rest(Call *call, uint16_t status) noexcept {
     refuse_http(call, text);
 }
 
-// The request waits for its body no more.
-void Connection::note_body(Call *call) noexcept {
-    if (!call->waits_for_body) return;
-    call->waits_for_body = false;
-    bodies.fetch_sub(1, std::memory_order_relaxed);
+// Whether the HTTP server keeps a place for the request until its client sends, or takes, more.
+void Connection::note_stalled(Call *call, bool stalls) noexcept {
+    if (call->stalls == stalls) return;
+    call->stalls = stalls;
+    stalled.fetch_add(stalls ? 1 : -1u, std::memory_order_relaxed);
 }
 
 // The request has not been run, so that the client may send it again.
 void Connection::give_up_body(Call *call) noexcept {
-    note_body(call);
+    note_stalled(call, false);
     call->trailed = true;
     session_.reset(call->stream, http2::REFUSED_STREAM);
 }
 
-// Ends requests whose bodies do not come, the oldest first.
+// Ends requests whose bodies do not come, or whose answers are not taken, the oldest first.
 void Connection::free_streams() noexcept {
-    uint32_t most = (bodies.load(std::memory_order_relaxed) + 1) / 2;
-    Call *call = calls_;
-    while (call && call->next) call = call->next;
-    while (call && most) {
-        Call *following = call->previous;
-        if (call->waits_for_body && !call->trailed && call->rest->awaits_body()) {
-            server_->count(GRPC_TOO_MANY_CALLS);
-            give_up_body(call);
-            --most;
-        }
-        call = following;
+    uint32_t most = (stalled.load(std::memory_order_relaxed) + 1) / 2;
+    for (Call *call = oldest_call(); call && most; call = call->previous) {
+        if (!call->stalls || call->trailed) continue;
+        if (call->answered ? !call->rest->awaits_room() : !call->rest->awaits_body()) continue;
+        server_->count(GRPC_TOO_MANY_CALLS);
+        call->answered ? drop_answer(call) : give_up_body(call);
+        --most;
     }
 }
 
@@ -118,13 +113,15 @@ void Connection::answer_rest(Call *call) noexcept {
         session_.reset(call->stream, http2::INTERNAL_ERROR);
         return;
     }
+    if (found.whole && !found.alone) note_untaken(call);
     if (call->answered) {
+        note_stalled(call, found.full);
         session_.resume(call->stream);
         return;
     }
     if (found.interim) session_.interim(call->stream, &STATUS_100);
     if (!found.head) return;
-    note_body(call);
+    note_stalled(call, found.full);
     call->answered = true;
     call->answer_ns = call->answer_looked = now_;
     call->trailed = found.alone;

@@ -193,6 +193,8 @@ RestStream::Answer RestStream::answer() noexcept {
     found.head = has_head_;
     found.alone = state_ == State::over && out_bytes_ == 0;
     found.broken = closed_ && state_ != State::over;
+    found.whole = state_ == State::over;
+    found.full = !found.whole && out_bytes_ >= ROOM;
     return found;
 }
 
@@ -228,6 +230,11 @@ bool RestStream::take(size_t length, http2::OutgoingBytes *out) noexcept {
 bool RestStream::awaits_body() noexcept {
     std::lock_guard<std::mutex> guard(lock_);
     return wanted_ & EPOLLIN && state_ == State::head && !closed_ && !cut_;
+}
+
+bool RestStream::awaits_room() noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    return wanted_ & EPOLLOUT && !closed_ && !cut_;
 }
 
 bool RestStream::takes_window() noexcept {

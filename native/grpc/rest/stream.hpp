@@ -49,6 +49,8 @@ class RestStream final : public ByteStream {
         bool head = false;     // the fields are there; `status` and `fields` do not change any more
         bool alone = false;    // and nothing comes behind them
         bool broken = false;   // it will never be whole
+        bool whole = false;    // the server has written all of it
+        bool full = false;     // the server waits until its client takes some of it
     };
     Answer answer() noexcept;
     const std::string &status() const noexcept { return status_; }
@@ -56,6 +58,7 @@ class RestStream final : public ByteStream {
     size_t offer(size_t most, bool *over) noexcept;
     bool take(size_t length, http2::OutgoingBytes *out) noexcept;
     bool awaits_body() noexcept;   // whether the server has read all that came, and waits for more
+    bool awaits_room() noexcept;   // whether it waits until some of the answer is taken
     bool takes_window() noexcept;  // whether the window of the peer is to grow, once
     size_t take_read() noexcept;  // bytes of DATA that the server has read since the last call
     size_t missing() noexcept;    // bytes that have a place in the server's memory and have not come

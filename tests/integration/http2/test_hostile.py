@@ -374,6 +374,31 @@ def test_streams_without_bodies_leave_places_for_everybody_else(models):
         assert errors == {None, 7}
 
 
+def test_answers_that_nobody_takes_leave_places_for_everybody_else(models):
+    """An answer above what a stream holds keeps a place of the HTTP server until its client takes it."""
+    patient = {"head_timeout": 300, "transfer_grace": 300}
+    with (
+        Server(models, max_connections=64, **patient) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = []
+        for _ in range(8):
+            client = stack.enter_context(Http2Client(server.http, window=0, reads=False))
+            for _ in range(4):
+                stream = client.begin("POST", "/v2/models/echo/infer")
+                client.send(stream, LARGE, end=True)
+            clients.append(client)
+
+        def is_answered():
+            with Http2Client(server.http) as client:
+                return client.request("POST", INFER, BODY).status == 200
+
+        wait_until(is_answered)
+        assert all(is_answered() for _ in range(20))
+        errors = {answer.error for client in clients for answer in client.answers.values()}
+        assert errors <= {None, 7, 11}
+
+
 def test_expect_is_answered_before_the_body_comes(server):
     with Http2Client(server.http) as client:
         told = [("content-length", str(len(BODY))), ("expect", "100-continue")]

@@ -40,6 +40,7 @@ class Wire:
         begun: The status of every answer that has begun, by its stream.
         over: Whether the server closed the connection, or said that it will.
         goodbye: The error code of GOAWAY, or None.
+        resets: The error code of RST_STREAM, by its stream.
     """
 
     def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
@@ -52,6 +53,7 @@ class Wire:
         self.begun: dict[int, int] = {}
         self.over = False
         self.goodbye: int | None = None
+        self.resets: dict[int, int] = {}
         self._buffer = b""
         self._decoder = Decoder()
         self._next = 1
@@ -172,3 +174,4 @@ class Wire:
                 self.ended[stream] = b"\n".join(lines)
         elif kind == RST_STREAM:
             self.ended.setdefault(stream, b"")
+            self.resets[stream] = int.from_bytes(payload, "big")

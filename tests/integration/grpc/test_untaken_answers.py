@@ -1,0 +1,178 @@
+"""Clients that make calls and take no answers: they cost their own calls, and nobody else's."""
+
+import contextlib
+import ssl
+
+import grpc
+import pytest
+
+from ksrv.protocol.protobuf import INFERENCE
+from ksrv.server.grpc.limits import CONCURRENT_STREAMS, MAX_CALLS
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import call, connect, infer_request, stub_infer
+from tests.support.wire.http2_wire import SETTINGS, WINDOW_UPDATE, Wire, frame
+
+pytestmark = pytest.mark.carrier("native")
+
+INFER = f"/{INFERENCE}/ModelInfer"
+LIVE = f"/{INFERENCE}/ServerLive"
+ENHANCE_YOUR_CALM = 11
+PEERS = MAX_CALLS // CONCURRENT_STREAMS + 4
+PATIENT = {"transfer_grace": 300, "head_timeout": 300}  # no answer is dropped for its pace
+
+
+def rows(count):
+    return infer_request("double", ("x", "FP32", [count, 4]), raw=[bytes(16 * count)])
+
+
+ROW = rows(1).SerializeToString()
+
+
+def write_patient(folder):
+    """Write a model that refuses none of the calls."""
+    write_model(folder, "double", DOUBLE, f"{VECTOR}queue_size: {MAX_CALLS}\n")
+
+
+def window(size):
+    return frame(SETTINGS, 0, 0, b"\0\4" + size.to_bytes(4, "big"))
+
+
+def until_begun(wire, streams):
+    while not wire.begun.keys() >= set(streams) and not wire.over:
+        wire.read()
+    assert not wire.over
+
+
+def untaken(wires):
+    """Return how many calls have begun to be answered and have not ended."""
+    for wire in wires:
+        wire.look()
+    return sum(len(wire.begun.keys() - wire.ended.keys()) for wire in wires)
+
+
+def no_window(wire):
+    """Make as many calls as one connection may, and take nothing of their answers."""
+    wire.socket.sendall(window(0))
+    streams = [wire.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS)]
+    until_begun(wire, streams)
+    return streams
+
+
+def small_calls(wire):
+    """The same with calls that no limit refuses."""
+    wire.socket.sendall(window(0))
+    streams = [wire.call(LIVE, message=b"") for _ in range(CONCURRENT_STREAMS)]
+    until_begun(wire, streams)
+    return streams
+
+
+def slow_reader(wire):
+    """Take a few bytes of each answer."""
+    wire.socket.sendall(window(1))
+    streams = [wire.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS)]
+    until_begun(wire, streams)
+    for _ in range(3):
+        wire.socket.sendall(b"".join(frame(WINDOW_UPDATE, 0, one, b"\0\0\0\1") for one in streams))
+    return streams
+
+
+def used_up_connection(wire):
+    """Leave room on each stream, and none on the connection."""
+    wire.socket.sendall(window(1 << 20))
+    large = rows(5000).SerializeToString()
+    streams = [wire.call(INFER)]
+    wire.send(streams[0], b"\0" + len(large).to_bytes(4, "big") + large, last=True)
+    until_begun(wire, streams)
+    streams += [wire.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS - 1)]
+    until_begun(wire, streams)
+    return streams
+
+
+@pytest.fixture(params=["cleartext", "TLS"])
+def served(request, tmp_path):
+    """A server, the TLS of clients, and a way to connect grpcio to it."""
+    write_patient(tmp_path / "models")
+    if request.param == "cleartext":
+        with Server(tmp_path / "models", **PATIENT) as server:
+            yield server, None, lambda: connect(server.grpc)
+        return
+    key, chain = self_signed(tmp_path)
+    client = ssl.create_default_context(cafile=chain)
+    client.set_alpn_protocols(["h2"])
+    client.check_hostname = False
+    credentials = grpc.ssl_channel_credentials(chain.read_bytes())
+    with Server(tmp_path / "models", tls_cert=str(chain), tls_key=str(key), **PATIENT) as server:
+        yield server, client, lambda: grpc.secure_channel(server.grpc, credentials)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [no_window, small_calls, slow_reader, used_up_connection],
+    ids=lambda one: one.__name__,
+)
+def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
+    server, tls, connected = served
+    with contextlib.ExitStack() as stack:
+        honest = stack.enter_context(Wire(server.grpc, tls))
+        honest.socket.sendall(window(0))
+        slow = [honest.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS // 4)]
+        until_begun(honest, slow)
+        hostile = []
+        for _ in range(PEERS):
+            wire = stack.enter_context(Wire(server.grpc, tls))
+            hostile.append((wire, attack(wire)))
+        with connected() as channel:
+            infer = stub_infer(channel)
+            for _ in range(50):
+                assert infer(rows(1), timeout=60).outputs[0].name == "y"
+            assert call(channel, "ServerLive").live
+        wait_until(lambda: untaken([wire for wire, _ in hostile]) + len(slow) <= MAX_CALLS)
+        codes = {code for wire, _ in hostile for code in wire.resets.values()}
+        assert codes == {ENHANCE_YOUR_CALM}, "which clients of gRPC read as RESOURCE_EXHAUSTED"
+        ended = [len(wire.resets) for wire, _ in hostile]
+        assert max(ended) <= CONCURRENT_STREAMS // 2, "no more than that makes the room"
+        for wire, streams in hostile:
+            left = [stream for stream in streams if not wire.ended.get(stream)]
+            assert sorted(wire.resets) == left[: len(wire.resets)], "the oldest"
+        honest.socket.sendall(window(1 << 16))
+        for stream in slow:
+            assert b"grpc-status: 0" in honest.until_ended(stream)
+
+
+def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
+    """As long as the server has room for them, however many calls others make meanwhile."""
+    write_patient(tmp_path)
+    with (
+        Server(tmp_path, **PATIENT) as server,
+        connect(server.grpc) as channel,
+        Wire(server.grpc) as late,
+    ):
+        streams = no_window(late)
+        infer = stub_infer(channel)
+        for _ in range(40):
+            for one in [infer.future(rows(1), timeout=60) for _ in range(90)]:
+                assert one.result().outputs[0].name == "y"
+        late.socket.sendall(window(1 << 16))
+        for stream in streams:
+            assert b"grpc-status: 0" in late.until_ended(stream)
+
+
+def test_dropped_answers_are_counted(tmp_path):
+    write_patient(tmp_path)
+    with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]
+        for wire in wires:
+            no_window(wire)
+        with connect(server.grpc) as channel:
+            assert call(channel, "ServerLive").live
+        wait_until(lambda: untaken(wires) <= MAX_CALLS)
+        dropped = sum(len(wire.resets) for wire in wires)
+        status, page = server.get("/metrics")
+        assert status == 200
+        assert (
+            f'ksrv_refused_requests_total{{protocol="grpc",reason="calls"}} {dropped}.0'.encode()
+            in page
+        )
