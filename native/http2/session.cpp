@@ -195,7 +195,7 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
     return 0;
 }
 
-int Session::on_header(NgSession *session, const FrameHead *frame, const uint8_t *name, size_t name_length,
+int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name, size_t name_length,
                        const uint8_t *value, size_t value_length, uint8_t, void *user) {
     Session *self = self_of(user);
     if (void *stream = self->stream_of(frame->stream_id))
@@ -204,7 +204,7 @@ int Session::on_header(NgSession *session, const FrameHead *frame, const uint8_t
     return 0;
 }
 
-int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *user) {
+int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     uint64_t cost = 0;
     switch (frame->type) {
@@ -247,7 +247,7 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
     return 0;
 }
 
-int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
+int Session::on_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     if (frame->type == FRAME_PING && frame->flags & FLAG_ACK) self->events_->pinged();
     if (frame->type != FRAME_HEADERS && frame->type != FRAME_DATA) return 0;
@@ -259,7 +259,7 @@ int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
     return 0;
 }
 
-int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
+int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     if (frame->type == FRAME_RST_STREAM) {
         const uint32_t error = reinterpret_cast<const ResetFrame *>(frame)->error;
@@ -277,7 +277,7 @@ int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
     return 0;
 }
 
-int Session::on_data(NgSession *session, uint8_t, int32_t stream_id, const uint8_t *data, size_t length,
+int Session::on_data(NgSession *, uint8_t, int32_t stream_id, const uint8_t *data, size_t length,
                      void *user) {
     Session *self = self_of(user);
     self->data_left_ = self->data_left_ > length ? self->data_left_ - length : 0;
