@@ -24,10 +24,10 @@ Sent HttpServer::flush(Connection *connection) noexcept {
 
 bool HttpServer::put_answer(Connection *connection, uint16_t status, const char *line,
                       size_t line_length, const char *fields, size_t fields_length,
-                      const char *body, size_t body_length) noexcept {
+                      const char *body, size_t body_length, int parts) noexcept {
     Outgoing *out = &connection->out;
     forget_outgoing(out);
-    if (!reserve_parts(out, 1)) return false;
+    if (!reserve_parts(out, parts)) return false;
     connection->status = status;
     connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
                               config.idle_ns == 0;

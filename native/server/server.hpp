@@ -159,10 +159,11 @@ class HttpServer {
     Connection *take_turn(const Turn &turn) noexcept;
     void fail(const Turn &turn) noexcept;  // 500, where it was not answered
 
-    // Renders an answer into `connection->out`; false when there is no memory.
+    // Renders an answer into `connection->out`, with room for `parts` parts of a body that is not copied into it;
+    // false when there is no memory.
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
-                    const char *fields, size_t fields_length, const char *body,
-                    size_t body_length) noexcept;
+                    const char *fields, size_t fields_length, const char *body, size_t body_length,
+                    int parts = 1) noexcept;
 
     // ---- requests that wait ----
     void watch(Connection *connection, Request *request) noexcept;  // disconnect_watch.cpp

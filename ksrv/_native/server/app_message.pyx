@@ -13,8 +13,8 @@ from libcpp cimport bool as cbool
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.server.exchange cimport Exchange, ksrv_fill_exchange
 from ksrv._native.server.server cimport (
-    ANSWER_FAILED, BodyState, CHttpServer, Connection, Outgoing, Turn, add_part,
-    forget_outgoing, is_request_id, put_head, reserve_parts, sockaddr_storage,
+    BodyState, CHttpServer, Connection, Outgoing, Turn, add_part, forget_outgoing, is_request_id,
+    reserve_parts, sockaddr_storage,
 )
 
 cdef extern from "http/transport.hpp" namespace "ksrv" nogil:
@@ -124,19 +124,11 @@ cdef class AppMessage(Exchange):
             RuntimeError: The message was answered before.
         """
         cdef CHttpServer *server = self.server
-        cdef Connection *connection
-        cdef Turn turn = self.turn
         cdef uint64_t length = content_length or 0  # before the message is given back
-        if turn.connection == NULL:
-            raise RuntimeError("the message was answered before")
-        self.turn.connection = NULL
-        connection = server.take_turn(turn)
-        if connection == NULL:
-            raise RuntimeError("the message was answered before")
+        cdef Connection *connection = self.take_connection()
         connection.head.chunked = content_length is None
         if not connection.head.chunked:
             connection.head.content_length = length
-        self.body = None
         with nogil:
             server.receive_for_app(connection, most)
 
@@ -162,33 +154,10 @@ cdef class AppMessage(Exchange):
             MemoryError: There is no memory for the head; 500 was sent.
         """
         cdef CHttpServer *server = self.server
-        cdef Connection *connection
-        cdef Turn turn = self.turn
-        cdef Outgoing *out
+        cdef Connection *connection = self.take_connection()
         cdef cbool sent
-        if turn.connection == NULL:
-            raise RuntimeError("the message was answered before")
-        self.turn.connection = NULL
-        connection = server.take_turn(turn)
-        if connection == NULL:
-            raise RuntimeError("the message was answered before")
-        self.body = None
         server.unwatch(connection)
-        out = &connection.out
-        forget_outgoing(out)
-        connection.close_after = (
-            connection.close_after or server.draining.load() or server.config.idle_ns == 0
-        )
-        connection.status = status
-        connection.answered_bytes = 0
-        if not reserve_parts(out, 0) or not put_head(
-            out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
-            PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
-            server.config.server_header.data(), server.config.server_header.size(),
-            connection.close_after, connection.head.http_1_0, connection.request_id,
-        ):
-            server.answer_prepared(connection, ANSWER_FAILED)
-            raise MemoryError()
+        self.put_head(connection, status, status_line, fields, 0)
         with nogil:
             sent = server.send_piece(connection)
         if sent:

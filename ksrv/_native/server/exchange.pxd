@@ -1,6 +1,6 @@
 """Exchanges for the other compiled modules."""
 
-from ksrv._native.server.server cimport CHttpServer, Turn
+from ksrv._native.server.server cimport CHttpServer, Connection, Turn
 
 
 cdef class Exchange:
@@ -14,6 +14,13 @@ cdef class Exchange:
     cdef readonly object announced
     cdef readonly bytes head
     cdef readonly str request_id
+
+    # Claims the answer: it is the caller's alone from here on.
+    cdef Connection *take_connection(self) except NULL
+    # Sets up the head of an answer, with room for parts of a body; without memory 500 is sent.
+    cdef int put_head(
+        self, Connection *connection, int status, bytes line, bytes fields, int parts
+    ) except -1
 
 
 cdef int ksrv_fill_exchange(

@@ -8,14 +8,13 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED,
-    Turn, add_part, forget_outgoing, identified_head_bytes, put_head, put_identified_head,
-    reserve_parts,
+    Turn, add_part, identified_head_bytes, put_identified_head,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
 
@@ -172,6 +171,27 @@ cdef class Exchange:
         """The request's header fields, names in lower case."""
         return HeadFields.__new__(HeadFields, self.head)
 
+    cdef Connection *take_connection(self) except NULL:
+        cdef Connection *connection = NULL
+        if self.turn.connection != NULL:
+            connection = self.server.take_turn(self.turn)
+        self.turn.connection = NULL
+        if connection == NULL:
+            raise RuntimeError("the message was answered before")
+        self.body = None
+        return connection
+
+    cdef int put_head(
+        self, Connection *connection, int status, bytes line, bytes fields, int parts
+    ) except -1:
+        if not self.server.put_answer(
+            connection, <uint16_t>status, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line),
+            PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields), NULL, 0, parts,
+        ):
+            self.server.answer_prepared(connection, ANSWER_FAILED)
+            raise MemoryError()
+        return 0
+
     def answer(self, int status, bytes status_line not None, bytes fields not None, list parts):
         """Send the answer; what the socket does not take now follows by itself.
 
@@ -196,7 +216,7 @@ cdef class Exchange:
         cdef object part
         cdef bint over
         if self.turn.connection == NULL:
-            raise RuntimeError("the exchange was answered before")
+            raise RuntimeError("the message was answered before")
         held.views = <Py_buffer *>calloc(count if count else 1, sizeof(Py_buffer))
         if held.views == NULL:
             raise MemoryError()
@@ -204,29 +224,13 @@ cdef class Exchange:
             PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
             total += <uint64_t>held.views[held.count].len
             held.count += 1
-        connection = server.take_turn(self.turn)
-        self.turn.connection = NULL
-        if connection == NULL:
-            raise RuntimeError("the message was answered before")
-        self.body = None
+        connection = self.take_connection()
         if total > COUNTED and not server.reserve_answer(connection, total):
             held = None
             server.answer_prepared(connection, ANSWER_BYTES_IN_FLIGHT)
             return
+        self.put_head(connection, status, status_line, fields, count)
         out = &connection.out
-        forget_outgoing(out)
-        connection.close_after = (
-            connection.close_after or server.draining.load() or server.config.idle_ns == 0
-        )
-        connection.status = status
-        if not reserve_parts(out, count) or not put_head(
-            out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
-            PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
-            server.config.server_header.data(), server.config.server_header.size(),
-            connection.close_after, connection.head.http_1_0, connection.request_id,
-        ):
-            server.answer_prepared(connection, ANSWER_FAILED)
-            raise MemoryError()
         for i in range(count):
             add_part(out, held.views[i].buf, <size_t>held.views[i].len)
         connection.answered_bytes = total

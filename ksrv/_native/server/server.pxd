@@ -255,6 +255,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void answer_prepared(Connection *connection, PreparedAnswerIndex which) noexcept
         Turn turn_of(Connection *connection) noexcept
         Connection *take_turn(const Turn &turn) noexcept
+        cbool put_answer(
+            Connection *connection, uint16_t status, const char *line, size_t line_length,
+            const char *fields, size_t fields_length, const char *body, size_t body_length,
+            int parts
+        ) noexcept
         void fail(const Turn &turn) noexcept
         void watch(Connection *connection, CRequest *request) noexcept
         void give_back(Connection *connection) noexcept
@@ -290,11 +295,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     void forget_outgoing(Outgoing *out) noexcept
     cbool reserve_parts(Outgoing *out, int count) noexcept
     void add_part(Outgoing *out, const void *data, size_t length) noexcept
-    cbool put_head(
-        Outgoing *out, const char *status, size_t status_length, const char *fields,
-        size_t fields_length, const char *server, size_t server_length, cbool close,
-        cbool http_1_0, const RequestId &id
-    ) noexcept
 
 
 cdef class HttpServer:
