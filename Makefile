@@ -64,8 +64,8 @@ test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with a
 		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
 
 WAYS := tls chunked process
-BEHAVIOUR := tests/integration/access tests/integration/engine tests/integration/grpc tests/integration/handler_processes \
-	tests/integration/http tests/integration/images tests/integration/native_server tests/integration/observe tests/integration/streams
+BEHAVIOUR := $(addprefix tests/integration/,access composition engine grpc handler_processes handlers http http2 images \
+	native_server observe sequences streams)
 
 test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chunks, and with handlers in processes
 	set -e; for way in $(WAYS); do \

@@ -30,7 +30,7 @@ WAYS = ("plain", "tls", "chunked", "process")
 _READ = 65536
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _FRAMED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
-_PREFACE = b"PRI * HTTP/2.0"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HTTP_1_1 = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.1\r\n")
 
 
