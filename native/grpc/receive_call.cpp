@@ -459,10 +459,9 @@ void Connection::refuse(Call *call, int status, const char *text, unsigned retry
 void Connection::refuse_http(Call *call, const char *http_status) noexcept {
     server_->count(GRPC_INVALID);
     stop_receiving(call);
-    const http2::Field fields[] = {{reinterpret_cast<const uint8_t *>(":status"),
-                                    reinterpret_cast<const uint8_t *>(http_status), 7, 3, http2::FIELD_NO_COPY}};
+    const http2::Field status = http2::field_of(":status", 7, http_status, 3, 0);
     call->answered = call->trailed = true;
-    session_.answer(call->stream, fields, 1, false);
+    session_.answer(call->stream, &status, 1, false);
 }
 
 bool Connection::has_lived(void *stream) noexcept {

@@ -161,6 +161,17 @@ def test_a_request_that_is_refused_at_its_head_is_logged_as_one_of_http(server):
     assert line.count("much-told") == 2
 
 
+def test_a_request_that_is_refused_at_its_head_is_told_its_status_over_tls(models, tmp_path):
+    key, cert = self_signed(tmp_path)
+    fields = [(f"x-{at}", "y" * 4000) for at in range(6)]
+    with Server(models, tls_cert=str(cert), tls_key=str(key)) as server:
+        context = ssl.create_default_context(cafile=cert)
+        with Http2Client(server.http, context) as client:
+            for _ in range(10):
+                stream = client.begin("GET", "/refused", fields, end=True)
+                assert client.wait(stream).status == 431
+
+
 @pytest.mark.parametrize("offered", [["http/1.1"], []])
 def test_http2_over_tls_needs_that_tls_agreed_on_it(models, tmp_path, offered):
     key, cert = self_signed(tmp_path)
