@@ -105,6 +105,7 @@ def _on_ksrv_error(
 ) -> None:
     if error.http_status >= 500 and error.retry_after is None:
         log.error("%s %s: %s", req.method, quote(req.path), error.message, extra=_identified(req))
+    error.__traceback__ = None  # whose frames hold the request, which holds the error
     send_error(resp, error)
 
 

@@ -308,7 +308,9 @@ class Instance(BatchRunner):
         """Return the error that ends the requests of a batch; None where they are queued again."""
         if isinstance(error, ExecutorDied):
             return self._requeue(batch, error)
-        return error if isinstance(error, KsrvError) else self._failure(error)
+        # Without the frames that it was raised in: they refer to the batch, whose requests refer to the error.
+        found = error if isinstance(error, KsrvError) else self._failure(error)
+        return found.with_traceback(None)
 
     def _answer_failed(self, batch: RunnableBatch, failure: KsrvError, later: bool) -> None:
         answers = [failure] * len(batch.handles)

@@ -387,6 +387,7 @@ class FastPath:
             error = HandlerFailed(f"the server failed with {type(error).__name__}; see its log")
         elif error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and error.retry_after is None:
             log.error("POST %s: %s", path, error.message, extra=_identified(exchange))
+        error.__traceback__ = None  # whose frames hold the request, which holds the error
         count_refusal("http", error.reason)
         status, line, fields, body = render_error(error)
         exchange.answer(status, line, fields, [body])

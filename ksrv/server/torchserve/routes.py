@@ -111,6 +111,7 @@ class TorchServeRoutes:
                 if req.path.startswith(KSERVE_PATHS):
                     tell_others(req, resp, error, params)
                     return
+                error.__traceback__ = None  # see `ksrv.server.app`
                 answers.prepare(resp)
                 if isinstance(error, KsrvError):
                     answers.send_error(resp, errors.translated(error))
