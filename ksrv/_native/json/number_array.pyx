@@ -15,6 +15,7 @@ from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_FP16, DT_BF16, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
 
+from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.datatype import dtype_string
 
 cdef extern from "json/number_writer.hpp" namespace "ksrv" nogil:
@@ -72,7 +73,7 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     cdef Py_buffer target
     cdef NumbersResult result
     cdef uint64_t capacity = 0
-    cdef object array
+    cdef object array, block
     cdef const char *start
     cdef void *out
     if found == DT_INVALID or found == DT_BYTES or found == DT_FP16 or found == DT_BF16:
@@ -83,7 +84,9 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     # A value takes two bytes at least; a count that cannot be met is not allocated for.
     if count <= (end - begin) / 2:
         capacity = count
-    array = np.empty(capacity, dtype_string(datatype))
+    # Of a large array the memory can be lent to a handler process, as that of a body can.
+    block = buffer_pool.lease_body(capacity * item_size_of(found))
+    array = np.ndarray(capacity, dtype_string(datatype), block)
     PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
     start = <const char *>text.data + begin
     out = target.buf

@@ -155,7 +155,7 @@ class ConcurrentBatches:
 
         async def run() -> None:
             running.append(True)
-            await self._run(inputs, done)
+            done(await self._run(inputs))
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
@@ -199,10 +199,11 @@ class ConcurrentBatches:
 
     # ---- one batch --------------------------------------------------------------------------
 
-    async def _run(self, inputs: BatchInputs, done: Done) -> None:
+    async def _run(self, inputs: BatchInputs) -> BatchOutputs | KsrvError:
+        """Return a batch's answer, to which nothing here refers any more: it is sent from where it lies."""
         runner = self._runner
         context = BatchContext(runner.context, inputs, runner.make_batch)
-        _RUNNING.set(context)
+        entered = _RUNNING.set(context)
         failure: KsrvError | None = None
         tensors: list[Any] = []
         began = perf_counter_ns()
@@ -217,19 +218,19 @@ class ConcurrentBatches:
             failure = Cancelled("no client waits for the batch any more")
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
             failure = runner.failure_of(error, context.stage, inputs)
+        finally:
+            _RUNNING.reset(entered)
         context.timings.setdefault("inference", perf_counter_ns() - began)
         batch = context.made
         if batch is None:
-            done(failure or BatchOutputs(tensors, timings=context.timings))
-            return
+            return failure or BatchOutputs(tensors, timings=context.timings)
         if failure is not None and not batch.failures:
-            done(failure)
-            return
+            return failure
         if failure is not None:
             for index in range(len(inputs.requests)):
                 batch.failures.setdefault(index, failure)
-        done(
-            BatchOutputs(tensors, batch.failures, context.timings, batch.headers, batch.parameters)
+        return BatchOutputs(
+            tensors, batch.failures, context.timings, batch.headers, batch.parameters
         )
 
     async def _stages(self, context: BatchContext) -> Any:

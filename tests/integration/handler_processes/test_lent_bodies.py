@@ -1,5 +1,6 @@
 """Requests above 8 MiB to handler processes: read where they were received, and never changed there."""
 
+import json
 import threading
 
 import numpy as np
@@ -21,6 +22,7 @@ import signal
 from pathlib import Path
 import numpy as np
 from ksrv import BaseHandler, InferenceError
+from ksrv._native.memory import buffer_pool
 
 class Modes(BaseHandler):
     def initialize(self, context):
@@ -53,8 +55,11 @@ class Modes(BaseHandler):
             self.context.batch.fail(0, "row 0 is bad", 422)
         if what == 10:
             self.view = x[:1]
+        if what == 11:
+            raise InferenceError(f"copied {buffer_pool.copied_bytes()} bytes", 422)
         return {"y": x}
 """
+COROUTINE = HANDLER.replace("def inference", "async def inference")
 SETTINGS = f"""
 handler: handler.py
 inputs: [{{name: x, datatype: FP32, shape: [-1, {COLUMNS}]}}]
@@ -94,16 +99,40 @@ def exchanged(served, model: str, x: np.ndarray) -> np.ndarray:
     return answered(*ask(served.address, message(model, {"x": x})), len(x))
 
 
-def test_a_body_is_copied_neither_in_nor_out(tmp_path):
+@pytest.mark.parametrize("executor", ["process", "inline"])
+@pytest.mark.parametrize("handler", [HANDLER, COROUTINE], ids=["function", "coroutine"])
+@pytest.mark.parametrize("form", ["binary", "json"])
+def test_a_body_is_copied_neither_in_nor_out(tmp_path, form, handler, executor):
+    settings = SETTINGS.replace("process", executor)
+    x = np.zeros((EIGHT_MIB + 1, COLUMNS), np.float32)
+    sent = message("m", {"x": x}) if form == "binary" else in_json(x)
     with (
-        serving(tmp_path / "m", HANDLER, SETTINGS) as engine,
+        serving(tmp_path / "m", handler, settings) as engine,
         opened(engine) as (_, address),
     ):
-        x = body(0)
+        ask(address, sent)
+        apart = copied_apart(address)
         before = buffer_pool.copied_bytes()
-        assert np.array_equal(answered(*ask(address, message("m", {"x": x})), len(x)), x)
+        leased = buffer_pool.statistics()["leased"]
+        assert np.array_equal(answered(*ask(address, sent), len(x)), x)
         assert buffer_pool.copied_bytes() == before
-        wait_until(lambda: buffer_pool.statistics()["leased"] == 0)
+        assert copied_apart(address) == apart
+        wait_until(lambda: buffer_pool.statistics()["leased"] <= leased)
+
+
+def in_json(x: np.ndarray) -> bytes:
+    """A request with the zeros of an array as JSON, whose answer is binary."""
+    shown = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    body = json.dumps({"inputs": [shown], "parameters": {"binary_data_output": True}}).encode()
+    head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def copied_apart(address: tuple[str, int]) -> bytes:
+    """What the process of the handler has copied so far, as it says."""
+    head, text = ask(address, message("m", {"x": body(11, 1)}))
+    assert status(head) == 422 and b"copied" in text, text
+    return text
 
 
 @pytest.mark.parametrize("model", ["apart", "twice", "joined"])

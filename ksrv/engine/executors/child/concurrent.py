@@ -231,6 +231,7 @@ def _begin(
         del running[number]
         chunks.end()
         calls.end(batch)
+        batch.tensors.clear()  # an answer that nothing else refers to is sent from where it lies
         with suppress(ChannelClosed):  # the main thread learns of it as well
             try:
                 if isinstance(outputs, KsrvError):
