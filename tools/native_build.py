@@ -57,6 +57,8 @@ GENERATED = [
 ]  # fmt: skip
 LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
 """Libraries that the core can do without, by their name in pkg-config, and the macro that says so."""
+APART = ("dispatch", "jpeg", "json", "resize", "resize/upright")
+"""Folders whose sources are never compiled as one: names that are private to several would collide."""
 LIMITED_HEADERS = "-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"
 
 
@@ -66,29 +68,39 @@ class BuildFailed(Exception):
 
 @dataclass(frozen=True)
 class Flavour:
-    """One way to build: the flags of the core, of the compiled modules and of the linker."""
+    """One way to build.
+
+    Attributes:
+        core: The flags of the core.
+        modules: The flags of the compiled modules.
+        link: The flags of the linker.
+        by_folder: Whether the core's sources of a folder are compiled as one. Most of a source's time are
+            its headers.
+    """
 
     core: list[str]
     modules: list[str] = field(default_factory=list)
     link: list[str] = field(default_factory=list)
+    by_folder: bool = False
 
 
-def sanitized(*names: str) -> list[str]:
+def sanitized(*names: str, level: str = "-O1") -> list[str]:
     # A report names functions and lines, for which -g1 is enough at four fifths of -g's time.
-    return ["-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={','.join(names)}"]
+    return [level, "-g1", "-fno-omit-frame-pointer", f"-fsanitize={','.join(names)}"]
 
 
 def flavours() -> dict[str, Flavour]:
     keeps_symbols = os.environ.get("KSRV_SYMBOLS") == "1"
     symbols = ["-g" if keeps_symbols else "-g0", "-fvisibility=hidden"]
     strips = not keeps_symbols and not given_flags("CFLAGS", "CXXFLAGS", "LDFLAGS")
-    memory = sanitized("address", "undefined")
+    # What -O1 inlines, g++ examines for undefined behaviour in half of the build's time.
+    memory = sanitized("address", "undefined", level="-Og")
     fuzzed = [*sanitized("fuzzer-no-link", "address", "undefined"), "-fno-sanitize-recover=all"]
     return {
         "plain": Flavour(["-O3", *symbols], ["-O2", *symbols], ["-Wl,-s"] if strips else []),
-        "sanitize": Flavour(memory, memory, ["-fsanitize=address,undefined"]),
+        "sanitize": Flavour(memory, memory, ["-fsanitize=address,undefined"], by_folder=True),
         "trace": Flavour(["-O0", "-g", "--coverage"], ["-O0", "-g", "--coverage"], ["--coverage"]),
-        "thread": Flavour(sanitized("thread"), link=["-fsanitize=thread"]),
+        "thread": Flavour(sanitized("thread"), link=["-fsanitize=thread"], by_folder=True),
         # Of a cross compiler, beside the objects of this processor.
         "cross": Flavour(["-O1", "-g0"]),
         "fuzz": Flavour(fuzzed, link=["-fsanitize=fuzzer,address,undefined"]),
@@ -255,9 +267,10 @@ class Builder:
 
     def core(self, others: Sequence[Step]) -> Path:
         """Compile other steps and the core, and return the core's library."""
+        sources = sorted(NATIVE.rglob("*.cpp"))
         steps = [
-            self.compiled(source, self.folder / "core" / source.with_suffix(".o"))
-            for source in sorted(NATIVE.rglob("*.cpp"))
+            self.compiled(source, self.folder / "core" / place.with_suffix(".o"))
+            for place, source in self.units(sources)
         ]
         self.make([*steps, *others])
         library = self.folder / "libksrv_core.a"
@@ -269,6 +282,30 @@ class Builder:
             subprocess.run(command, check=True)
             record.write_text(shlex.join(command))
         return library
+
+    def units(self, sources: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+        """Yield what the core is compiled from: each source, or a file that includes those of a folder.
+
+        Args:
+            sources: The core's.
+
+        Yields:
+            Where the object belongs among the others, and what it is compiled from.
+        """
+        apart = {NATIVE / folder for folder in APART}
+        folders: dict[Path, str] = {}
+        for source in sources:
+            if source.parent in apart or not self.flags.by_folder:
+                yield source, source
+            else:
+                included = f'#include "{source.relative_to(NATIVE)}"\n'
+                folders[source.parent] = folders.get(source.parent, "") + included
+        for folder, text in folders.items():
+            unit = self.folder / "core" / folder / "folder.cpp"
+            if not is_text(unit, text):
+                unit.parent.mkdir(parents=True, exist_ok=True)
+                unit.write_text(text)
+            yield folder / "folder", unit
 
     def compiled(self, source: Path, target: Path) -> Step:
         return self.step(source, source, target, [*self.flags.core, *self.with_libraries])
