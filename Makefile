@@ -12,6 +12,9 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
+# Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo demo-once serve test test-slow test-ways test-decoders test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
