@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from ksrv._native.tensor import datatype
+from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
 from ksrv.source import Batching, Cache, ExecutorName, ModelConfig, Precision
 from ksrv.spec import (
@@ -151,7 +152,7 @@ class TensorSection(Section):
     datatype: Datatype
     shape: Annotated[
         list[Size],
-        Meta(max_length=datatype.MAX_RANK, extra={"expected": "a list of dimensions"}),
+        Meta(max_length=MAX_RANK, extra={"expected": "a list of dimensions"}),
         _means('Each a number, -1 for any size, or a range "100:200"; -1 first is the batch'),
     ]
 
