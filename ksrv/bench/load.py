@@ -20,8 +20,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from ksrv.client import grpc_calls
 from ksrv.client.errors import ClientError
+from ksrv.client.grpc_calls import GrpcChannel, message_of
 from ksrv.client.http1.blocking import Connection
 from ksrv.client.http1.messages import make_target, pieces_of
 from ksrv.client.operations import Operation
@@ -139,7 +139,7 @@ class RestSender:
             self._connection = None
 
 
-class GrpcSender:
+class GrpcSender(GrpcChannel):
     """A channel of gRPC.
 
     Args:
@@ -147,28 +147,23 @@ class GrpcSender:
         operations: The requests.
     """
 
-    def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
-        import grpc
+    library = "grpc"
 
-        self._failure: type[Exception] = grpc.RpcError
-        self._url = where.url
-        self._channel: Any = grpc_calls.make_channel(grpc, where.url, where.ca, None)
-        self._call = grpc_calls.call_of(self._channel, "ModelInfer")
-        self._metadata = grpc_calls.metadata_of(where.token)
+    def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
+        super().__init__(where.url, where.token, where.ca, None)
         self._timeout = where.timeout
-        self._messages = [grpc_calls.message_of(one) for one in operations]
+        self._messages = [message_of(one) for one in operations]
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
-        message = self._messages[index % len(self._messages)]
-        try:
-            self._call(message, timeout=self._timeout, metadata=self._metadata)
-        except self._failure as error:
-            raise grpc_calls.error_of(error, self._url) from error
+        with self.telling_errors():
+            self.call_of("ModelInfer")(
+                self._messages[index % len(self._messages)], timeout=self._timeout
+            )
 
     def close(self) -> None:
         """Close the channel."""
-        self._channel.close()
+        self.channel.close()
 
 
 Sender: TypeAlias = RestSender | GrpcSender

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
-from ksrv.client import grpc_calls
 from ksrv.client.blocking import with_scheme
 from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, Unavailable
+from ksrv.client.grpc_calls import GrpcChannel
+from ksrv.client.grpc_calls import answer_of as grpc_answer_of
 from ksrv.client.http1.asynchronous import AsyncConnectionPool
 from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import (
@@ -26,14 +26,7 @@ _POLL_SECONDS = 0.1
 
 
 class AsyncRestTransport:
-    """Carries operations over REST.
-
-    Args:
-        url: The server's URL.
-        token: The bearer token, or None.
-        ca: A file of authorities, or None.
-        certificate: Files of the client's certificate and key, or None.
-    """
+    """Carries operations over REST; see `RestTransport`."""
 
     def __init__(
         self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
@@ -49,65 +42,25 @@ class AsyncRestTransport:
         await self._pool.close()
 
 
-class AsyncGrpcTransport:
-    """Carries operations over gRPC.
+class AsyncGrpcTransport(GrpcChannel):
+    """Carries operations over gRPC."""
 
-    Args:
-        url: The server's URL.
-        token: The bearer token, or None.
-        ca: A file of authorities, or None.
-        certificate: Files of the client's certificate and key, or None.
-    """
-
-    def __init__(
-        self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
-    ) -> None:
-        import grpc
-        from grpc import aio
-
-        self._failure: type[Exception] = grpc.RpcError
-        self._address = urlsplit(url).netloc
-        self._metadata = grpc_calls.metadata_of(token)
-        self._channel: Any = grpc_calls.make_channel(aio, url, ca, certificate)
-        self._calls: dict[str, Any] = {}
+    library = "grpc.aio"
 
     async def call(self, operation: Operation, deadline: float) -> Document:
         """Return the answer to an operation."""
-        call = self._calls.get(operation.name)
-        if call is None:
-            call = self._calls[operation.name] = grpc_calls.call_of(self._channel, operation.name)
-        seconds = max(0.0, deadline - time.monotonic())
-        message = grpc_calls.message_of(operation)
-        try:
-            content = await call(message, timeout=seconds, metadata=self._metadata)
-        except self._failure as error:
-            raise grpc_calls.error_of(error, self._address) from error
-        return grpc_calls.answer_of(operation, content)
+        with self.telling_errors():
+            return grpc_answer_of(operation, await self.begin(operation, deadline))
 
     async def close(self) -> None:
         """Close the channel."""
-        await self._channel.close()
+        await self.channel.close()
 
 
 class AsyncClient:
     """The client for asyncio; one belongs to one event loop, and any number of tasks may share it.
 
-    Connections are kept and used again. A call that finds the server busy (429, 503) is made again
-    after the time that the server names, within the call's timeout.
-
-    Args:
-        url: http://HOST:PORT or https://, for REST; grpc://HOST:PORT or grpcs://, for gRPC. A path
-            behind HOST:PORT stands before every route of REST.
-        token: Sent as bearer token with every call.
-        ca: A file (PEM) of the authorities to trust with TLS, instead of the system's.
-        certificate: Files (PEM) of the client's certificate chain and key, for servers that ask.
-        timeout: Seconds that a call may take, repeats included, unless it says its own.
-        retries: How often a call is made again while the server is busy; 0 never.
-
-    Raises:
-        ValueError: The URL or the token cannot be.
-        OSError: A file cannot be read.
-        ImportError: The URL needs grpcio, which is not installed.
+    Args and methods are those of `Client`; the methods are coroutines.
     """
 
     def __init__(
@@ -140,30 +93,7 @@ class AsyncClient:
         request_id: str = "",
         timeout: float | None = None,
     ) -> InferResult:
-        """Ask a model.
-
-        Args:
-            model: Its name.
-            inputs: Values by input name, or the value alone for a model with one input. A value is
-                an array, nested lists of numbers, or for images and texts bytes, `pathlib.Path`,
-                `str`, or a list of them for a batch. One row needs no batch dimension.
-            version: The model's version; by default the highest.
-            outputs: Names of the outputs wanted, or a mapping of them to parameters such as
-                `{"probabilities": {"classification": 3}}`; by default all.
-            parameters: Of the request, for the handler.
-            request_id: For the server's log.
-            timeout: Seconds that the call may take; by default the client's.
-
-        Returns:
-            The outputs by name; BYTES as arrays of `bytes` objects.
-
-        Raises:
-            StatusError: The server answered with an error.
-            ConnectionFailed: There is no answer.
-            DeadlineExceeded: There is none in time.
-            ValueError: An input's value cannot be sent.
-            OSError: An input's file cannot be read.
-        """
+        """See `Client.infer`."""
         steps = self._operations.infer(model, inputs, version, outputs, parameters, request_id)
         result: InferResult = await self._drive(steps, timeout)
         return result
@@ -171,13 +101,7 @@ class AsyncClient:
     async def metadata(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Return what the server is, or what a model takes and answers.
-
-        Args:
-            model: A model's name, or "" for the server.
-            version: The model's version; by default the highest.
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.metadata`."""
         found: dict[str, Any] = await self._drive(
             self._operations.metadata(model, version), timeout
         )
@@ -186,36 +110,17 @@ class AsyncClient:
     async def ready(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> bool:
-        """Return whether the server, or a model, is ready.
-
-        Args:
-            model: A model's name, or "" for the server.
-            version: The model's version; by default the highest.
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.ready`."""
         return bool(await self._drive(self._operations.ready(model, version), timeout))
 
     async def live(self, *, timeout: float | None = None) -> bool:
-        """Return whether the server is live.
-
-        Args:
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.live`."""
         return bool(await self._drive(self._operations.live(), timeout))
 
     async def wait_ready(
         self, model: str = "", version: str = "", *, timeout: float = 60.0
     ) -> None:
-        """Wait until the server, or a model, is ready, also while nothing listens yet.
-
-        Args:
-            model: A model's name, or "" for the server.
-            version: The model's version; by default the highest.
-            timeout: Seconds to wait at most.
-
-        Raises:
-            DeadlineExceeded: It is not ready in time.
-        """
+        """See `Client.wait_ready`."""
         deadline = time.monotonic() + timeout
         why = "it says that it is not ready"
         while (left := deadline - time.monotonic()) > 0:
@@ -228,48 +133,28 @@ class AsyncClient:
         raise DeadlineExceeded(f"{model or self.url} is not ready after {timeout:g} s: {why}")
 
     async def index(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """Return name, version, state and reason of every model of the repository.
-
-        Args:
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.index`."""
         found: list[dict[str, Any]] = await self._drive(self._operations.index(), timeout)
         return found
 
     async def load(self, model: str, *, timeout: float | None = None) -> None:
-        """Load a model, or load it anew while the old one serves.
-
-        Args:
-            model: Its name.
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.load`."""
         await self._drive(self._operations.load(model), timeout)
 
     async def unload(self, model: str, *, timeout: float | None = None) -> None:
-        """Take a model out of service.
-
-        Args:
-            model: Its name.
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.unload`."""
         await self._drive(self._operations.unload(model), timeout)
 
     async def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """Return counts and times of models that serve, in Triton's form.
-
-        Args:
-            model: A model's name, or "" for all.
-            version: The model's version, or "" for all.
-            timeout: Seconds that the call may take; by default the client's.
-        """
+        """See `Client.statistics`."""
         steps = self._operations.statistics(model, version)
         found: list[dict[str, Any]] = await self._drive(steps, timeout)
         return found
 
     async def close(self) -> None:
-        """Close the connections."""
+        """See `Client.close`."""
         await self._transport.close()
 
     async def __aenter__(self) -> "AsyncClient":

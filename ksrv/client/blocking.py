@@ -4,8 +4,9 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from ksrv.client import grpc_calls
 from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, Unavailable
+from ksrv.client.grpc_calls import GrpcChannel
+from ksrv.client.grpc_calls import answer_of as grpc_answer_of
 from ksrv.client.http1.blocking import ConnectionPool
 from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import (
@@ -64,43 +65,19 @@ class RestTransport:
         self._pool.close()
 
 
-class GrpcTransport:
-    """Carries operations over gRPC.
+class GrpcTransport(GrpcChannel):
+    """Carries operations over gRPC."""
 
-    Args:
-        url: The server's URL.
-        token: The bearer token, or None.
-        ca: A file of authorities, or None.
-        certificate: Files of the client's certificate and key, or None.
-    """
-
-    def __init__(
-        self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
-    ) -> None:
-        import grpc
-
-        self._failure: type[Exception] = grpc.RpcError
-        self._address = urlsplit(url).netloc
-        self._metadata = grpc_calls.metadata_of(token)
-        self._channel: Any = grpc_calls.make_channel(grpc, url, ca, certificate)
-        self._calls: dict[str, Any] = {}
+    library = "grpc"
 
     def call(self, operation: Operation, deadline: float) -> Document:
         """Return the answer to an operation."""
-        call = self._calls.get(operation.name)
-        if call is None:
-            call = self._calls[operation.name] = grpc_calls.call_of(self._channel, operation.name)
-        seconds = max(0.0, deadline - time.monotonic())
-        message = grpc_calls.message_of(operation)
-        try:
-            content = call(message, timeout=seconds, metadata=self._metadata)
-        except self._failure as error:
-            raise grpc_calls.error_of(error, self._address) from error
-        return grpc_calls.answer_of(operation, content)
+        with self.telling_errors():
+            return grpc_answer_of(operation, self.begin(operation, deadline))
 
     def close(self) -> None:
         """Close the channel."""
-        self._channel.close()
+        self.channel.close()
 
 
 class Client:

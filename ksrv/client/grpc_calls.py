@@ -4,10 +4,14 @@ grpcio is imported when a channel is made, and protobuf never.
 """
 
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, status_error
@@ -67,23 +71,52 @@ def make_channel(
     return package.secure_channel(parts.netloc, credentials, options=_OPTIONS)
 
 
-def call_of(channel: Any, name: str) -> Any:
-    """Return a callable of grpcio that takes and answers bytes.
+class GrpcChannel:
+    """A channel of grpcio, and its calls.
 
     Args:
-        channel: The channel.
-        name: The call, such as "ModelInfer".
-    """
-    return channel.unary_unary(f"/{SERVICE}/{name}")
-
-
-def metadata_of(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of every call.
-
-    Args:
+        url: The server's URL.
         token: The bearer token, or None.
+        ca: A file of authorities, or None.
+        certificate: Files of the client's certificate and key, or None.
+
+    Attributes:
+        library: The module of grpcio that makes the channel.
+        channel: The channel.
     """
-    return () if token is None else (("authorization", f"Bearer {token}"),)
+
+    library: ClassVar[str]
+
+    def __init__(
+        self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
+    ) -> None:
+        self.channel = make_channel(import_module(self.library), url, ca, certificate)
+        self._address = urlsplit(url).netloc
+        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        self._calls: dict[str, Callable[..., Any]] = {}
+
+    def call_of(self, name: str) -> Callable[..., Any]:
+        """Return a call of bytes, such as "ModelInfer", which answers bytes; with asyncio an awaitable."""
+        call = self._calls.get(name)
+        if call is None:
+            made = self.channel.unary_unary(f"/{SERVICE}/{name}")
+            call = self._calls[name] = partial(made, metadata=self._metadata)
+        return call
+
+    def begin(self, operation: Operation, deadline: float) -> Any:
+        """Make the call of an operation; return its answer's bytes, with asyncio an awaitable of them."""
+        seconds = max(0.0, deadline - time.monotonic())
+        return self.call_of(operation.name)(message_of(operation), timeout=seconds)
+
+    @contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        """Raise grpcio's errors as the client's."""
+        import grpc
+
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise error_of(error, self._address) from error
 
 
 def message_of(operation: Operation) -> bytes:
