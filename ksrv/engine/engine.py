@@ -315,10 +315,6 @@ class Engine:
 
     # ---- state ------------------------------------------------------------------------------
 
-    def live(self) -> bool:
-        """Tell whether the engine works at all."""
-        return not self._closing.is_set()
-
     def ready(self) -> bool:
         """Tell whether every configured model serves (any, with `ready_when="any"`)."""
         return not self.why_not_ready()

@@ -5,44 +5,22 @@ from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.protocol.generate import MOST_BYTES, REQUEST, parse_generate, render_generate
 from ksrv.request import InferRequest
-from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import ThreadWaiter
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.responses import JSON, send_parts, server_timing, set_handler_headers
 from ksrv.server.rest.streams import EVENT_STREAM, StreamedAnswer, send_stream
-from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+    pass
 
 
 class GenerateResource(InferenceResource):
-    """POST /v2/models/{name}[/versions/{version}]/generate, and /generate_stream.
+    """POST /v2/models/{name}[/versions/{version}]/generate, and /generate_stream."""
 
-    Args:
-        engine: See `InferenceResource`.
-        settings: See there.
-        budget: See there.
-        access: See there.
-        waiter: See there.
-    """
-
-    def __init__(
-        self,
-        engine: "Engine",
-        settings: ServerSettings,
-        budget: MemoryBudget,
-        access: Access,
-        *,
-        waiter: ThreadWaiter,
-    ) -> None:
-        super().__init__(
-            engine, settings, budget, access, waiter=waiter, most_json=MOST_BYTES, subject=REQUEST
-        )
+    most_json = MOST_BYTES
+    subject = REQUEST
 
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""

@@ -83,16 +83,9 @@ class InferResource(InferenceResource):
         shared_memory: SharedMemoryRegistry | None = None,
         form: Form = V2,
     ) -> None:
-        most = kserve_v1.MOST_BYTES if form is V1 else None
-        super().__init__(
-            engine,
-            settings,
-            budget,
-            access,
-            waiter=waiter,
-            most_json=most,
-            subject=kserve_v1.REQUEST,
-        )
+        if form is V1:
+            self.most_json, self.subject = kserve_v1.MOST_BYTES, kserve_v1.REQUEST
+        super().__init__(engine, settings, budget, access, waiter=waiter)
         self._shared_memory = shared_memory
         self._form = form
 

@@ -31,9 +31,14 @@ class InferenceResource:
         budget: The bytes in flight.
         access: Whose requests are limited, and whether `Authorization` is kept from handlers.
         waiter: Waits for the response.
+
+    Attributes:
         most_json: The bytes that a body may have where it is JSON as a whole; None for the forms of v2.
         subject: What has so many bytes at most, for the refusal: "a generate request".
     """
+
+    most_json: int | None = None
+    subject = "a request"
 
     def __init__(
         self,
@@ -43,8 +48,6 @@ class InferenceResource:
         access: Access,
         *,
         waiter: ThreadWaiter,
-        most_json: int | None = None,
-        subject: str = "a request",
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -53,9 +56,9 @@ class InferenceResource:
         self._waiter = waiter
         self._limits = settings.limits
         self._own_bound: Bound | None = None
-        if most_json is not None:
-            refusal = json_refusal(subject, most_json, settings.limits)
-            self._own_bound = Bound(min(settings.limits.json, most_json), refusal)
+        if self.most_json is not None:
+            refusal = json_refusal(self.subject, self.most_json, settings.limits)
+            self._own_bound = Bound(min(settings.limits.json, self.most_json), refusal)
 
     def _body(self, req: falcon.Request, reservation: Reservation) -> memoryview:
         """Return the body, or raise its fault, without reading it where the head shows the fault."""
