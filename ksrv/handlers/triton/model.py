@@ -109,7 +109,6 @@ class TorchBinding:
     def __init__(self, model: Any, tensors: TritonTensors) -> None:
         self._model = getattr(model, "module", model)  # without the wrapper for keywords
         self._inputs = tensors.inputs
-        self._by_name = False
         order = tensors.inputs
         if all(one.position is not None for one in order):
             order = tuple(sorted(order, key=lambda one: one.position or 0))
