@@ -20,30 +20,44 @@ load_profile()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Files of fifteen seconds and more on one core. Several processes share the suite a file at a time: a
-# long file that begins last is waited for by all.
+# Files of fifteen seconds and more, the longest first. Several processes share the suite a file at a time: a
+# long file that begins last is waited for by all. Of files that need the same thing built, which takes the
+# longest, one stands far in front of the others.
 LONG_FILES = (
-    "integration/torchserve/test_packages.py",
-    "integration/engine/test_formats_served.py",
     "sanitizers/test_queue_sanitizers.py",
+    "integration/engine/test_formats_served.py",
     "sanitizers/test_http_server_races.py",
+    "integration/docs/test_tutorials.py",
+    "integration/torchserve/test_differential.py",
+    "integration/streams/test_stream_leaks.py",
     "integration/torchserve/test_handler_behaviours.py",
     "integration/torchserve/test_golden_answers.py",
     "integration/http/test_bytes_held.py",
-    "integration/access/test_route_guard.py",
-    "integration/engine/test_hanging_handlers.py",
-    "integration/workers/test_lifecycle.py",
-    "integration/workers/test_stops.py",
-    "integration/workers/test_readiness.py",
+    "integration/torchserve/test_packages.py",
+    "sanitizers/test_batch_dispatch.py",
     "integration/cli/test_cli_init.py",
+    "integration/grpc/test_hostile_peers.py",
+    "integration/workers/test_stops.py",
+    "integration/workers/test_lifecycle.py",
+    "integration/workers/test_taken_ports.py",
+    "unit/handlers/test_declarations.py",
+    "integration/workers/test_exact_counters.py",
+    "integration/engine/test_loading_failures.py",
+    "integration/workers/test_readiness.py",
+    "integration/cli/test_commands_docs.py",
     "integration/cli/test_cli_bench.py",
     "integration/workers/test_several_workers.py",
+    "integration/access/test_route_guard.py",
+    "integration/engine/test_hanging_handlers.py",
     "integration/clients/test_random_requests.py",
     "integration/native_server/test_lifecycle.py",
     "integration/native_server/test_protection.py",
     "integration/handler_processes/test_engine.py",
     "integration/handler_processes/test_server.py",
     "integration/torchserve/test_import.py",
+    "unit/engine/executors/test_process_faults.py",
+    "sanitizers/test_http2_connections.py",
+    "property/wire/test_request_head.py",
     "property/wire/test_protobuf.py",
 )
 
