@@ -1,5 +1,6 @@
 // How answers go out: headers, messages, trailers.
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <new>
@@ -12,6 +13,8 @@ namespace ksrv::grpc {
 namespace {
 
 using http2::field_of;
+
+constexpr uint64_t OVERDUE_SHARE = 10;  // of the time in which an answer must make the least rate
 
 template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const char (&value)[M]) noexcept {
     return field_of(name, N - 1, value, M - 1, http2::FIELD_NO_COPY);
@@ -66,6 +69,10 @@ void Connection::answer(Call *call) noexcept {
         cancelled = call->cancelled;
         empty = call->out_first == nullptr;
     }
+    if (finished && call->held) {  // it is the server's no more, whether its client takes the answer or not
+        call->held = false;
+        server_->open_calls.fetch_sub(1, std::memory_order_relaxed);
+    }
     if (call->trailed) return;
     if (cancelled) {
         stop_receiving(call);
@@ -100,29 +107,32 @@ void Connection::answer(Call *call) noexcept {
     session_.answer(call->stream, fields, sizeof fields / sizeof *fields, true);
 }
 
-// All of the answer is there: the call is the server's no more, but waits for its client.
+// All of the answer is there, and waits for its client.
 void Connection::note_untaken(Call *call) noexcept {
-    if (call->untaken) return;
-    call->untaken = true;
+    if (call->whole_ns) return;
+    call->whole_ns = now_;
     untaken.fetch_add(1, std::memory_order_relaxed);
     server_->untaken.fetch_add(1, std::memory_order_relaxed);
-    if (!call->held) return;
-    call->held = false;
-    server_->open_calls.fetch_sub(1, std::memory_order_relaxed);
+    due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + overdue_ns()), std::memory_order_relaxed);
 }
+
+uint64_t Connection::overdue_ns() const noexcept { return server_->config.grace_ns / OVERDUE_SHARE; }
 
 void Connection::note_taken(Call *call) noexcept {
-    if (!call->untaken) return;
-    call->untaken = false;
+    if (!call->whole_ns) return;
+    call->whole_ns = 0;
     untaken.fetch_sub(1, std::memory_order_relaxed);
     server_->untaken.fetch_sub(1, std::memory_order_relaxed);
+    if (call->overdue) overdue.fetch_sub(1, std::memory_order_relaxed);
+    call->overdue = false;
 }
 
-// Ends answered calls whose clients do not take what they asked for, the oldest first.
-void Connection::end_untaken() noexcept {
-    uint32_t most = (untaken.load(std::memory_order_relaxed) + 1) / 2;
+// Ends half of the answered calls whose clients do not take what they asked for, the oldest first: of those that are
+// overdue, or of all.
+void Connection::end_untaken(bool of_all) noexcept {
+    uint32_t most = ((of_all ? untaken : overdue).load(std::memory_order_relaxed) + 1) / 2;
     for (Call *call = oldest_call(); call && most; call = call->previous) {
-        if (!call->untaken) continue;
+        if (!(of_all ? call->whole_ns != 0 : call->overdue)) continue;
         server_->count(GRPC_TOO_MANY_CALLS);
         drop_answer(call);
         --most;
@@ -133,6 +143,8 @@ void Connection::end_untaken() noexcept {
 void Connection::drop_answer(Call *call) noexcept {
     note_taken(call);
     call->trailed = true;
+    note_stalled(call, false);
+    if (call->rest) call->rest->closed();  // now: there may be no room for the reset
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->drop_answer();
@@ -157,8 +169,11 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     if (call->rest) {
         bool over = false;
         offered = call->rest->offer(most, &over);
-        if (over) *behind = http2::Behind::end;
-        call->trailed = call->trailed || over;
+        if (over) {
+            *behind = http2::Behind::end;
+            call->trailed = true;
+            note_taken(call);
+        }
         return offered;
     }
     bool finished;
@@ -169,6 +184,7 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     }
     if (finished && !call->trailed) {
         send_trailers(call);
+        note_taken(call);
         *behind = http2::Behind::trailers;
     }
     return offered;

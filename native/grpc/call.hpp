@@ -159,7 +159,8 @@ struct Call {
     // ---- answering; the owner's ----
     bool answered = false;   // the response's headers were submitted
     bool trailed = false;    // and its trailers
-    bool untaken = false;    // the answer is whole, and waits for its client
+    bool overdue = false;    // the answer has been whole, and waited for its client, for long
+    uint64_t whole_ns = 0;   // since when it is whole and waits; 0: it does not
     uint64_t answer_ns = 0, answer_sent = 0, answer_before = 0, answer_looked = 0;
     Call *previous = nullptr, *next = nullptr;  // in the connection's list
 

@@ -143,7 +143,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) make_room();
     if (events & EVENT_FREE_STREAMS) free_streams();
-    if (events & EVENT_END_UNTAKEN) end_untaken();
+    if (events & (EVENT_END_OVERDUE | EVENT_END_UNTAKEN)) end_untaken(events & EVENT_END_UNTAKEN);
     if (events & EVENT_TICK) tick(now_);
     if (closed_) return;
     if (!agreed_ && events & EVENT_CLOSE) {

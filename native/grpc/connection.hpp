@@ -40,7 +40,8 @@ enum ConnectionEvent : uint32_t {
     EVENT_FREE_STREAMS = 128,  // end requests of REST that wait for their client
     EVENT_GATHERED = 256,  // the time for a large piece is over
     EVENT_HANDSHAKE = 512,  // the TLS handshake may take a step
-    EVENT_END_UNTAKEN = 1024,  // end calls whose answers are not taken
+    EVENT_END_OVERDUE = 1024,  // end calls whose answers are not taken for long,
+    EVENT_END_UNTAKEN = 2048,  // or not taken yet
 };
 
 class Connection final : public http2::SessionEvents {
@@ -77,7 +78,8 @@ class Connection final : public http2::SessionEvents {
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
     std::atomic<uint32_t> stalled{0};     // requests of REST for whose client the HTTP server waits
-    std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for the client
+    std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for the client,
+    std::atomic<uint32_t> overdue{0};     // and those of them for which it has waited long
     std::atomic<uint64_t> idle_since_ns{0};
 
   private:
@@ -102,7 +104,8 @@ class Connection final : public http2::SessionEvents {
     void drain_mailbox() noexcept;
     void make_room() noexcept;
     void free_streams() noexcept;
-    void end_untaken() noexcept;
+    void end_untaken(bool of_all) noexcept;
+    uint64_t overdue_ns() const noexcept;  // that a client may leave its answer, however many others wait
     Call *oldest_call() const noexcept;
     void say_goodbye() noexcept;
     void linger() noexcept;

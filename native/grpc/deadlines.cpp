@@ -80,6 +80,10 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
     bool finished, watched, waits;
     size_t out_bytes;
+    if (call->whole_ns && !call->overdue && now - call->whole_ns >= overdue_ns()) {
+        call->overdue = true;
+        overdue.fetch_add(1, std::memory_order_relaxed);
+    }
     const bool silent = went_away_ && server_->draining.load(std::memory_order_relaxed) &&
                         now - std::max(call->opened_ns, call->progress_ns) >= SILENT_NS;
     if (call->rest) {  // the HTTP server judges the pace of what it receives

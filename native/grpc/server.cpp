@@ -277,13 +277,15 @@ void Server::free_streams(uint32_t mine, uint64_t now) noexcept {
 }
 
 // Ends answered calls whose clients take no answers, where there are more of them than the server holds: the oldest of
-// the connection that has most of them. Where that one has an owner just now, it may be done with them.
+// the connection that has most of them. Answers that have just been made are left to their clients while there are less than
+// twice as many. Where the connection has an owner just now, it may be done with them.
 void Server::end_untaken() noexcept {
     uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
     while (left > config.calls && left != before) {
-        Connection *largest = with_most(&Connection::untaken, 0);
+        const bool of_all = left > 2 * config.calls;
+        Connection *largest = with_most(of_all ? &Connection::untaken : &Connection::overdue, 0);
         if (!largest) return;
-        largest->post(EVENT_END_UNTAKEN);
+        largest->post(of_all ? EVENT_END_UNTAKEN : EVENT_END_OVERDUE);
         largest->release();
         before = left;
         left = untaken.load(std::memory_order_relaxed);
@@ -306,6 +308,7 @@ void Server::sweep(uint64_t now) noexcept {
     each([now](Connection *connection) {
         if (now >= connection->due_ns.load(std::memory_order_relaxed)) connection->post(EVENT_TICK);
     });
+    end_untaken();
     if (decrefs_.load(std::memory_order_relaxed)) decref_bytes_.fetch_add(DECREF_BYTES);
 }
 
@@ -481,7 +484,6 @@ void Server::run(int index) noexcept {
         }
         read_waiting();
         go_on_with_handshake();
-        end_untaken();
         const uint64_t now = unsigned_now_ns();
         read_gathered(now);
         uint64_t swept = next_sweep_.load(std::memory_order_relaxed);

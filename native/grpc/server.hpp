@@ -34,7 +34,7 @@ struct ServerConfig {
     bool message_by_budget = false;   // whether it is the budget that bounds it
     uint64_t small_message = 65536;   // of a method with small messages
     uint32_t head = 16384;
-    uint32_t calls = 2048;            // without a message; that are run; whose answers are not taken
+    uint32_t calls = 2048;            // without a message; that are run; whose answers are not taken for long
     uint64_t head_ns = 10000000000u;  // a message must begin by then
     uint64_t grace_ns = 10000000000u;
     uint64_t rate = 4096;             // bytes a second that a message or an answer must make

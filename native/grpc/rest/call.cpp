@@ -76,6 +76,7 @@ void Connection::note_stalled(Call *call, bool stalls) noexcept {
 void Connection::give_up_body(Call *call) noexcept {
     note_stalled(call, false);
     call->trailed = true;
+    call->rest->closed();
     session_.reset(call->stream, http2::REFUSED_STREAM);
 }
 

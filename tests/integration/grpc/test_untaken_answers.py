@@ -1,6 +1,7 @@
 """Clients that make calls and take no answers: they cost their own calls, and nobody else's."""
 
 import contextlib
+import socket
 import ssl
 
 import grpc
@@ -21,7 +22,18 @@ INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
 ENHANCE_YOUR_CALM = 11
 PEERS = MAX_CALLS // CONCURRENT_STREAMS + 4
+CROWD = 2 * MAX_CALLS // CONCURRENT_STREAMS + 4  # whose answers are dropped, however young they are
 PATIENT = {"transfer_grace": 300, "head_timeout": 300}  # no answer is dropped for its pace
+LARGE = """
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Large(BaseHandler):
+    def inference(self, x):
+        return {"y": np.zeros((len(x), 2 << 20), np.float32)}
+"""
 
 
 def rows(count):
@@ -121,7 +133,7 @@ def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
         slow = [honest.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS // 4)]
         until_begun(honest, slow)
         hostile = []
-        for _ in range(PEERS):
+        for _ in range(CROWD):
             wire = stack.enter_context(Wire(server.grpc, tls))
             hostile.append((wire, attack(wire)))
         with connected() as channel:
@@ -129,7 +141,7 @@ def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
             for _ in range(50):
                 assert infer(rows(1), timeout=60).outputs[0].name == "y"
             assert call(channel, "ServerLive").live
-        wait_until(lambda: untaken([wire for wire, _ in hostile]) + len(slow) <= MAX_CALLS)
+        wait_until(lambda: untaken([wire for wire, _ in hostile]) + len(slow) <= 2 * MAX_CALLS)
         codes = {code for wire, _ in hostile for code in wire.resets.values()}
         assert codes == {ENHANCE_YOUR_CALM}, "which clients of gRPC read as RESOURCE_EXHAUSTED"
         ended = [len(wire.resets) for wire, _ in hostile]
@@ -160,9 +172,69 @@ def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
             assert b"grpc-status: 0" in late.until_ended(stream)
 
 
-def test_dropped_answers_are_counted(tmp_path):
+def test_answers_of_many_clients_wait_for_them(tmp_path):
+    """Clients that take their answers in time lose none, though more are under way than the server holds for long."""
     write_patient(tmp_path)
     with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]
+        waiting = [(wire, no_window(wire)) for wire in wires]
+        with connect(server.grpc) as channel:  # so that the server has looked at them
+            assert all(call(channel, "ServerLive").live for _ in range(3))
+        for wire, streams in waiting:
+            wire.socket.sendall(window(1 << 16))
+            for stream in streams:
+                assert b"grpc-status: 0" in wire.until_ended(stream)
+
+
+def test_full_sockets_leave_room_for_others(tmp_path):
+    """A client that reads nothing has only the errors of its calls there, which no window keeps back."""
+    write_patient(tmp_path)
+    write_model(
+        tmp_path,
+        "large",
+        LARGE,
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+        f"outputs: [{{name: y, datatype: FP32, shape: [-1, {2 << 20}]}}]\n",
+    )
+    filling = infer_request("large", ("x", "FP32", [1, 4]), raw=[bytes(16)]).SerializeToString()
+    unknown = infer_request("absent", ("x", "FP32", [1, 4]), raw=[bytes(16)]).SerializeToString()
+    with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]
+        for wire in wires:
+            fill_socket(wire, filling)
+        for wire in wires:
+            for _ in range(CONCURRENT_STREAMS - 1):
+                wire.call(INFER, message=unknown)
+        channel = stack.enter_context(connect(server.grpc))
+        infer = stub_infer(channel)
+
+        def is_answered():
+            with contextlib.suppress(grpc.RpcError):  # while those calls are not answered yet
+                return infer(rows(1), timeout=60).outputs[0].name == "y"
+            return False
+
+        wait_until(is_answered)
+        assert all(is_answered() for _ in range(50))
+
+
+def fill_socket(wire, message):
+    """Take nothing of an answer that is larger than what the sockets hold."""
+    wire.socket.sendall(window(1 << 24) + frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
+    wire.call(INFER, message=message)
+    while (
+        len(wire.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12
+    ):  # whatever else comes is shorter
+        continue
+
+
+def test_dropped_answers_are_counted(tmp_path):
+    write_patient(tmp_path)
+    with (
+        Server(
+            tmp_path, **PATIENT | {"transfer_grace": 50}
+        ) as server,  # of which they wait a tenth
+        contextlib.ExitStack() as stack,
+    ):
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]
         for wire in wires:
             no_window(wire)

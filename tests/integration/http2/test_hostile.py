@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import socket
 import time
 
 import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.models import write_all, write_model
+from tests.support.models import write_all, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.http2_client import Http2Client
 from tests.support.wire.http2_wire import (
@@ -49,6 +50,19 @@ LARGE = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, len(NUMBERS)], "data": NUMBERS}]}
 ).encode()
 
+WIDE_TENSORS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 2000000]}]
+"""
+WIDE = """
+import numpy as np
+from ksrv import BaseHandler
+
+
+class Wide(BaseHandler):
+    def inference(self, x):
+        return {"y": np.zeros((len(x), 2_000_000), np.float32)}
+"""
 HELD = """
 import time
 from pathlib import Path
@@ -397,6 +411,31 @@ def test_answers_that_nobody_takes_leave_places_for_everybody_else(models):
         assert all(is_answered() for _ in range(20))
         errors = {answer.error for client in clients for answer in client.answers.values()}
         assert errors <= {None, 7, 11}
+
+
+def test_clients_that_read_nothing_leave_places_for_everybody_else(tmp_path):
+    """Not even the resets of their streams can be sent."""
+    write_double(tmp_path)
+    write_model(tmp_path, "wide", WIDE, WIDE_TENSORS)
+    patient = {"head_timeout": 300, "transfer_grace": 300}
+    with (
+        Server(tmp_path, max_connections=64, **patient) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(8):
+            client = stack.enter_context(Http2Client(server.http, window=1 << 24))
+            for _ in range(4):
+                stream = client.begin("POST", "/v2/models/wide/infer")
+                client.send(stream, BODY, end=True)
+            while len(client.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12:
+                continue  # until an answer has begun, and fills the socket
+
+        def is_answered():
+            with Http2Client(server.http) as client:
+                return client.request("POST", INFER, BODY).status == 200
+
+        wait_until(is_answered)
+        assert all(is_answered() for _ in range(20))
 
 
 def test_expect_is_answered_before_the_body_comes(server):
