@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.timeout(300),  # compiling the package and the models takes the longest
+    pytest.mark.timeout(900),  # compiling the package and the models takes the longest
 ]
 
 FORMATS = ("script", "state", "safetensors", "onnx", "export", "package", "object")
@@ -81,7 +81,7 @@ def served(tmp_path_factory):
             folder.mkdir(parents=True)
             lines += write(folder, form, net, package)
             (folder / "model.yaml").write_text(lines + TENSORS)
-    with Server(models, grpc="off", start_timeout=200) as server:
+    with Server(models, grpc="off", start_timeout=600) as server:
         yield server
 
 

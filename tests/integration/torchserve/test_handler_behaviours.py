@@ -22,6 +22,7 @@ import torch
 from ksrv.testing import Server
 from tests.support.paths import GOLDEN
 from tests.support.torchserve.archives import archive
+from tests.support.wait_until import wait_until
 
 RECORDED = GOLDEN / "torchserve"
 ONE_TO_FOUR = [1, 2, 3, 4]
@@ -76,9 +77,7 @@ def test_highest_version_serves_requests_that_name_none(served):
 
 def settle(server):
     """Wait until every model has been loaded or has failed."""
-    deadline = time.monotonic() + 200
-    while "models loaded" not in server.log and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: "models loaded" in server.log, 600, lambda: server.log)
 
 
 @pytest.fixture(scope="module")

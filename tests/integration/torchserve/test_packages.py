@@ -12,6 +12,8 @@ from tests.integration.torchserve.test_handler_behaviours import settle
 from tests.support.model_files.format_files import compiled_package, exported, network
 from tests.support.torchserve.archives import archive
 
+pytestmark = pytest.mark.timeout(900)  # compiling the package takes the longest
+
 HANDLER = """
 import torch
 from ts.torch_handler.base_handler import BaseHandler
@@ -36,7 +38,7 @@ def server(tmp_path_factory):
     for name in ("exported", "compiled", "damaged"):
         settings = {"deviceType": "cpu"}
         archive(store, name, handler, files=folder, model=f"{name}.pt2", settings=settings)
-    with Server(store, torchserve_api=True, wait_ready=False, start_timeout=200) as running:
+    with Server(store, torchserve_api=True, wait_ready=False, start_timeout=600) as running:
         yield running
 
 

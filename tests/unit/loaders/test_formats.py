@@ -23,6 +23,7 @@ from tests.support.model_files.format_files import (
 )
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(900)  # some have the network compiled
 
 TOLERANCE = 1e-5
 

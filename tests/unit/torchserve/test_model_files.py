@@ -21,6 +21,8 @@ from tests.support.model_files.format_files import (
     write_onnx,
 )
 
+pytestmark = pytest.mark.timeout(900)  # one has the network compiled
+
 HANDLER = """
 import torch
 from ts.torch_handler.base_handler import BaseHandler
