@@ -59,8 +59,6 @@ from ksrv import BaseHandler
 
 
 class Alone(BaseHandler):
-    calls_models = True  # as the one that does: its batches are messages
-
     def inference(self, x):
         return {"y": x}
 """

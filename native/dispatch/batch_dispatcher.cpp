@@ -194,7 +194,6 @@ void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
 
 // ---- out of the ring ------------------------------------------------------------------------
 
-// Gives the first batch of the ring to Python.
 void BatchDispatcher::hand_over(Landing why) noexcept {
     batch.release_requests();
     std::swap(batch, at(landed_ + 1));
@@ -339,8 +338,8 @@ void BatchDispatcher::take_back() noexcept {
 
 // ---- the loop -------------------------------------------------------------------------------
 
-// Waits until there is something to land. False: Python has to look at the first batch's process.
-bool BatchDispatcher::wait() noexcept {
+// Waits until there may be something to land, or Python has to look at the first batch's process or calls.
+BatchDispatcher::Woke BatchDispatcher::wait(const DispatchTerms &terms, std::int64_t look_ns) noexcept {
     RingControl &control = ring_->control();
     const DispatchedBatch &first = at(landed_ + 1);
     const std::uint64_t target = landed_ + (in_ring() + 1) / 2;
@@ -348,28 +347,33 @@ bool BatchDispatcher::wait() noexcept {
     control.worker_sleeps.store(1);
     if (control.completed.load() >= target) {
         if (control.worker_sleeps.exchange(0) == 0) wait_for_bell(channel_, 0);  // it is on its way
-        return true;
+        return Woke::look;
     }
-    std::int64_t until = first.deadline_ns;
+    std::int64_t until = std::min(first.deadline_ns, look_ns);
     if (in_ring() > 1) until = std::min(until, now_ns() + LOOK_NS);
-    const Bell bell = wait_for_bell(channel_, until);
+    int kind = 0;
+    const Bell bell = wait_for_bell(channel_, until, &kind);
     control.worker_sleeps.store(0);
     switch (bell) {
     case BELL_RANG:  // a process that only rings does not put its deadline off
-    case BELL_INTERRUPTED: return now_ns() < first.deadline_ns || control.completed.load() > landed_;
+    case BELL_INTERRUPTED:
+        return now_ns() < first.deadline_ns || control.completed.load() > landed_ ? Woke::look : Woke::python;
+    case BELL_MESSAGE: return kind < 64 && (terms.call_kinds >> kind & 1) ? Woke::called : Woke::python;
     case BELL_PASSED: {
         const std::int64_t now = now_ns();
-        if (now >= first.deadline_ns) return false;
+        if (now >= first.deadline_ns) return Woke::python;
+        if (now >= look_ns) return Woke::called;
         const bool runs = control.completed.load() <= landed_;
         if (runs && in_ring() > 1 && now - first.began_ns >= STUCK_NS) take_back();
-        return true;
+        return Woke::look;
     }
-    default: return false;
+    default: return Woke::python;
     }
 }
 
 Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
     publish_all();
+    const std::int64_t look_ns = terms.has_calls ? now_ns() + CALLS_LOOK_NS : NEVER;
     for (;;) {
         if (!land(terms)) return Served::started;
         if (in_ring() == 0) {
@@ -394,13 +398,13 @@ Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
             start(at(put_), now_ns(), terms);
         }
         fill(terms);
-        if (!wait()) {
-            if (!land(terms)) return Served::started;
-            if (in_ring() > 0) {
-                hand_over(Landing::on_channel);
-                return Served::started;
-            }
-        }
+        const Woke woke = wait(terms, look_ns);
+        if (woke == Woke::look) continue;
+        if (!land(terms)) return Served::started;
+        if (in_ring() == 0) continue;
+        if (woke == Woke::called) return Served::called;
+        hand_over(Landing::on_channel);
+        return Served::started;
     }
 }
 

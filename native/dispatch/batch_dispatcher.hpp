@@ -5,6 +5,7 @@
 // pictures that came for the first time, for a batch that does not fit the ring, and for one whose answer is not plain: a failure, an answer on the channel, a
 // deadline that passed, a process that died, an answer that is malformed. Python then goes on with that
 // batch, and calls `serve` again. So all rules about failures exist once, in Python.
+// A message about a call to another model is Python's as well, and leaves the batch where it is.
 //
 // A quick handler gets its next batches while it still runs the first, so that neither side has to wake the
 // other for each of them. Such a batch stays one that waits (STATE_TAKEN) until the handler has come to it:
@@ -32,6 +33,7 @@ enum class Served : int {
     nudged,
     started,   // a batch that was dispatched: `batch` has it, running; Python ends it
     plans,     // `rows.missing` has sizes of pictures to keep plans for; the batch goes on with the next call
+    called,    // the batch `running` has sent a message of `call_kinds`, or Python is to look after its calls
 };
 
 // Why Python gets a batch that was dispatched.
@@ -46,6 +48,8 @@ struct DispatchTerms {
     std::size_t slot;
     std::uint64_t max_rows;
     std::int64_t delay_ns, run_timeout_ns;
+    std::uint64_t call_kinds;  // a bit for each kind of message that is about calls to other models
+    bool has_calls;            // calls are under way, which Python looks after now and then
 };
 
 // One batch in the ring, or on its way to Python. Its requests are held.
@@ -80,12 +84,19 @@ class BatchDispatcher {
 
     std::size_t in_ring() const noexcept { return put_ - landed_; }
 
+    // Gives the first batch of the ring to Python, as `batch`.
+    void hand_over(Landing why) noexcept;
+
+    // The batch that the handler has come to, as `serve` returned.
+    const DispatchedBatch &running() noexcept { return at(landed_ + 1); }
+
     // The model of the requests that wait for plans.
     const ModelSignature *pending() const noexcept { return static_cast<FastRequest *>(taken_[0])->signature; }
 
   private:
     static constexpr std::int64_t QUICK_NS = 200000;  // of runs that are dispatched ahead, together
     static constexpr std::int64_t LOOK_NS = 300000;   // between looks, where several batches are in the ring
+    static constexpr std::int64_t CALLS_LOOK_NS = 50000000;  // between two looks after calls
     static constexpr std::int64_t AHEAD_NS = 2000000;  // runs during which Python decodes the next batch
     static constexpr std::int64_t STUCK_NS = 5000000;  // a run after which the batches behind it are taken back
     static constexpr std::int64_t REGROUP_FROM_NS = 20000000, REGROUP_MOST_NS = 2000000;
@@ -100,11 +111,11 @@ class BatchDispatcher {
     void start(DispatchedBatch &batch, std::int64_t began_ns, const DispatchTerms &terms) noexcept;
     bool land(const DispatchTerms &terms) noexcept;
     bool finish(DispatchedBatch &done) noexcept;
-    void hand_over(Landing why) noexcept;
     void fill(const DispatchTerms &terms) noexcept;
     void take_back() noexcept;
     void put_back_from(std::uint64_t first) noexcept;
-    bool wait() noexcept;
+    enum class Woke { look, python, called };
+    Woke wait(const DispatchTerms &terms, std::int64_t look_ns) noexcept;
     std::uint64_t depth() const noexcept;
 
     const std::size_t room_;

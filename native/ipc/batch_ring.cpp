@@ -14,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "base/utf8.hpp"
+#include "ipc/channel.hpp"
 
 namespace ksrv {
 
@@ -143,7 +144,7 @@ void ring_bell(int channel) noexcept {
     }
 }
 
-Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
+Bell wait_for_bell(int channel, std::int64_t deadline_ns, int *kind) noexcept {
     for (;;) {
         timespec timeout{};
         if (deadline_ns != NEVER) {
@@ -156,11 +157,14 @@ Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
         const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
         if (ready == 0) return BELL_PASSED;
         if (ready < 0) return errno == EINTR ? BELL_INTERRUPTED : BELL_CLOSED;
-        char room[2];
+        unsigned char room[MESSAGE_KIND_AT + 1] = {};
         const ssize_t length = recv(channel, room, sizeof room, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
         if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (length <= 0) return BELL_CLOSED;
-        if (length > 1) return BELL_MESSAGE;
+        if (length > 1) {
+            if (kind != nullptr) *kind = room[MESSAGE_KIND_AT];
+            return BELL_MESSAGE;
+        }
         (void)!recv(channel, room, sizeof room, MSG_DONTWAIT);
         return BELL_RANG;
     }

@@ -166,7 +166,7 @@ struct World {
             });
             {
                 BatchDispatcher dispatcher(queue, ring.get(), ends[0], &sums, max_rows ? 64 : 1);
-                const DispatchTerms terms = {slot, max_rows, 0, 0};
+                const DispatchTerms terms = {slot, max_rows, 0, 0, 0, false};
                 bool dead = false;
                 while (!dead && !closed) {
                     const Served served = dispatcher.serve(terms);

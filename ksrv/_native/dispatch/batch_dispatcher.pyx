@@ -52,6 +52,7 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         SERVED_NUDGED "ksrv::Served::nudged"
         SERVED_STARTED "ksrv::Served::started"
         SERVED_PLANS "ksrv::Served::plans"
+        SERVED_CALLED "ksrv::Served::called"
 
     cdef enum Landing "ksrv::Landing":
         LANDING_ON_CHANNEL "ksrv::Landing::on_channel"
@@ -63,6 +64,8 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         uint64_t max_rows
         int64_t delay_ns
         int64_t run_timeout_ns
+        uint64_t call_kinds
+        cbool has_calls
 
     cdef cppclass CDispatchedBatch "ksrv::DispatchedBatch":
         vector[CRequest *] requests
@@ -89,6 +92,8 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         RingAnswer answer
         RingFault fault
         CBatchRows rows
+        const CDispatchedBatch &running() noexcept
+        void hand_over(Landing why) noexcept
         const ModelSignature *pending() noexcept
 
 cdef tuple DTYPES = DATATYPE_DTYPES
@@ -159,6 +164,8 @@ cdef class BatchDispatcher:
         self.terms.max_rows = max_rows
         self.terms.delay_ns = delay_ns
         self.terms.run_timeout_ns = run_timeout_ns
+        for kind in ring.calls.kinds:
+            self.terms.call_kinds |= <uint64_t>1 << <int>kind
         self.dispatcher = new CBatchDispatcher(
             queue.queue, ring.ring, ring.channel, &stats.sums, room
         )
@@ -170,9 +177,11 @@ cdef class BatchDispatcher:
         """Serve the process until Python is needed; the GIL is free meanwhile.
 
         Returns:
-            As `Queue.take`, or a `DispatchedBatch`.
+            As `Queue.take`, or a `DispatchedBatch`, or the number of the batch that runs, whose
+            calls to other models want to be looked after.
         """
         cdef Served served
+        self.terms.has_calls = self.ring.calls.under_way
         while True:
             with nogil:
                 served = self.dispatcher.serve(self.terms)
@@ -187,7 +196,20 @@ cdef class BatchDispatcher:
             return []
         if served == SERVED_STARTED:
             return self._started()
-        return self._handles()
+        if served == SERVED_CALLED:
+            return FIRST_BATCH_NUMBER + self.dispatcher.running().number
+        handles = _handles_of(&self.dispatcher.batch)
+        self.dispatcher.batch.release_requests()
+        return handles
+
+    def running(self) -> list:
+        """Return the requests of the batch that runs, in row order."""
+        return _handles_of(<CDispatchedBatch *>&self.dispatcher.running())
+
+    def hand_over(self) -> DispatchedBatch:
+        """Return the batch that runs, for Python to end; its process has ended, or is to."""
+        self.dispatcher.hand_over(LANDING_ON_CHANNEL)
+        return self._started()
 
     def put_back(self) -> None:
         """Put batches that the handler has not come to back into the queue: its process ended."""
@@ -219,17 +241,6 @@ cdef class BatchDispatcher:
             self.dispatcher.rows.keep(size, kept, images.pool.pool)
         return 0
 
-    cdef list _handles(self):
-        cdef CDispatchedBatch *batch = &self.dispatcher.batch
-        cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
-        cdef size_t i
-        cdef void *handle
-        for i in range(batch.requests.size()):
-            handle = batch.requests[i].taken(batch.requests[i])
-            PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
-        batch.release_requests()
-        return handles
-
     cdef DispatchedBatch _started(self):
         cdef CDispatchedBatch *batch = &self.dispatcher.batch
         cdef DispatchedBatch made = DispatchedBatch.__new__(DispatchedBatch)
@@ -243,7 +254,8 @@ cdef class BatchDispatcher:
             made.fault = ring_fault_text(self.dispatcher.fault).decode()
         elif self.dispatcher.landing == LANDING_OUTPUTS:
             self._read(made, self.ring.ring.answer_rows(batch.number))
-        made.handles = self._handles()
+        made.handles = _handles_of(batch)
+        batch.release_requests()
         return made
 
     cdef int _read(self, DispatchedBatch made, const unsigned char *rows) except -1:
@@ -270,3 +282,15 @@ cdef class BatchDispatcher:
             name = <bytes>answer.stage[i].name
             made.timings[name.decode()] = answer.stage[i].ns
         return 0
+
+
+cdef list _handles_of(const CDispatchedBatch *batch):
+    cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
+    cdef size_t i
+    cdef CRequest *request
+    cdef void *handle
+    for i in range(batch.requests.size()):
+        request = batch.requests[i]
+        handle = request.taken(request)
+        PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
+    return handles

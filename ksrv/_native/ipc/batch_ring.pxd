@@ -108,3 +108,4 @@ cdef class WorkerRing:
     cdef BatchRing *ring
     cdef int channel
     cdef public object collect
+    cdef public object calls

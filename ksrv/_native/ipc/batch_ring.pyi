@@ -5,6 +5,7 @@ FIRST_BATCH_NUMBER: Final[int]
 
 class WorkerRing:
     collect: Callable[[Any, Any], Any]
+    calls: Any
     def __init__(self, channel: int) -> None: ...
     def fileno(self) -> int: ...
     def close_fd(self) -> None: ...
@@ -15,6 +16,7 @@ class LargePlace:
     def pin(self) -> bool: ...
 
 class ProcessRing:
+    after_calls: Callable[[], None] | None
     def __init__(
         self,
         descriptor: int,
@@ -22,6 +24,7 @@ class ProcessRing:
         inputs: Iterable[tuple[str, str, Sequence[int]]],
         make_requests: Callable[[list[tuple[int, str, bytes]]], Any],
     ) -> None: ...
+    def number_of(self, batch: Any) -> int | None: ...
     def serve(
         self,
         run: Callable[[Any], Any],

@@ -56,6 +56,8 @@ cdef class WorkerRing:
     Attributes:
         collect: Gives the outputs of a batch that the ring could not answer: called with the batch
             and its `DispatchedBatch`.
+        calls: The calls of its batches to other models: see
+            `ksrv.engine.executors.calls.RingCalls`.
 
     Raises:
         MemoryError: There is no memory for it.
@@ -176,6 +178,10 @@ cdef class ProcessRing:
         make_requests: Makes what a handler sees of a batch's requests out of the rows, the id and
             the head of each.
 
+    Attributes:
+        after_calls: Called once where the batch that runs has run, before its answer; set by a
+            call to another model.
+
     Raises:
         ValueError: The descriptor is not that of a ring.
     """
@@ -185,6 +191,8 @@ cdef class ProcessRing:
     cdef list inputs
     cdef object make_requests
     cdef uint64_t completed
+    cdef BatchInputs running
+    cdef public object after_calls
     cdef int pinned[RING_LARGE_PLACES]  # 1 if a large place is, -1 if the device refused
 
     def __cinit__(self, int descriptor, int channel, inputs, make_requests):
@@ -202,6 +210,10 @@ cdef class ProcessRing:
 
     def __dealloc__(self):
         del self.ring
+
+    def number_of(self, batch):
+        """Return a batch's number on the channel; None unless it is the one that runs."""
+        return FIRST_BATCH_NUMBER + self.completed + 1 if batch is self.running else None
 
     def serve(self, run, answer, fail) -> None:
         """Run batches until a message waits on the channel, or the channel is closed.
@@ -229,7 +241,7 @@ cdef class ProcessRing:
             place.began_ns = now_ns()
             form = RING_OUTPUTS_HERE
             try:
-                outputs = run(self._batch(number))
+                outputs = self._run(run, number)
                 place.ended_ns = now_ns()
                 if not self._write(place, number, outputs):
                     form = RING_ON_CHANNEL
@@ -243,6 +255,16 @@ cdef class ProcessRing:
             place.form = form
             self.completed = number
             complete_batch(self.ring[0], self.channel, number)
+
+    cdef object _run(self, run, uint64_t number):
+        self.running = self._batch(number)
+        try:
+            return run(self.running)
+        finally:
+            self.running = None
+            if self.after_calls is not None:
+                after_calls, self.after_calls = self.after_calls, None
+                after_calls()
 
     cdef BatchInputs _batch(self, uint64_t number):
         cdef const unsigned char *place = self.ring.batch(number)

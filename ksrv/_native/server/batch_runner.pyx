@@ -102,6 +102,10 @@ cdef class BatchRunner:
         except BaseException as error:
             self._fail(handles, error)
 
+    def _calling_batch(self, list handles not None):
+        """Return a batch that runs in the handler's process, for the calls that it makes."""
+        return ksrv_fast_batch(handles, self.fast_batches).as_caller()
+
     def _finish_dispatched(self, dispatched):
         """End a batch that the handler's process was given without Python."""
         cdef FastBatch batch = ksrv_fast_batch(dispatched.handles, self.fast_batches)

@@ -27,6 +27,9 @@ cdef class FastBatch(BatchInputs):
     cdef list input_arrays
     cdef dict references
 
+    # Lets it make calls, without its tensors; returns it.
+    cdef FastBatch as_caller(self)
+
     # Brings the rows of the requests that were added into the batch's block.
     cdef int _join(self) except -1
 

@@ -247,14 +247,18 @@ cdef class FastBatch(BatchInputs):
             self.keep([handle for handle in self.handles if id(handle) not in failed])
         return 0
 
-    def inputs(self):
-        """See `RunnableBatch.inputs`."""
+    cdef FastBatch as_caller(self):
         cdef FastRequests requests = FastRequests.__new__(FastRequests)
-        cdef int64_t began
         requests.handles = self.handles
         requests.read_requests = self.source.read_requests
         self.requests = requests
         self.tensors = {}
+        return self
+
+    def inputs(self):
+        """See `RunnableBatch.inputs`."""
+        cdef int64_t began
+        self.as_caller()
         if self.dispatched is not None:
             self.spent_ns = self.dispatched.assemble_ns
             self.counted = False

@@ -116,10 +116,10 @@ class Executor(Protocol):
 def uses_ring(spec: ModelSpec) -> bool:
     """Tell whether batches of a model may reach a handler process by its ring.
 
-    Calls to other models and what is said of sequences come over the channel, in order with the batches;
-    and the ring has its batches one after the other.
+    What is said of sequences comes over the channel, in order with the batches; and the ring has its batches
+    one after the other.
 
     Args:
         spec: The model's description, completed by the handler.
     """
-    return not spec.calls_models and spec.sequences is None and not spec.concurrency
+    return spec.sequences is None and not spec.concurrency

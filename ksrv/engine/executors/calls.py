@@ -2,10 +2,14 @@
 
 The process's end is `ksrv.engine.executors.child.calls`. A call is submitted when it comes, and its result is sent as
 soon as it is there, by the thread that ended the call. So several calls are under way at a time, and each costs one
-message in either direction.
+message in either direction: every CALL has one RESULT, also where it was given up. The process answers a batch
+once it has the results of the batch's calls, so that no message about them comes behind the answer.
 """
 
 import logging
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from ksrv._native.ipc import tensor_descriptors
@@ -72,7 +76,7 @@ class BatchCalls:
         """
         if frame.kind == MessageType.CANCEL_CALL:
             for number in messages.load(NumbersMessage, frame.payload, frame.lenient).numbers:
-                given_up = self._pending.pop(number, None)  # None where its result is on the way
+                given_up = self._pending.get(number)  # None where its result is on the way
                 if given_up is not None:
                     given_up.cancel()
             return
@@ -119,3 +123,95 @@ class BatchCalls:
                 blocks=blocks,
                 lenient=lenient,
             )
+
+
+class RingCalls:
+    """The calls of the batches that a process runs out of its ring, one after the other.
+
+    Args:
+        submit: Submits requests to other models.
+        link: The process's link.
+        outbox: Sends on it.
+        lock: Held while the link is used, and while the process is replaced.
+        confused: Ends a process that sends what does not add up.
+
+    Attributes:
+        kinds: The messages that are about calls.
+    """
+
+    kinds = (MessageType.CALL, MessageType.CANCEL_CALL)
+
+    def __init__(
+        self,
+        submit: Submit,
+        link: Link,
+        outbox: Outbox,
+        lock: threading.Lock,
+        confused: Callable[[ChannelError], object],
+    ) -> None:
+        self._submit = submit
+        self._link = link
+        self._outbox = outbox
+        self._lock = lock
+        self._confused = confused
+        self._batch_number = 0
+        self._calls: BatchCalls | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether calls are under way, or their results wait for room in the socket."""
+        return bool(self._calls) or self._outbox.waiting
+
+    def take(self, batch_number: int, batch: Callable[[], BatchInputs]) -> bool:
+        """Take a message about calls, if one has come, and look after the calls that are under way.
+
+        Args:
+            batch_number: The batch that runs.
+            batch: Makes what is known of it.
+
+        Returns:
+            Whether the batch may go on; False where its process has ended.
+        """
+        try:
+            with self._lock:
+                self._take(self.of(batch_number, batch))
+        except ChannelClosed:
+            return False
+        except ChannelError as error:
+            self._confused(error)
+            return False
+        except Exception as error:
+            log.error("a call between models cannot be made", exc_info=error)
+            self._confused(ChannelError("a call of it could not be made"))
+            return False
+        return True
+
+    def _take(self, calls: BatchCalls) -> None:
+        number = self._batch_number
+        try:
+            frame = self._link.receive(time.monotonic_ns())
+        except TimeoutError:
+            self._outbox.flush()
+            calls.cancel_abandoned()
+            return
+        if frame.batch_number != number or frame.kind not in self.kinds:
+            raise ChannelError(f"it speaks of batch {frame.batch_number}, and runs {number}")
+        calls.take(frame)
+
+    def of(self, batch_number: int, batch: Callable[[], BatchInputs]) -> BatchCalls:
+        """Return the calls of a batch.
+
+        Args:
+            batch_number: The batch, which runs.
+            batch: Makes what is known of it.
+        """
+        if self._calls is None or self._batch_number != batch_number:
+            self.close()
+            self._batch_number = batch_number
+            self._calls = BatchCalls(self._submit, batch(), batch_number, self._link, self._outbox)
+        return self._calls
+
+    def close(self) -> None:
+        """Give up the calls of the batch that ran last."""
+        if self._calls is not None:
+            self._calls.close()

@@ -25,7 +25,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages, uses_ring
 from ksrv.engine.executors.backoff import Backoff
-from ksrv.engine.executors.calls import BatchCalls
+from ksrv.engine.executors.calls import BatchCalls, RingCalls
 from ksrv.engine.executors.environment import handler_environment
 from ksrv.engine.executors.in_flight import BatchesInFlight
 from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
@@ -175,9 +175,11 @@ class ProcessExecutor:
                 link, process, ring = self._spawn()
                 self._link, self._process, self._ring = link, process, ring
                 self._spec = self._alike(self._load(link, process))
-                self._outbox = Outbox(link, waits=False)
+                outbox = self._outbox = Outbox(link, waits=False)
+                confused = partial(self._confused, process)
+                ring.calls = RingCalls(self._submit, link, outbox, self._lock, confused)
                 if self._spec.concurrency:
-                    self._in_flight = self._batches_in_flight(link, process, self._outbox)
+                    self._in_flight = self._batches_in_flight(link, process, outbox)
             except BaseException:
                 self._backoff.ended()
                 self._drop_process()
@@ -331,7 +333,8 @@ class ProcessExecutor:
                 )
             except ChannelClosed as error:
                 raise self._died(process, "while it ran the batch") from error
-            return self._answer(link, outbox, process, batch, number, deadline_ns, blocks)
+            calls = BatchCalls(self._submit, batch, number, link, outbox)
+            return self._answer(link, outbox, process, batch, number, deadline_ns, calls, blocks)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines.
@@ -378,20 +381,29 @@ class ProcessExecutor:
             batch: The batch, for the answer on the channel.
             dispatched: What is known of it.
         """
-        if dispatched.fault:
-            raise self._confused(
-                process, ChannelError(f"an answer is malformed: {dispatched.fault}")
-            )
-        if dispatched.outputs is not None:
-            return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
-        if process.ending is not None:  # this thread does not wait while the process is replaced
-            raise self._died(process, "while it ran the batch")
-        with self._lock:
-            outbox = self._outbox
-            if dispatched.ring is not self._ring or outbox is None:
+        calls: RingCalls = dispatched.ring.calls
+        try:
+            if dispatched.fault:
+                raise self._confused(
+                    process, ChannelError(f"an answer is malformed: {dispatched.fault}")
+                )
+            if dispatched.outputs is not None:
+                return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
+            if (
+                process.ending is not None
+            ):  # this thread does not wait while the process is replaced
                 raise self._died(process, "while it ran the batch")
-            number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
-            return self._answer(link, outbox, process, batch, number, deadline_ns, [])
+            with self._lock:
+                outbox = self._outbox
+                if dispatched.ring is not self._ring or outbox is None:
+                    raise self._died(process, "while it ran the batch")
+                number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
+                under_way = calls.of(number, lambda: batch)
+                return self._answer(
+                    link, outbox, process, batch, number, deadline_ns, under_way, []
+                )
+        finally:
+            calls.close()
 
     def _answer(
         self,
@@ -401,13 +413,13 @@ class ProcessExecutor:
         batch: BatchInputs,
         batch_number: int,
         deadline_ns: int | None,
+        calls: BatchCalls,
         blocks: list[Any],
     ) -> BatchOutputs:
         """Wait for the answer on the channel; the caller holds the lock."""
         if deadline_ns is not None and batch.emit is not None:
             # For a handler that asks between two chunks which clients are left.
             deadline_ns += _STREAM_GRACE_NS
-        calls = BatchCalls(self._submit, batch, batch_number, link, outbox)
         try:
             answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls, blocks)
         except TimeoutError as error:

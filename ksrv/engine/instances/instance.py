@@ -242,6 +242,10 @@ class Instance(BatchRunner):
                 if host.wait_apart():
                     continue  # the decoded requests are among the ready batches
                 break
+            if type(taken) is int and dispatcher is not None:
+                if dispatcher.ring.calls.take(taken, partial(self._caller, dispatcher)):
+                    continue
+                taken = dispatcher.hand_over()
             if type(taken) is DispatchedBatch:
                 self._finish_dispatched(taken)
                 if taken.ring is not self.executor.ring:
@@ -282,6 +286,10 @@ class Instance(BatchRunner):
                 run_timeout_ns=host.run_timeout_ns,
             )
         return self._dispatcher
+
+    def _caller(self, dispatcher: BatchDispatcher) -> BatchInputs:
+        """Return what is known of the batch that runs in the process, for its calls to other models."""
+        return cast(BatchInputs, self._calling_batch(dispatcher.running()))
 
     def _leave_ring(self) -> None:
         """Put the batches that a process had not come to when it ended back into the queue."""

@@ -1,4 +1,8 @@
-"""Calls to other models from a handler in a process of its own: CALL and RESULT at the process's end."""
+"""Calls to other models from a handler in a process of its own: CALL and RESULT at the process's end.
+
+A batch that runs alone is answered once each of its calls has its result: so between two batches no thread of the
+handler receives, and no message about calls is on its way.
+"""
 
 import threading
 from collections.abc import Callable
@@ -6,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ksrv._native.ipc import tensor_descriptors
+from ksrv._native.ipc.batch_ring import ProcessRing
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.child.answers import bounded
@@ -26,6 +31,7 @@ class CallsHome:
 
     Attributes:
         always_receiving: Whether a thread receives all the time, so that coroutines need none of their own.
+        ring: The memory for batches, or None.
     """
 
     def __init__(self, link: Link, outbox: Outbox, inbox: Inbox) -> None:
@@ -36,9 +42,11 @@ class CallsHome:
         self._batches: dict[int, int] = {}
         self._number = 0
         self._open: dict[int, CallHome] = {}
+        self._unanswered = 0
         self._awaited: set[CallHome] = set()
         self._has_receiver = False
         self.always_receiving = False
+        self.ring: ProcessRing | None = None
         inbox.on(MessageType.RESULT, self._take_result)
 
     def begin(self, batch: BatchInputs, batch_number: int) -> None:
@@ -64,6 +72,24 @@ class CallsHome:
         for call in over:
             self._settle(call, HandlerFailed("the batch that called another model is over"))
 
+    def finish(self, batch: BatchInputs) -> None:
+        """Let a batch that ran alone make no further call, before its answer.
+
+        Args:
+            batch: The batch.
+        """
+        with self._lock:
+            del self._batches[id(batch)]
+        self._drain()
+
+    def _drain(self) -> None:
+        """Give up the calls that are left, and wait for the results of all."""
+        with self._lock:
+            left = list(self._open.values())
+        for call in left:
+            self._give_up(call, "the batch that called another model is over")
+        self._inbox.wait_for(lambda: self._unanswered == 0)
+
     def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
 
@@ -72,8 +98,7 @@ class CallsHome:
             caller: The batch.
 
         Raises:
-            HandlerFailed: No batch runs, or a batch of the ring, whose worker does not listen; or the request is
-                too large.
+            HandlerFailed: No batch runs, or the request is too large.
         """
         with bounded(f"the request to the model {request.model_name}"):
             return self._send(request, caller)
@@ -81,11 +106,11 @@ class CallsHome:
     def _send(self, request: InferRequest, caller: BatchInputs | None) -> "CallHome":
         written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
         with self._lock:
-            batch_number = self._batches.get(id(caller))
+            batch_number = self._number_of(caller)
             if batch_number is None:
                 raise HandlerFailed(
-                    f"the handler called the model {request.model_name} outside of a batch, or by a way "
-                    f"that its own module does not show: use `self.context.models[...]` in the stages"
+                    f"the handler called the model {request.model_name} outside of a batch: use "
+                    f"`self.context.models[...]` in the stages"
                 )
             self._number += 1
             call = CallHome(self, request, batch_number, self._number)
@@ -94,12 +119,22 @@ class CallsHome:
                 MessageType.CALL, payload, batch_number=batch_number, blocks=blocks, lenient=lenient
             )
             self._open[call.number] = call
+            self._unanswered += 1
         return call
+
+    def _number_of(self, caller: BatchInputs | None) -> int | None:
+        number = self._batches.get(id(caller))
+        if number is None and self.ring is not None and caller is not None:
+            number = self.ring.number_of(caller)
+            if number is not None:
+                self.ring.after_calls = self._drain
+        return number
 
     def _take_result(self, frame: Frame) -> None:
         number, outputs = messages.unpack_result(frame, self._link.imported)
         with self._lock:
             call = self._open.pop(number, None)
+            self._unanswered -= 1
         if call is not None:  # else it was given up, or its batch is over
             self._settle(call, outputs)
 
@@ -123,6 +158,9 @@ class CallsHome:
         Args:
             call: The call.
         """
+        return self._give_up(call, f"the call to {call.model} was given up")
+
+    def _give_up(self, call: "CallHome", why: str) -> bool:
         with self._lock:
             if self._open.pop(call.number, None) is None:
                 return False
@@ -130,7 +168,7 @@ class CallsHome:
             self._outbox.send(
                 MessageType.CANCEL_CALL, payload, batch_number=call.batch_number, lenient=lenient
             )
-        self._settle(call, HandlerFailed(f"the call to {call.model} was given up"))
+        self._settle(call, HandlerFailed(why))
         return True
 
     def receive_for(self, call: "CallHome") -> None:

@@ -227,7 +227,7 @@ class Child:
             buffer_pool.trim_malloc()  # reading a model may take twice its size
             payload = messages.pack_spec(spec)
             self._is_concurrent = bool(spec.concurrency)
-            self._ring = self._open_ring(spec) if uses_ring(spec) else None
+            self._ring = self._calls.ring = self._open_ring(spec) if uses_ring(spec) else None
         except BaseException as error:  # the worker is told, whatever it is
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
@@ -279,7 +279,7 @@ class Child:
                 outputs = runner.run(batch)
         finally:
             chunks.end()
-            self._calls.end(batch)
+            self._calls.finish(batch)
         del batch
         self._answer(frame.batch_number, outputs)
 

@@ -1,0 +1,287 @@
+"""Calls to other models from handler processes whose batches lie in the ring: the batch stays there.
+
+Whatever becomes of a call, the client is answered, and the process serves the next request.
+"""
+
+import os
+import signal
+import socket
+import threading
+
+import numpy as np
+import pytest
+import requests
+
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.repository.layout import Repository
+from ksrv.testing import Server
+from tests.integration.handler_processes.test_ring import (
+    APART,
+    JOINED,
+    SETTINGS,
+    asked,
+    lives,
+    pid_of,
+    values_of,
+)
+from tests.support.models import write_model
+from tests.support.native.fast_path import Hold, ask, message, opened, row, status
+from tests.support.wait_until import wait_until
+
+DOUBLE = """
+from ksrv import BaseHandler, InferenceError
+
+class Double(BaseHandler):
+    def inference(self, x):
+        if (x < 0).any(): raise InferenceError("negative rows are refused", 422)
+        return {"y": x * 2}
+"""
+HELD = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+class Held(BaseHandler):
+    def inference(self, x):
+        here, turn = Path(__file__).parent, int(x[0, 1])
+        (here / f"began-{turn}").touch()
+        while not (here / f"go-{turn}").exists():
+            time.sleep(0.002)
+        return {"y": x}
+"""
+CALLER = """
+import asyncio, os, threading
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from ksrv import BaseHandler
+from ksrv.engine.executors.messages import MessageType
+from ksrv.errors import KsrvError
+
+class Caller(BaseHandler):
+    def inference(self, x):
+        way = int(x[0, 0])
+        if way == -20: return {"y": np.full_like(x, os.getpid(), "f4")}
+        return {"y": getattr(self, f"way_{way}")(x, self.context.models)}
+
+    def way_1(self, x, models):
+        return models["double"].infer({"x": models["double"].infer({"x": x})["y"]})["y"]
+
+    def way_2(self, x, models):
+        return models["double"].infer({"x": -x})["y"]
+
+    def way_3(self, x, models):
+        try: models["double"].infer({"x": -x})
+        except KsrvError as error: return x + error.http_status
+
+    def way_4(self, x, models):
+        for _ in range(5): models["double"].submit({"x": x})
+        return x
+
+    def way_5(self, x, models):
+        called = models["double"].submit({"x": x})
+        while not called.done(): pass
+        return called.result()["y"]
+
+    def way_6(self, x, models):
+        async def both():
+            return await asyncio.gather(*[models["double"].submit({"x": x}) for _ in range(3)])
+        return sum(one["y"] for one in asyncio.run(both()))
+
+    def way_7(self, x, models):
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda _: models["double"].infer({"x": x})["y"], range(8))
+            return sum(found)
+
+    def way_8(self, x, models):
+        calls = [models["double"].submit({"x": x}) for _ in range(1500)]
+        return sum(call.result()["y"] for call in calls)
+
+    def way_9(self, x, models):
+        many = np.ones((1_000_000, 4), "f4")
+        return x * models["unbounded"].infer({"x": many})["y"][-1, 0]
+
+    def way_10(self, x, models):
+        return models["held"].infer({"x": x})["y"]
+
+    def way_11(self, x, models):
+        # The thread waits on beyond the batch, for a call that ends with the batch.
+        call = models["held"].submit({"x": x})
+        threading.Thread(target=lambda: call.done() or call.result(), daemon=True).start()
+        models["double"].infer({"x": x})
+        return x
+
+    def way_12(self, x, models):
+        call = models["held"].submit({"x": x})
+        call.done()  # received on a thread from here on
+        return x
+
+    def _say(self, kind, payload, number):
+        calls = self.context.models["double"]._submit
+        calls._outbox.send(kind, payload, batch_number=number)
+
+    def way_30(self, x, models):
+        self._say(MessageType.CALL, b"nonsense", 1 << 63 | 1)
+        return x
+
+    def way_31(self, x, models):
+        self._say(MessageType.CANCEL_CALL, b'{"numbers": [1, 2, -3]}', 77)
+        return models["held"].infer({"x": x})["y"]
+
+    def way_32(self, x, models):
+        self._say(MessageType.ROOM, b'{"numbers": [1]}', 77)
+        return models["held"].infer({"x": x})["y"]
+
+    def way_33(self, x, models):
+        calls = models["double"]._submit
+        models["held"].submit({"x": x})
+        calls._number -= 1
+        return models["held"].infer({"x": x})["y"]
+"""
+
+
+def write(root):
+    write_model(root, "double", DOUBLE, SETTINGS + JOINED)
+    write_model(root, "unbounded", DOUBLE, SETTINGS)
+    write_model(root, "held", HELD, SETTINGS + "warmup: false\n")
+    for name, more in (("apart", ""), ("joined", JOINED)):
+        write_model(root, name, CALLER, APART + more + "warmup: false\n")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("ring-calls")
+    write(root)
+    with Server(root) as running:
+        running.folder = root
+        yield running
+
+
+def serves_on(server, model):
+    assert np.array_equal(values_of(asked(server, model, row(1, 2))), row(4, 8))
+
+
+def test_the_batch_of_a_handler_that_calls_needs_no_messages(tmp_path, monkeypatch):
+    def run(self, batch, deadline_ns):
+        raise AssertionError("the executor ran a batch")
+
+    write(tmp_path)
+    engine = Engine(Repository([tmp_path]), EngineSettings())
+    engine.start()
+    monkeypatch.setattr(ProcessExecutor, "run", run)
+    try:
+        with opened(engine) as (_, address):
+            for number in range(20):
+                head, body = ask(address, message("apart", {"x": row(1, number)}))
+                assert status(head) == 200
+                assert np.array_equal(np.frombuffer(body[-16:], "<f4"), row(4, 4 * number)[0])
+        counts = engine.find("apart", "").statistics(), engine.find("double", "").statistics()
+    finally:
+        engine.close(5)
+    assert [one.success.count for one in counts] == [20, 40]
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize(("way", "factor"), [(5, 2), (6, 6), (7, 16)])
+def test_calls_are_made_from_threads_and_event_loops(served, model, way, factor):
+    for number in range(5):
+        answer = values_of(asked(served, model, row(way, number)))
+        assert np.array_equal(answer, row(way, number) * factor)
+        serves_on(served, model)
+
+
+def test_a_refusal_of_the_called_model_is_told(served):
+    answer = asked(served, "apart", row(2, 3))
+    assert (answer.status_code, answer.json()["error"]) == (422, "negative rows are refused")
+    assert values_of(asked(served, "apart", row(3, 1)))[0, 1] == 423
+    serves_on(served, "apart")
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+def test_calls_that_nobody_waits_for_are_given_up_with_their_batch(served, model):
+    for number in range(10):
+        assert np.array_equal(values_of(asked(served, model, row(4, number))), row(4, number))
+    for way in (11, 12):
+        with Hold(served.folder / "held") as hold:
+            assert values_of(asked(served, model, row(way, hold.x[0, 1])))[0, 0] == way
+            serves_on(served, model)
+
+
+def test_a_batch_has_so_many_calls_and_each_is_answered(served):
+    answer = asked(served, "apart", row(8))
+    assert answer.status_code in (200, 429, 503), (
+        answer.text
+    )  # more may be under way than are taken
+    serves_on(served, "apart")
+
+
+def test_large_tensors_go_there_and_back(served):
+    assert np.array_equal(values_of(asked(served, "apart", row(9))), row(18))
+    serves_on(served, "apart")
+
+
+def test_a_process_that_dies_during_a_call_is_replaced_and_its_call_given_up(served):
+    pid = pid_of(served, "apart")
+    answers = []
+    with Hold(served.folder / "held") as hold:
+        x = row(10, hold.x[0, 1])
+        client = threading.Thread(target=lambda: answers.append(asked(served, "apart", x)))
+        client.start()
+        wait_until(lambda: hold.began)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not lives(pid))
+    client.join()
+    assert answers[0].status_code == 200  # the batch was run again
+    assert pid_of(served, "apart") != pid
+    serves_on(served, "apart")
+
+
+def test_the_deadline_ends_the_call_and_the_batch(served):
+    with Hold(served.folder / "held") as hold:
+        x = row(10, hold.x[0, 1])
+        answer = asked(served, "apart", x, parameters={"timeout": 500_000})
+    assert answer.status_code == 504, answer.text
+    wait_until(lambda: asked(served, "apart", row(1)).status_code == 200)
+    serves_on(served, "apart")
+
+
+def test_a_call_is_given_up_once_its_client_has_left(served):
+    address = ("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+    with Hold(served.folder / "held") as hold:
+        with socket.create_connection(address) as client:
+            client.sendall(message("apart", {"x": row(10, hold.x[0, 1])}))
+            wait_until(lambda: hold.began)
+        serves_on(served, "apart")  # while the called model still has the first call
+
+
+@pytest.mark.parametrize("way", [30, 31, 32, 33])
+def test_messages_about_calls_that_do_not_add_up_end_the_process(served, way):
+    with Hold(served.folder / "held") as hold:
+        pid = pid_of(served, "apart")
+        answer = asked(served, "apart", row(way, hold.x[0, 1]), parameters={"timeout": 20_000_000})
+        assert way == 30 or answer.status_code == 500, answer.text
+        serves_on(served, "apart")  # with way 30 this batch may be the one that finds the message
+        wait_until(lambda: not lives(pid))
+
+
+def test_many_clients_of_callers_get_their_own_answers(served):
+    wrong = []
+
+    def client(number):
+        with requests.Session() as session:
+            for turn in range(30):
+                way = (1, 4, 5)[turn % 3]
+                factor = {1: 4, 4: 1, 5: 2}[way]
+                x = row(way, number, turn)
+                model = ("apart", "joined")[(number + turn) % 2]
+                if model == "joined" and way != 1:
+                    continue  # the rows of a batch go one way
+                if not np.array_equal(values_of(asked(served, model, x, session)), x * factor):
+                    wrong.append((number, turn))
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    assert wrong == []
