@@ -109,10 +109,9 @@ class StreamedAnswer:
             output.binary = None
         self._handle = engine.submit(request)
         self._handle.add_done_callback(lambda _: self._answers.end())
-        if MESSAGE in environ:
-            client = waiter.client_of(environ)
-            if client is not None:
-                client.watch(self._handle)  # until the answer begins
+        client = waiter.client_of(environ)
+        # One that the server does not watch is looked at here until the answer begins.
+        self._client = None if client is None or client.watch(self._handle) else client
         self._pieces = self._make_pieces()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -155,6 +154,8 @@ class StreamedAnswer:
         while not answers.finished:
             found = self._waiter.call(lambda: answers.take_all(LOOK_NS / 1e9))
             sent = sent or bool(found)
+            if not sent and self._client is not None and self._client.disconnected():
+                self._handle.cancel()
             yield found
             now = time.monotonic()
             if found and now - came_at < FAST_SECONDS:
