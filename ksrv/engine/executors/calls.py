@@ -112,8 +112,9 @@ class BatchCalls:
             try:
                 written, blocks = tensor_descriptors.write(outputs.tensors, exported)
                 payload, lenient = messages.pack_answer(outputs, written, number)
-            except MemoryError as error:
-                failed = BatchOutputs([], {0: Overloaded(str(error), "memory")})
+            except (MemoryError, HandlerFailed) as error:
+                told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
+                failed = BatchOutputs([], {0: told})
                 written, blocks = tensor_descriptors.write([], exported)
                 payload, lenient = messages.pack_answer(failed, written, number)
             self._outbox.send(

@@ -42,6 +42,7 @@ _PREFIX = struct.Struct("<II")
 """Number of tensors, bytes of their descriptors; the JSON follows them."""
 
 _TENSORS = 65_536
+"""The most of one message."""
 
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
 """Datatype, shape and data of a tensor; its name is in the JSON beside the descriptors."""
@@ -277,6 +278,10 @@ def load(kind: type[Message], text: bytes, lenient: bool) -> Message:
 
 
 def _join(count: int, written: bytes, text: bytes) -> bytes:
+    if count > _TENSORS:
+        raise HandlerFailed(
+            f"{count} tensors are too many for a handler process, which exchanges at most {_TENSORS} at a time"
+        )
     return b"".join((_PREFIX.pack(count, len(written)), written, text))
 
 

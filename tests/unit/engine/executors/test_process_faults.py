@@ -387,6 +387,35 @@ class H(BaseHandler):
         except Exception as error:
             return f"{type(error).__name__}: {error}".encode()
 """
+MANY = """
+class H(BaseHandler):
+    def handle(self, batch, context):
+        x = batch["x0"]
+        many = {f"n{number}": x for number in range(65_537)}
+        if x[0, 0] == 1: return many
+        if x[0, 0] == 2:
+            try:
+                self.context.models["other"].infer(many)
+            except Exception as error:
+                return {"y": np.array([str(error).encode()], object)}
+        return {"y": x}
+"""
+TOO_MANY = "65537 tensors are too many for a handler process"
+
+
+def test_more_tensors_than_a_message_has_are_refused_and_the_process_lives(tmp_path):
+    with running(tmp_path, MANY) as executor:
+        pid = executor.pid
+        with pytest.raises(HandlerFailed, match=TOO_MANY):
+            executor.run(way(1), soon(60))
+        (told,) = executor.run(way(2), soon(60)).tensors
+        assert TOO_MANY in told.data[0].decode()
+        with pytest.raises(HandlerFailed, match=TOO_MANY):
+            executor.run(batch_of(*[np.zeros((1, 1), "f4")] * 65_537), soon(60))
+        assert executor.run(way(3), soon(60)).tensors[0].data[0, 0] == 3
+        assert executor.pid == pid
+
+
 TOO_LARGE = r"has \d{7} bytes; a message has at most 1048576, the larger of the limits"
 
 
