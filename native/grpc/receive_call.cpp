@@ -18,6 +18,7 @@ constexpr size_t MESSAGES_AHEAD = 2;      // of a stream, complete and not taken
 constexpr size_t MESSAGES_MOST = 4096;    // of a stream, complete and not taken, before it is refused
 constexpr size_t MESSAGES_UNCHECKED = 256;  // the same for a caller whose token was not checked yet
 constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory that a stream's message takes beside its own
+constexpr size_t PROBE_BYTES = 1024;       // of a question about health or a model, which is taken without room too
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
 constexpr size_t WORTH_ALIGNING = 32;
@@ -299,7 +300,9 @@ bool Connection::count_message(Call *call, size_t more) noexcept {
     const size_t target = std::min(message.length, rounded) + overhead;
     const size_t missing = target - message.counted;
     MemoryBudget *budget = server_->budget;
-    if (budget->reserve(missing, message.length <= MemoryBudget::SMALL_REQUEST)) {
+    const bool is_probe = call->method->small && message.length <= PROBE_BYTES;
+    if (is_probe) budget->take(missing);
+    if (is_probe || budget->reserve(missing, message.length <= MemoryBudget::SMALL_REQUEST)) {
         message.counted = target;
         return true;
     }
