@@ -48,7 +48,7 @@ from tests.support.wire.http2_wire import (
 pytestmark = pytest.mark.carrier("native")
 
 CONTINUATION = 9
-CANCEL, ENHANCE_YOUR_CALM = 8, 11
+FLOW_CONTROL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 3, 8, 11
 INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
 NAMES = {
@@ -272,7 +272,8 @@ def test_faults_for_which_streams_are_reset_are_a_flood(engine, fault):
                     wire.read()
                 if wire.over:
                     break
-            assert wire.goodbye == ENHANCE_YOUR_CALM
+            # libnghttp2 1.70 ends the connection of a window that overflows by itself.
+            assert wire.goodbye in (ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR)
         assert call(channel, "ServerLive").live
 
 
