@@ -16,7 +16,6 @@ class LargePlace:
     def pin(self) -> bool: ...
 
 class ProcessRing:
-    after_calls: Callable[[], None] | None
     def __init__(
         self,
         descriptor: int,
@@ -24,7 +23,7 @@ class ProcessRing:
         inputs: Iterable[tuple[str, str, Sequence[int]]],
         make_requests: Callable[[list[tuple[int, str, bytes]]], Any],
     ) -> None: ...
-    def number_of(self, batch: Any) -> int | None: ...
+    def begin_call(self, batch: Any, after_calls: Callable[[], None]) -> int | None: ...
     def serve(
         self,
         run: Callable[[Any], Any],

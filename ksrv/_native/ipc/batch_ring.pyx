@@ -178,10 +178,6 @@ cdef class ProcessRing:
         make_requests: Makes what a handler sees of a batch's requests out of the rows, the id and
             the head of each.
 
-    Attributes:
-        after_calls: Called once where the batch that runs has run, before its answer; set by a
-            call to another model.
-
     Raises:
         ValueError: The descriptor is not that of a ring.
     """
@@ -192,7 +188,7 @@ cdef class ProcessRing:
     cdef object make_requests
     cdef uint64_t completed
     cdef BatchInputs running
-    cdef public object after_calls
+    cdef object after_calls
     cdef int pinned[RING_LARGE_PLACES]  # 1 if a large place is, -1 if the device refused
 
     def __cinit__(self, int descriptor, int channel, inputs, make_requests):
@@ -211,9 +207,18 @@ cdef class ProcessRing:
     def __dealloc__(self):
         del self.ring
 
-    def number_of(self, batch):
-        """Return a batch's number on the channel; None unless it is the one that runs."""
-        return FIRST_BATCH_NUMBER + self.completed + 1 if batch is self.running else None
+    def begin_call(self, batch, after_calls):
+        """Return the number on the channel of the batch that runs; None where that is another one.
+
+        Args:
+            batch: The batch that makes a call.
+            after_calls: Called where the batch has run, before its answer.
+        """
+        # One step with the next line, for threads that outlive their batch.
+        if batch is not self.running:
+            return None
+        self.after_calls = after_calls
+        return FIRST_BATCH_NUMBER + self.completed + 1
 
     def serve(self, run, answer, fail) -> None:
         """Run batches until a message waits on the channel, or the channel is closed.

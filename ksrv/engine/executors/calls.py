@@ -3,7 +3,8 @@
 The process's end is `ksrv.engine.executors.child.calls`. A call is submitted when it comes, and its result is sent as
 soon as it is there, by the thread that ended the call. So several calls are under way at a time, and each costs one
 message in either direction: every CALL has one RESULT, also where it was given up. The process answers a batch
-once it has the results of the batch's calls, so that no message about them comes behind the answer.
+once it has the results of the batch's calls, so that none of them is made or ended behind the answer. It does not wait
+until the worker has read which of them it gave up, and the answer in the ring may be seen before that message.
 """
 
 import logging
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ksrv._native.ipc import tensor_descriptors
+from ksrv._native.ipc.batch_ring import FIRST_BATCH_NUMBER
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.messages import MessageType, NumbersMessage
@@ -25,6 +27,17 @@ log = logging.getLogger("ksrv.engine")
 
 MOST_CALLS = 1024
 """Calls of one batch that are under way."""
+
+
+def is_outdated(frame: Frame, batch_number: int) -> bool:
+    """Tell whether a message gives up calls of a batch of the ring that was answered before another one.
+
+    Args:
+        frame: The message.
+        batch_number: The other one.
+    """
+    of_ring = frame.batch_number >= FIRST_BATCH_NUMBER
+    return frame.kind == MessageType.CANCEL_CALL and of_ring and frame.batch_number != batch_number
 
 
 class BatchCalls:
@@ -194,6 +207,8 @@ class RingCalls:
         except TimeoutError:
             self._outbox.flush()
             calls.cancel_abandoned()
+            return
+        if is_outdated(frame, number):
             return
         if frame.batch_number != number or frame.kind not in self.kinds:
             raise ChannelError(f"it speaks of batch {frame.batch_number}, and runs {number}")

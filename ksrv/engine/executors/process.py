@@ -25,7 +25,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages, uses_ring
 from ksrv.engine.executors.backoff import Backoff
-from ksrv.engine.executors.calls import BatchCalls, RingCalls
+from ksrv.engine.executors.calls import BatchCalls, RingCalls, is_outdated
 from ksrv.engine.executors.environment import handler_environment
 from ksrv.engine.executors.in_flight import BatchesInFlight
 from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
@@ -453,6 +453,8 @@ class ProcessExecutor:
         requests = len(batch.requests)
         while True:
             frame = self._next_frame(link, outbox, deadline_ns, calls)
+            if is_outdated(frame, batch_number):
+                continue
             if frame.batch_number != batch_number:
                 raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
             if frame.kind == MessageType.ANSWER:

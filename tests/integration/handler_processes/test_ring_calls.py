@@ -51,7 +51,7 @@ class Held(BaseHandler):
         return {"y": x}
 """
 CALLER = """
-import asyncio, os, threading
+import asyncio, os, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ksrv import BaseHandler
@@ -115,6 +115,14 @@ class Caller(BaseHandler):
         call = models["held"].submit({"x": x})
         call.done()  # received on a thread from here on
         return x
+
+    def way_13(self, x, models):
+        for _ in range(20): models["double"].submit({"x": x})
+        time.sleep(0.1)  # at work: the results come meanwhile, and are not received
+        return x
+
+    def way_14(self, x, models):
+        while True: models["double"].submit({"x": x})
 
     def _say(self, kind, payload, number):
         calls = self.context.models["double"]._submit
@@ -205,6 +213,24 @@ def test_calls_that_nobody_waits_for_are_given_up_with_their_batch(served, model
         with Hold(served.folder / "held") as hold:
             assert values_of(asked(served, model, row(way, hold.x[0, 1])))[0, 0] == way
             serves_on(served, model)
+
+
+@pytest.mark.parametrize("on_channel", [False, True])
+def test_calls_that_are_given_up_when_they_have_ended_end_no_process(served, on_channel):
+    """The batch may be answered before the worker has read that its calls are given up."""
+    first = pid_of(served, "apart")
+    for _ in range(10):
+        assert np.array_equal(values_of(asked(served, "apart", row(13))), row(13))
+        # Texts beyond a place of the ring go over the channel.
+        next_one = asked(served, "apart", row(-20), id="x" * (100_000 if on_channel else 1))
+        assert values_of(next_one)[0, 1] == first
+
+
+def test_a_batch_that_calls_without_end_ends_by_its_deadline(served):
+    answer = asked(served, "apart", row(14), parameters={"timeout": 1_000_000})
+    assert answer.status_code == 504, answer.text
+    wait_until(lambda: asked(served, "apart", row(1)).status_code == 200)
+    serves_on(served, "apart")
 
 
 def test_a_batch_has_so_many_calls_and_each_is_answered(served):

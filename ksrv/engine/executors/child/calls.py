@@ -125,9 +125,7 @@ class CallsHome:
     def _number_of(self, caller: BatchInputs | None) -> int | None:
         number = self._batches.get(id(caller))
         if number is None and self.ring is not None and caller is not None:
-            number = self.ring.number_of(caller)
-            if number is not None:
-                self.ring.after_calls = self._drain
+            number = self.ring.begin_call(caller, self._drain)
         return number
 
     def _take_result(self, frame: Frame) -> None:
