@@ -16,11 +16,12 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t READ_BYTES = 256u << 10;   // of one read
-constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections have their turn,
-constexpr uint64_t TURN_NS = 2000000u;      // however small the frames are
+constexpr uint64_t TURN_NS = 200000u;       // of reading, before other connections have their turn
+constexpr size_t SLICE = 4096;              // bytes of small frames between two looks at the clock
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
+constexpr int LINGER_READS = 4;             // of a turn
 constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to receive the last frames
 constexpr int LARGE_PIECE = 256 << 10;      // of large messages that come fast, each of which costs an event
 constexpr int LEAST_PIECE = 64 << 10;
@@ -63,6 +64,7 @@ bool Connection::open_accepted(const AcceptedHttp2 &accepted) noexcept {
     takes_rest_ = true;
     listener_ = accepted.listener;
     tls_ = accepted.tls;
+    note_received(early_.size());
     const bool opened = open();
     agreed_ = true;
     return opened;
@@ -193,8 +195,8 @@ void Connection::linger() noexcept {
 // The peer may send no end of it, but only until the time is up.
 void Connection::drain_lingering() noexcept {
     unsigned char *buffer = read_buffer();
-    for (int turns = 0; buffer && turns < 16; ++turns) {
-        const ssize_t got = recv(fd_, buffer, READ_BYTES, MSG_DONTWAIT);
+    for (int turns = 0; buffer && turns < LINGER_READS; ++turns) {
+        const ssize_t got = recv(fd_, buffer, READ_BYTES, MSG_DONTWAIT | MSG_TRUNC);  // which TCP does not copy
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
         if (got <= 0) {
             close_now();
@@ -209,19 +211,15 @@ void Connection::drain_lingering() noexcept {
 bool Connection::may_read() const noexcept { return session_.queued() <= UNREAD_FRAMES; }
 
 void Connection::read_some() noexcept {
-    size_t before = TURN_BYTES;
-    const uint64_t until = now_ + TURN_NS;
+    turn_ends_ns_ = now_ + TURN_NS;
     bool more = true;
     while (more && !broken_) {
         if (!may_read()) return;
-        const uint64_t got = received_bytes_;
         if (!read_once(&more)) {
             broken_ = true;
             break;
         }
-        const size_t now = static_cast<size_t>(received_bytes_ - got);
-        if (more && (now >= before || unsigned_now_ns() >= until)) return;
-        before -= std::min(before, now);
+        if (more && unsigned_now_ns() >= turn_ends_ns_) return;
     }
     readable_ = false;
     await_large_piece();
@@ -267,8 +265,8 @@ bool Connection::read_once(bool *more) noexcept {
     if (!early_.empty()) {
         std::string bytes;
         bytes.swap(early_);
-        note_received(bytes.size());
-        return session_.receive(reinterpret_cast<const unsigned char *>(bytes.data()), bytes.size(), now_) || ended();
+        received_ns_ = now_;  // the time for what is read late is not forgiven twice
+        return take_bytes(reinterpret_cast<const unsigned char *>(bytes.data()), bytes.size()) || ended();
     }
     iovec parts[2];
     int count = 0;
@@ -302,7 +300,28 @@ bool Connection::read_once(bool *more) noexcept {
     const size_t first = std::min(direct, whole);
     if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
     whole -= first;
-    if (whole && !session_.receive(buffer, whole, now_)) return ended();
+    if (whole && !take_bytes(buffer, whole)) return ended();
+    *more = *more || !early_.empty();
+    return true;
+}
+
+// Gives bytes to the session, as many as its turn allows: a read may hold thousands of small frames. False: it has ended.
+bool Connection::take_bytes(const unsigned char *data, size_t length) noexcept {
+    while (length) {
+        size_t some = 0;  // a DATA frame that has begun costs little, however long
+        session_.stream_in_data(&some);
+        some = std::min(length, some + SLICE);
+        if (!session_.receive(data, some, now_)) return false;
+        data += some;
+        length -= some;
+        if (!length || unsigned_now_ns() < turn_ends_ns_) continue;
+        try {
+            early_.assign(reinterpret_cast<const char *>(data), length);
+        } catch (const std::bad_alloc &) {
+            return session_.receive(data, length, now_);
+        }
+        return true;
+    }
     return true;
 }
 

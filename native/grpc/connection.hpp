@@ -96,6 +96,7 @@ class Connection final : public http2::SessionEvents {
     bool may_read() const noexcept;
     void read_some() noexcept;
     bool read_once(bool *more) noexcept;
+    bool take_bytes(const unsigned char *data, size_t length) noexcept;
     void set_low_water(int bytes) noexcept;
     void await_large_piece() noexcept;
     void end_gathering() noexcept;
@@ -167,7 +168,7 @@ class Connection final : public http2::SessionEvents {
 
     // The owner's.
     TlsSession tls_;
-    std::string early_;          // bytes that the HTTP server has read
+    std::string early_;          // bytes that were read, by the HTTP server or in an earlier turn
     uint16_t listener_ = 0;      // of the HTTP server
     bool takes_rest_ = false;    // it came to an address of HTTP,
     bool spoke_grpc_ = false;    // and calls have come over it
@@ -181,6 +182,7 @@ class Connection final : public http2::SessionEvents {
     bool broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
     uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
     uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
+    uint64_t turn_ends_ns_ = 0;
     uint64_t now_ = 0, received_bytes_ = 0, sent_bytes_ = 0;
     int low_water_ = 1;  // the socket's SO_RCVLOWAT
     uint64_t gathered_bytes_ = 0;      // received when the last large piece began to be waited for
