@@ -146,6 +146,7 @@ void Server::serve_with(HttpServer *http) noexcept {
     http->adopt_http2 = [](void *owner, const AcceptedHttp2 &accepted) {
         return static_cast<Server *>(owner)->adopt(accepted.fd, &accepted.peer, accepted.peer_length, &accepted);
     };
+    http->send_streams = [](void *owner) { static_cast<Server *>(owner)->send_deferred(); };
 }
 
 // Serves an accepted socket; false where there is no room, and the descriptor stays the caller's.
@@ -415,7 +416,8 @@ size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
 }
 
 void Server::send_later(Connection *connection) noexcept {
-    if (loop_of != this || visiting < 0 || leader_.load(std::memory_order_relaxed) != visiting) {
+    const bool in_visit = loop_of == this && visiting >= 0 && leader_.load(std::memory_order_relaxed) == visiting;
+    if (!in_visit && !(http_ && http_->gathers_streams())) {
         connection->work();
         return;
     }
@@ -423,7 +425,7 @@ void Server::send_later(Connection *connection) noexcept {
 }
 
 void Server::send_deferred() noexcept {
-    empty(&deferred_, &Connection::deferred, [](Connection *connection) { connection->work(); });
+    if (deferred_.load(std::memory_order_relaxed)) empty(&deferred_, &Connection::deferred, [](Connection *connection) { connection->work(); });
 }
 
 void Server::defer_decref(Payload *payload) noexcept {

@@ -101,7 +101,7 @@ class Server {
     // The fast calls behind one in the run queue, up to the first that goes to another model.
     size_t take_fast_calls(Call *first, Call **out, size_t room) noexcept;
     void *owner() const noexcept { return owner_; }
-    void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or now
+    void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or the HTTP server's turn ends
     void defer_decref(Payload *payload) noexcept;
     Payload *take_decrefs() noexcept { return decrefs_.exchange(nullptr, std::memory_order_acquire); }
 

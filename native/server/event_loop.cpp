@@ -9,6 +9,8 @@
 
 namespace ksrv {
 
+thread_local HttpServer::IoThread HttpServer::io_thread;
+
 HttpServer::HttpServer(const HttpServerConfig &wanted, Serve serve, void *owner)
     : config(wanted),
       connections(wanted.connections),
@@ -61,6 +63,7 @@ void HttpServer::run(int index) noexcept {
         return;
     }
     Thread &self = threads_[static_cast<size_t>(index)];
+    io_thread = {this, index};
     epoll_event events[EVENTS];
     uint64_t now = unsigned_now_ns();
     while (!stopping_.load(std::memory_order_acquire)) {
@@ -70,6 +73,7 @@ void HttpServer::run(int index) noexcept {
             now = unsigned_now_ns();
             continue;
         }
+        send_gathered();
         const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
         const bool waiting = to_run_.load(std::memory_order_relaxed) != 0;  // for Python
         const uint64_t sweep_in = next_sweep_.load(std::memory_order_relaxed) - now;
@@ -95,9 +99,12 @@ void HttpServer::run(int index) noexcept {
         serve_woken_streams(now);
         uint64_t due = next_sweep_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
+        send_gathered();
         serve(index);
         if (handshake_waits) go_on_with_handshake();
     }
+    send_gathered();
+    io_thread = {};
     self.busy_since.store(0, std::memory_order_relaxed);
 }
 

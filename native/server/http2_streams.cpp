@@ -104,6 +104,11 @@ void HttpServer::cut_stream(uint64_t tag) noexcept {
     if (Connection *connection = connection_of(tag)) cancel_disconnected(connection);
 }
 
+bool HttpServer::gathers_streams() const noexcept {
+    return io_thread.server == this && config.threads > 1 &&
+           leader_.load(std::memory_order_relaxed) == io_thread.index;
+}
+
 // Drops a message that waited for Python, where its client has reset the stream meanwhile. Python would else run as
 // many as a client opens and resets in turn, however few may be open at a time.
 bool HttpServer::drop_cut(Connection *connection) noexcept {

@@ -102,7 +102,8 @@ void HttpServer::follow(int index) noexcept {
 
 // A request that its client still wants answered; null where none waits.
 Connection *HttpServer::next_to_run() noexcept {
-    request_since_.store(unsigned_now_ns(), std::memory_order_relaxed);
+    const uint64_t now = unsigned_now_ns();
+    if (now - request_since_.exchange(now, std::memory_order_relaxed) > GATHER_NS) send_gathered();
     for (;;) {
         Connection *connection;
         {

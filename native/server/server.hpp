@@ -201,6 +201,10 @@ class HttpServer {
     std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
     AdoptHttp2 adopt_http2 = nullptr;  // set before it listens, with its owner; null without HTTP/2
     void *http2_owner = nullptr;
+    void (*send_streams)(void *http2_owner) = nullptr;  // sends what streams have put together
+    // Whether answers on streams may wait until this thread is through with its turn: those of a connection leave in one
+    // piece then. Not where Python keeps it, so that another thread leads.
+    bool gathers_streams() const noexcept;
     PreparedAnswer prepared_answers[PREPARED_ANSWERS];
     NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
@@ -224,6 +228,7 @@ class HttpServer {
     // A leader has left when one request keeps it in Python for so long, or all that it took along.
     static constexpr uint64_t REQUEST_NS = 500000u;
     static constexpr uint64_t VISIT_NS = 2000000u;
+    static constexpr uint64_t GATHER_NS = 200000u;  // of one request, behind which answers wait for no other
     static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
@@ -240,6 +245,12 @@ class HttpServer {
     struct alignas(64) Thread {
         std::atomic<uint64_t> busy_since{0};
     };
+
+    struct IoThread {
+        const HttpServer *server = nullptr;
+        int index = -1;
+    };
+    static thread_local IoThread io_thread;  // which this thread is, if any
 
     void count(ServerCounter which) noexcept {
         counters[which].fetch_add(1, std::memory_order_relaxed);
@@ -269,6 +280,9 @@ class HttpServer {
     }
     bool drop_cut(Connection *connection) noexcept;
     void serve_woken_streams(uint64_t now) noexcept;
+    void send_gathered() noexcept {
+        if (send_streams) send_streams(http2_owner);
+    }
 
     // event_loop.cpp
     void wake() noexcept;
