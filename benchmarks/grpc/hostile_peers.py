@@ -1,13 +1,15 @@
 """What hostile peers of HTTP/2 cost a good client of gRPC.
 
-    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--pause 0.02] [ATTACK ...]
+    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--pause 0.02] [--apart] [ATTACK ...]
 
 A good client calls ModelInfer (W1) one after the other over one connection, over plain TCP and over TLS, while
 sixteen peers do their worst from a process of low priority. The table has its median and its 99th percentile as ratios to
 the same client with nobody beside it, measured before and after; `alone` is the ratio of those two 99th percentiles, which tells how quiet the
 machine is. A peer that is sent away comes again after a pause. The last line says whether every 99th percentile is at most twice that of
 the client alone, and so does the exit status.
-Every attack computes as well: on a machine with few processors a part of what it costs is that.
+Every attack computes as well: on a machine with few processors a part of what it costs is that. `server` and `peers` are the
+processors that the server and the attack used meanwhile; with `--apart` the attack has the last processor for itself, and the good client and the
+server have the others.
 """
 
 import argparse
@@ -31,7 +33,7 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
 from conditions import certificate
-from grpc_load import METHOD, OPTIONS, request_of
+from grpc_load import METHOD, OPTIONS, cpu_seconds, request_of
 from servers import write_models
 
 from ksrv.testing import Server
@@ -153,9 +155,10 @@ def keep_on(port: int, context: ssl.SSLContext | None, attack: Attack, pause: fl
         time.sleep(pause)
 
 
-def be_hostile(port: int, encrypted: bool, name: str, pause: float) -> None:
+def be_hostile(port: int, encrypted: bool, name: str, pause: float, processors: set[int]) -> None:
     """The process of all hostile peers."""
     os.nice(10)
+    os.sched_setaffinity(0, processors)
     context = None
     if encrypted:
         context = ssl.create_default_context()
@@ -168,18 +171,32 @@ def be_hostile(port: int, encrypted: bool, name: str, pause: float) -> None:
 
 
 @contextlib.contextmanager
-def attacked(port: int, encrypted: bool, name: str, pause: float) -> Iterator[None]:
+def attacked(
+    port: int, encrypted: bool, name: str, pause: float, processors: set[int]
+) -> Iterator[int]:
+    """Yield the process of an attack, which goes on meanwhile."""
     process = multiprocessing.get_context("spawn").Process(
-        target=be_hostile, args=(port, encrypted, name, pause), daemon=True
+        target=be_hostile, args=(port, encrypted, name, pause, processors), daemon=True
     )
     process.start()
     time.sleep(2)
     try:
-        yield
+        assert process.pid is not None
+        yield process.pid
     finally:
         process.terminate()
         process.join()
         time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def processors_used(*pids: int) -> Iterator[list[float]]:
+    """Yield a list that has, at the end, how many processors each process has used meanwhile."""
+    used: list[float] = []
+    began, before = time.monotonic(), [cpu_seconds(pid) for pid in pids]
+    yield used
+    took = time.monotonic() - began
+    used.extend((cpu_seconds(pid) - one) / took for pid, one in zip(pids, before, strict=True))
 
 
 def latencies(channel: grpc.Channel, count: int) -> tuple[float, float]:
@@ -206,14 +223,23 @@ def main() -> None:
     parser.add_argument(
         "--pause", type=float, default=0.02, help="seconds before a peer comes again"
     )
+    parser.add_argument(
+        "--apart", action="store_true", help="the attack has the last processor for itself"
+    )
     given = parser.parse_args()
+    processors = hostile = os.sched_getaffinity(0)
+    if given.apart:
+        hostile = {max(processors)}
+        os.sched_setaffinity(0, processors - hostile)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory(prefix="ksrv-hostile-") as name:
         folder = Path(name)
         write_models(folder / "models")
         key, chain = certificate(folder)
-        print(f"{'way':<6} {'beside':<26} {'median':>8} {'p99':>8} {'alone':>8}   (ratios)")
+        print(
+            f"{'way':<6} {'beside':<26} {'median':>8} {'p99':>8} {'alone':>8} {'server':>7} {'peers':>6}"
+        )
         found: dict[str, float] = {}
         for way in ("plain", "TLS"):
             encrypted = way == "TLS"
@@ -231,7 +257,10 @@ def main() -> None:
                     latencies(channel, given.calls // 4)
                     for attack in given.attacks or ATTACKS:
                         before = latencies(channel, given.calls)
-                        with attacked(port, encrypted, attack, given.pause):
+                        with (
+                            attacked(port, encrypted, attack, given.pause, hostile) as peers,
+                            processors_used(server.pid, peers) as used,
+                        ):
                             beside = latencies(channel, given.calls)
                         after = latencies(channel, given.calls)
                         alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
@@ -239,7 +268,8 @@ def main() -> None:
                         found[f"{way}, {attack}"] = p99
                         apart = max(before[1], after[1]) / min(before[1], after[1])
                         print(
-                            f"{way:<6} {attack:<26} {median:7.2f}x {p99:7.2f}x {apart:7.2f}x",
+                            f"{way:<6} {attack:<26} {median:7.2f}x {p99:7.2f}x {apart:7.2f}x "
+                            f"{used[0]:7.2f} {used[1]:6.2f}",
                             flush=True,
                         )
     sys.exit(verdict(found))
