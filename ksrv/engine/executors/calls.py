@@ -228,6 +228,7 @@ class RingCalls:
         return self._calls
 
     def close(self) -> None:
-        """Give up the calls of the batch that ran last."""
-        if self._calls is not None:
-            self._calls.close()
+        """Give up the calls of the batch that ran last, and keep nothing of it."""
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()

@@ -4,6 +4,7 @@ Whatever becomes of a call, the client is answered, and the process serves the n
 """
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -231,6 +232,20 @@ def test_a_batch_that_calls_without_end_ends_by_its_deadline(served):
     assert answer.status_code == 504, answer.text
     wait_until(lambda: asked(served, "apart", row(1)).status_code == 200)
     serves_on(served, "apart")
+
+
+def leased(server):
+    """Return the bytes of blocks in use."""
+    status, page = server.get("/metrics")
+    assert status == 200
+    return float(re.search(rb"^ksrv_buffer_pool_leased_bytes (\S+)", page, re.MULTILINE)[1])
+
+
+def test_a_batch_that_failed_leaves_no_body_behind(served):
+    before = leased(served)
+    x = np.repeat(row(404), 200_000, axis=0)  # a way that there is not
+    assert asked(served, "apart", x).status_code == 500
+    wait_until(lambda: leased(served) - before < x.nbytes / 2)
 
 
 def test_a_batch_has_so_many_calls_and_each_is_answered(served):
