@@ -68,12 +68,12 @@ void HttpServer::run(int index) noexcept {
     uint64_t now = unsigned_now_ns();
     while (!stopping_.load(std::memory_order_acquire)) {
         self.busy_since.store(0, std::memory_order_relaxed);
+        send_gathered();  // also what was put together while another thread took the lead
         if (leader_.load(std::memory_order_acquire) != index) {
             follow(index);
             now = unsigned_now_ns();
             continue;
         }
-        send_gathered();
         const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
         const bool waiting = to_run_.load(std::memory_order_relaxed) != 0;  // for Python
         const uint64_t sweep_in = next_sweep_.load(std::memory_order_relaxed) - now;
