@@ -45,17 +45,23 @@ class BatchCalls:
 
     Args:
         submit: Submits requests to other models.
-        batch: The batch.
+        batch: Gives the batch when it makes a call; it is held while calls of it are under way.
         batch_number: Its number.
         link: The process's link.
         outbox: Sends on it.
     """
 
     def __init__(
-        self, submit: Submit, batch: BatchInputs, batch_number: int, link: Link, outbox: Outbox
+        self,
+        submit: Submit,
+        batch: Callable[[], BatchInputs],
+        batch_number: int,
+        link: Link,
+        outbox: Outbox,
     ) -> None:
         self._submit = submit
-        self._batch = batch
+        self._make_batch = batch
+        self._batch: BatchInputs | None = None
         self._batch_number = batch_number
         self._link = link
         self._outbox = outbox
@@ -68,12 +74,24 @@ class BatchCalls:
     def close(self) -> None:
         """Give up the calls that are under way."""
         pending, self._pending = self._pending, {}
+        self._batch = None
         for one in pending.values():
             one.cancel()
 
+    def _caller(self) -> BatchInputs:
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = self._make_batch()
+        return batch
+
+    def _rest(self) -> None:
+        """Let go of the batch, which holds its requests' bodies, where no call is under way."""
+        if not self._pending:
+            self._batch = None
+
     def cancel_abandoned(self) -> None:
         """Give up the calls once no client waits for the batch; the handler is told of each."""
-        handles = self._batch.handles
+        handles = self._caller().handles if self._pending else []
         if handles and all(handle.done() for handle in handles):
             for one in list(self._pending.values()):
                 one.cancel()
@@ -99,8 +117,9 @@ class BatchCalls:
         try:
             if len(self._pending) >= MOST_CALLS:
                 raise Overloaded(f"a batch has {MOST_CALLS} calls under way, which is the most")
-            pending = self._submit(request, self._batch)
+            pending = self._submit(request, self._caller())
         except KsrvError as error:
+            self._rest()
             self._send_result(number, BatchOutputs([], {0: error}))
             return
         self._pending[number] = pending
@@ -110,6 +129,7 @@ class BatchCalls:
         pending = self._pending.pop(number, None)
         if pending is None:
             return  # the call was given up, or the batch is over
+        self._rest()
         try:
             outputs = BatchOutputs(list(pending.wait().outputs))
         except KsrvError as error:
@@ -224,7 +244,7 @@ class RingCalls:
         if self._calls is None or self._batch_number != batch_number:
             self.close()
             self._batch_number = batch_number
-            self._calls = BatchCalls(self._submit, batch(), batch_number, self._link, self._outbox)
+            self._calls = BatchCalls(self._submit, batch, batch_number, self._link, self._outbox)
         return self._calls
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ class BatchesInFlight:
                 raise ExecutorAbsent("the process of the handler has ended")
             self._last_number += 1
             number = self._last_number
-            calls = BatchCalls(self._submit, batch, number, link, self._outbox)
+            calls = BatchCalls(self._submit, lambda: batch, number, link, self._outbox)
             one = self._open[number] = BatchInFlight(
                 number, batch, done, deadline_ns, calls, blocks
             )

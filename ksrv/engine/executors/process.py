@@ -333,7 +333,7 @@ class ProcessExecutor:
                 )
             except ChannelClosed as error:
                 raise self._died(process, "while it ran the batch") from error
-            calls = BatchCalls(self._submit, batch, number, link, outbox)
+            calls = BatchCalls(self._submit, lambda: batch, number, link, outbox)
             return self._answer(link, outbox, process, batch, number, deadline_ns, calls, blocks)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:

@@ -295,6 +295,7 @@ class Instance(BatchRunner):
         """Put the batches that a process had not come to when it ended back into the queue."""
         if self._dispatcher is not None:
             self._dispatcher.put_back()
+            self._dispatcher.ring.calls.close()
         self._dispatcher = None
 
     def _decode_apart(self, handles: list[QueuedRequest]) -> None:

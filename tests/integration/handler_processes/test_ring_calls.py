@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import requests
 
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.repository.layout import Repository
@@ -188,6 +189,26 @@ def test_the_batch_of_a_handler_that_calls_needs_no_messages(tmp_path, monkeypat
     finally:
         engine.close(5)
     assert [one.success.count for one in counts] == [20, 40]
+
+
+@pytest.mark.parametrize(("way", "rows"), [(1, 8), (3, 500)], ids=["answered", "refused"])
+def test_a_batch_that_called_other_models_leaves_no_body_behind(tmp_path, way, rows):
+    write(tmp_path)
+    engine = Engine(Repository([tmp_path]), EngineSettings())
+    engine.start()
+
+    def leased_bytes():
+        return buffer_pool.statistics()["leased_bytes"]
+
+    try:
+        with opened(engine) as (_, address):
+            ask(address, message("apart", {"x": row(1, 1)}))
+            leased = leased_bytes()
+            head, _ = ask(address, message("apart", {"x": np.tile(row(way, 1), (rows, 1))}))
+            assert status(head) == 200
+            wait_until(lambda: leased_bytes() <= leased)
+    finally:
+        engine.close(5)
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])

@@ -64,7 +64,7 @@ def outbox():
 def calls(pending, outbox):
     batch = batch_of(np.zeros((1, 1), "f4"))
     link = SimpleNamespace(imported=ImportedBlocks(), exported=ExportedBlocks())
-    return BatchCalls(lambda request, caller: pending, batch, 1, link, outbox)
+    return BatchCalls(lambda request, caller: pending, lambda: batch, 1, link, outbox)
 
 
 def call(number):
