@@ -106,7 +106,7 @@ def test_a_relay_passes_both_directions_and_their_ends_on(tmp_path, encrypts):
     [
         (b"GET / HTTP/1.1\r\n", "http/1.1"),
         (b"P", "http/1.1"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM", "h2"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "h2"),
     ],
 )
 def test_a_relay_agrees_on_what_the_client_speaks(tmp_path, begin, protocol):

@@ -23,7 +23,7 @@ LIVE = f"/{INFERENCE}/ServerLive"
 ENHANCE_YOUR_CALM = 11
 PEERS = MAX_CALLS // CONCURRENT_STREAMS + 4
 CROWD = 2 * MAX_CALLS // CONCURRENT_STREAMS + 4  # whose answers are dropped, however young they are
-PATIENT = {"transfer_grace": 300, "head_timeout": 300}  # no answer is dropped for its pace
+PATIENT = {"transfer_grace": 3600, "head_timeout": 3600}  # nothing is dropped for its age or pace
 LARGE = """
 import numpy as np
 
