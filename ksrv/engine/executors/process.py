@@ -389,9 +389,8 @@ class ProcessExecutor:
                 )
             if dispatched.outputs is not None:
                 return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
-            if (
-                process.ending is not None
-            ):  # this thread does not wait while the process is replaced
+            # This thread does not wait while the process is replaced.
+            if process.ending is not None:
                 raise self._died(process, "while it ran the batch")
             with self._lock:
                 outbox = self._outbox
