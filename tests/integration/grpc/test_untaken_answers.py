@@ -65,6 +65,13 @@ def untaken(wires):
     return sum(len(wire.begun.keys() - wire.ended.keys()) for wire in wires)
 
 
+def take_all(wire, streams):
+    """Take the answers at last: each is whole."""
+    wire.socket.sendall(window(1 << 16))
+    for stream in streams:
+        assert b"grpc-status: 0" in wire.until_ended(stream)
+
+
 def no_window(wire):
     """Make as many calls as one connection may, and take nothing of their answers."""
     wire.socket.sendall(window(0))
@@ -149,9 +156,7 @@ def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
         for wire, streams in hostile:
             left = [stream for stream in streams if not wire.ended.get(stream)]
             assert sorted(wire.resets) == left[: len(wire.resets)], "the oldest"
-        honest.socket.sendall(window(1 << 16))
-        for stream in slow:
-            assert b"grpc-status: 0" in honest.until_ended(stream)
+        take_all(honest, slow)
 
 
 def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
@@ -167,9 +172,7 @@ def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
         for _ in range(40):
             for one in [infer.future(rows(1), timeout=60) for _ in range(90)]:
                 assert one.result().outputs[0].name == "y"
-        late.socket.sendall(window(1 << 16))
-        for stream in streams:
-            assert b"grpc-status: 0" in late.until_ended(stream)
+        take_all(late, streams)
 
 
 def test_answers_of_many_clients_wait_for_them(tmp_path):
@@ -181,9 +184,7 @@ def test_answers_of_many_clients_wait_for_them(tmp_path):
         with connect(server.grpc) as channel:  # so that the server has looked at them
             assert all(call(channel, "ServerLive").live for _ in range(3))
         for wire, streams in waiting:
-            wire.socket.sendall(window(1 << 16))
-            for stream in streams:
-                assert b"grpc-status: 0" in wire.until_ended(stream)
+            take_all(wire, streams)
 
 
 def test_full_sockets_leave_room_for_others(tmp_path):

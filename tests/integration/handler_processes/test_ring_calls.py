@@ -106,6 +106,13 @@ class Caller(BaseHandler):
     def way_10(self, x, models):
         return models["held"].infer({"x": x})["y"]
 
+    def way_40(self, x, models):
+        models["held"].submit({"x": x})
+        raise SystemExit(3)
+
+    def way_41(self, x, models):
+        return models["leaver"].infer({"x": x})["y"]
+
     def way_11(self, x, models):
         # The thread waits on beyond the batch, for a call that ends with the batch.
         call = models["held"].submit({"x": x})
@@ -150,8 +157,17 @@ class Caller(BaseHandler):
 """
 
 
+LEAVER = """
+from ksrv import BaseHandler
+
+class Leaver(BaseHandler):
+    def inference(self, x): raise SystemExit(3)
+"""
+
+
 def write(root):
     write_model(root, "double", DOUBLE, SETTINGS + JOINED)
+    write_model(root, "leaver", LEAVER, SETTINGS + "warmup: false\n")
     write_model(root, "unbounded", DOUBLE, SETTINGS)
     write_model(root, "held", HELD, SETTINGS + "warmup: false\n")
     for name, more in (("apart", ""), ("joined", JOINED)):
@@ -324,6 +340,15 @@ def test_messages_about_calls_that_do_not_add_up_end_the_process(served, way):
         assert way == 30 or answer.status_code == 500, answer.text
         serves_on(served, "apart")  # with way 30 this batch may be the one that finds the message
         wait_until(lambda: not lives(pid))
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("way", [40, 41], ids=["caller", "called"])
+def test_a_handler_that_exits_beside_its_calls_fails_its_batch_alone(served, model, way):
+    pid = pid_of(served, model)
+    assert asked(served, model, row(way, 1)).status_code == 500
+    assert pid_of(served, model) == pid
+    serves_on(served, model)
 
 
 def test_many_clients_of_callers_get_their_own_answers(served):
