@@ -73,7 +73,15 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'ksrv' has no attribute {name!r}")
+        raise AttributeError(_missing(name))
     from importlib import import_module
 
     return getattr(import_module(_HOME.get(name, "ksrv.handlers.declared.tensor_types")), name)
+
+
+def _missing(name: str) -> str:
+    from difflib import get_close_matches  # here, as only a mistake needs it
+
+    meant = get_close_matches(name, __all__, n=1, cutoff=0.5)
+    hint = f"; did you mean {meant[0]!r}?" if meant else ""
+    return f"module 'ksrv' has no attribute {name!r}{hint}"
