@@ -71,19 +71,11 @@ def render_refusal(status: int, message: str) -> tuple[int, bytes, bytes, list[b
     return status, status_line(status).encode("latin-1"), fields.encode("ascii"), [body]
 
 
-def render_error(status: int, message: str) -> bytes:
-    """Return the whole answer, for a connection that closes behind it.
-
-    Args:
-        status: The status that gunicorn chose.
-        message: Its sentence; what it repeats of the client's is left out.
-    """
-    _, line, fields, body = render_refusal(status, message)
-    return b"".join((b"HTTP/1.1 ", line, b"\r\nConnection: close\r\n", fields, b"\r\n", *body))
-
-
 def write_error(sock: Any, status_int: int, reason: str, mesg: str) -> None:
-    """Answer in the place of `gunicorn.util.write_error`.
+    """Answer in the place of `gunicorn.util.write_error`; the connection closes behind that.
+
+    gunicorn does not tell the method. A socket of ksrv's own threads knows of HEAD, and that such an
+    answer has no body; those of gunicorn's other workers do not.
 
     Args:
         sock: The connection.
@@ -91,8 +83,10 @@ def write_error(sock: Any, status_int: int, reason: str, mesg: str) -> None:
         reason: gunicorn's phrase for it, which is the standard one.
         mesg: Its sentence.
     """
-    count_status("http", _status(status_int))
-    util.write_nonblock(sock, render_error(status_int, mesg))
+    status, line, fields, body = render_refusal(status_int, mesg)
+    count_status("http", status)
+    head = b"".join((b"HTTP/1.1 ", line, b"\r\nConnection: close\r\n", fields, b"\r\n"))
+    util.write_nonblock(sock, head if getattr(sock, "wants_head", False) else head + body[0])
 
 
 def speak_json() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from gunicorn import http
 from gunicorn.workers.gthread import TConn
 
-from ksrv.server.http.gunicorn_errors import render_error
+from ksrv.server.http.gunicorn_errors import write_error
 from ksrv.server.threaded.timed_socket import (
     PlainSocket,
     TimedSocket,
@@ -41,6 +41,10 @@ LINGER_SECONDS = 2.0
 _HEALTH = re.compile(rb"(?:GET|HEAD) /(?:v2/health/(?:live|ready)|ping)[? ]")
 _BODY = re.compile(rb"\r\n(?:content-length:[ \t]*0*[1-9]|transfer-encoding:)", re.IGNORECASE)
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+
+
+def _asks_for_head(head: bytes | bytearray) -> bool:
+    return head.lstrip(b"\r\n").startswith(b"HEAD ")
 
 
 class GatheredConnection(TConn):  # type: ignore[misc]
@@ -235,7 +239,8 @@ class ThreadedFront:
                     conn.deadline = time.monotonic() + self._timeouts.wait
                 conn.head += received
                 if len(conn.head) > self._head_bytes and not conn.is_whole():
-                    conn.sock.send(render_error(431, "the head is too long"))
+                    conn.sock.wants_head = _asks_for_head(conn.head)
+                    write_error(conn.sock, 431, "", "the head is too long")
                     self._end(conn)
                     return
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -280,6 +285,7 @@ class ThreadedFront:
         conn.head.clear()
         conn.parser.unreader.unread(head)
         conn.sock.begin()
+        conn.sock.wants_head = _asks_for_head(head)
         conn.has_body = _BODY.search(head) is not None
         if _HEALTH.match(head) and not conn.has_body:
             conn.sock.hurried = True

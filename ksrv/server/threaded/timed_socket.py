@@ -44,10 +44,12 @@ class TimedSocket(socket.socket):
     Attributes:
         timeouts: The limits on the peer.
         hurried: Whether not even a moment is waited for the peer.
+        wants_head: Whether the message that is answered is HEAD, whose answers have no body.
     """
 
     timeouts = TransferTimeouts()
     hurried = False
+    wants_head = False
     _moved = 0
     _waited = 0.0
     _rate = timeouts.rate

@@ -122,9 +122,22 @@ MALFORMED_HEADS = {
 }
 
 
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory):
+    """A server whose messages threads of Python's read."""
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCRIPT_NAME", "")
+        with Server(folder, grpc="off") as running:
+            assert "plain threaded worker" in running.log
+            yield running
+
+
+@pytest.mark.parametrize("kind", ["server", "threaded"])
 @pytest.mark.parametrize(("rest", "status"), MALFORMED_HEADS.values(), ids=MALFORMED_HEADS)
-def test_the_refusal_of_a_head_request_has_no_body(server, rest, status):
-    with connect(server) as client:
+def test_the_refusal_of_a_head_request_has_no_body(request, kind, rest, status):
+    with connect(request.getfixturevalue(kind)) as client:
         client.sendall(b"HEAD " + rest)
         head, _, body = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
