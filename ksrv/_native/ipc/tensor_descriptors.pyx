@@ -5,17 +5,19 @@ A descriptor names the block, the place in it, the datatype and the shape. An ar
 lies in one of this side's blocks is referred to where it is; all other arrays of a batch are copied
 into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
 handler sees as NCHW) keeps its memory order, and the other side sees the same view. BYTES elements
-lie one after the other behind a table of their sizes.
+lie one after the other behind a table of their sizes; in the place of one that is not copied lies
+a reference to it.
 
-An array in the large body of a request is not copied: its block is lent. Where the answer is such
-an array again, unchanged, and nothing else refers to it, the answer names the place in the lent
-block.
+An array or a long element in the large body of a request is not copied: its block is lent. Where
+the answer is such an array again, unchanged, and nothing else refers to it, the answer names the
+place in the lent block.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 from libcpp.string cimport string
+from libcpp.vector cimport vector
 
 from ksrv._native.memory.buffer_pool cimport Block, count_copied
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
@@ -52,6 +54,7 @@ cdef enum:
     RELEASE_GIL_BYTES = 128 * 1024
 
 cdef size_t VIEW_BYTES = ELEMENT_VIEW_BYTES
+cdef uint64_t REFERRED_TO = <uint64_t>1 << 63  # in an element's size: a reference is in its place
 
 cdef tuple DTYPES = _datatype.DTYPES
 cdef tuple NAMES = _datatype.NAMES
@@ -67,6 +70,11 @@ cdef struct TensorDescriptor:
     uint64_t block  # 0 where there are no bytes
     uint64_t offset
     uint64_t nbytes
+
+
+cdef struct Reference:
+    uint64_t block  # 0 for none
+    uint64_t offset
 
 
 cdef inline size_t aligned(size_t size) noexcept:
@@ -113,10 +121,15 @@ def write(
         place = place_of(written[i])
         places.append(place)
         nbytes += place.descriptor.nbytes
-        if place.array is not None and place.descriptor.nbytes and (
+        if place.elements is not None:
+            refer_to_lent(place, exported, blocks)
+        elif place.descriptor.nbytes and (
             (unshared is not None and unshared[i] and lies_borrowed(place, borrowed))
             or lies_here(place, exported, blocks)
-            or is_lent(place, exported, blocks)
+            or is_lent(
+                place.array, place.data, exported, blocks,
+                &place.descriptor.block, &place.descriptor.offset,
+            )
         ):
             continue
         place.is_copied = True
@@ -150,6 +163,7 @@ cdef class Place:
     cdef object array
     cdef const unsigned char *data  # of the array
     cdef list elements
+    cdef vector[Reference] references  # for each element; empty where all are copied
     cdef bint is_copied
 
 
@@ -166,9 +180,20 @@ cdef bint lies_here(Place place, ExportedBlocks exported, list blocks) except -1
     return True
 
 
-cdef bint is_lent(Place place, ExportedBlocks exported, list blocks) except -1:
-    """Whether an array lies in the body of a request, whose block is lent with the message then."""
-    cdef object owner = place.array
+cdef bint is_lent(
+    object owner, const unsigned char *data, ExportedBlocks exported, list blocks,
+    uint64_t *number, uint64_t *offset,
+) except -1:
+    """Whether data lies in the body of a request, whose block is lent with the message then.
+
+    Args:
+        owner: The array or the view that holds the data.
+        data: Its first byte.
+        exported: The blocks of this side.
+        blocks: Those that the message refers to.
+        number: Receives the block's number.
+        offset: Receives the place of the data in the block.
+    """
     cdef Block block
     cdef Shared lent = None
     while isinstance(owner, numpy.ndarray):
@@ -187,9 +212,28 @@ cdef bint is_lent(Place place, ExportedBlocks exported, list blocks) except -1:
             blocks.append(lent)
     if lent is None:
         return False
-    place.descriptor.block = lent.number
-    place.descriptor.offset = <uint64_t>(place.data - block.block.data)
+    number[0] = lent.number
+    offset[0] = <uint64_t>(data - block.block.data)
     return True
+
+
+cdef int refer_to_lent(Place place, ExportedBlocks exported, list blocks) except -1:
+    """Refer to the long elements of a BYTES tensor that lie in the bodies of requests."""
+    cdef Reference found
+    cdef Py_buffer view
+    cdef Py_ssize_t i
+    for i in range(len(place.elements)):
+        element = place.elements[i]
+        if type(element) is not memoryview or <size_t>len(element) < VIEW_BYTES:
+            continue
+        PyObject_GetBuffer(element, &view, PyBUF_SIMPLE)
+        data = <const unsigned char *>view.buf
+        PyBuffer_Release(&view)
+        if is_lent(element, data, exported, blocks, &found.block, &found.offset):
+            place.references.resize(len(place.elements))
+            place.references[i] = found
+            place.descriptor.nbytes -= <size_t>len(element) - sizeof(Reference)
+    return 0
 
 
 cdef bint lies_borrowed(Place place, dict borrowed) except -1:
@@ -273,8 +317,9 @@ cdef int fill(Place place, Block block) except -1:
     cdef size_t nbytes = place.descriptor.nbytes
     cdef Py_buffer view
     cdef uint64_t size
-    count_copied(nbytes)
+    cdef Py_ssize_t i
     if place.array is not None:
+        count_copied(nbytes)
         PyObject_GetBuffer(place.array, &view, PyBUF_STRIDED_RO)
         if nbytes >= RELEASE_GIL_BYTES:
             with nogil:
@@ -284,18 +329,27 @@ cdef int fill(Place place, Block block) except -1:
         PyBuffer_Release(&view)
         return 0
     cdef unsigned char *sizes = target
+    cdef unsigned char *end = target + nbytes
+    cdef size_t copied = 0
     target += 8 * place.descriptor.elements
-    for element in place.elements:
-        PyObject_GetBuffer(element, &view, PyBUF_SIMPLE)
+    for i in range(len(place.elements)):
+        PyObject_GetBuffer(place.elements[i], &view, PyBUF_SIMPLE)
         size = <uint64_t>view.len
-        if target + size > block.block.data + place.descriptor.offset + nbytes:
+        if place.references.size() and place.references[i].block:
+            size |= REFERRED_TO
+            memcpy(target, &place.references[i], sizeof(Reference))
+            target += sizeof(Reference)
+        elif target + size <= end:
+            memcpy(target, view.buf, <size_t>size)
+            copied += <size_t>size
+            target += size
+        else:
             PyBuffer_Release(&view)
             raise ValueError("an element of a BYTES tensor grew while it was copied")
         memcpy(sizes, &size, 8)
-        memcpy(target, view.buf, <size_t>size)
         PyBuffer_Release(&view)
         sizes += 8
-        target += size
+    count_copied(copied)
     return 0
 
 
@@ -354,8 +408,10 @@ def read(payload, size_t start, size_t length, size_t count,
         if descriptor.nbytes > allowed:
             raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
         allowed -= descriptor.nbytes
-        tensors.append(read_one(&descriptor, shape, order, imported, lent))
         numbers.append(descriptor.block)
+        tensors.append(
+            read_one(&descriptor, shape, order, imported, lent, &allowed, numbers)
+        )
     if left:
         raise ValueError(f"{left} bytes follow the last descriptor")
     for number in numbers:
@@ -365,8 +421,19 @@ def read(payload, size_t start, size_t length, size_t count,
 
 cdef tuple read_one(
     const TensorDescriptor *descriptor, const int64_t *shape, const uint8_t *order,
-    ImportedBlocks imported, list lent,
+    ImportedBlocks imported, list lent, uint64_t *allowed, list numbers,
 ):
+    """Return a tensor as `read` does.
+
+    Args:
+        descriptor: Its descriptor.
+        shape: Its shape.
+        order: The order of its axes, where they are permuted.
+        imported: See `read`.
+        lent: See `read`.
+        allowed: The bytes that may still be referred to; what this tensor refers to is taken off.
+        numbers: Receives the numbers of the blocks that are referred to.
+    """
     cdef SizeLimits limits
     cdef uint64_t elements = 0
     cdef uint64_t nbytes = 0
@@ -387,7 +454,7 @@ cdef tuple read_one(
             raise ValueError(
                 f"a BYTES tensor of shape {list(dimensions)} has {descriptor.elements} elements"
             )
-        return name, dimensions, read_elements(descriptor, imported)
+        return name, dimensions, read_elements(descriptor, imported, allowed, numbers)
     if nbytes != descriptor.nbytes:
         raise ValueError(
             f"a {name} tensor of shape {list(dimensions)} has {descriptor.nbytes} bytes"
@@ -425,7 +492,10 @@ cdef Block part(
     raise BlockError(f"block {descriptor.block} was named, and was not lent")
 
 
-cdef list read_elements(const TensorDescriptor *descriptor, ImportedBlocks imported):
+cdef list read_elements(
+    const TensorDescriptor *descriptor, ImportedBlocks imported, uint64_t *allowed, list numbers
+):
+    cdef Reference where
     cdef list found = []
     cdef uint64_t count = descriptor.elements
     cdef uint64_t left = descriptor.nbytes
@@ -444,6 +514,22 @@ cdef list read_elements(const TensorDescriptor *descriptor, ImportedBlocks impor
     for i in range(count):
         # Read once: the other side may change it between a check and a second look.
         memcpy(&size, sizes + 8 * i, 8)
+        if size & REFERRED_TO:
+            size ^= REFERRED_TO
+            if left < sizeof(Reference):
+                raise ValueError("the references to elements end too soon")
+            memcpy(&where, block.block.data + at, sizeof(Reference))
+            left -= sizeof(Reference)
+            at += sizeof(Reference)
+            if not VIEW_BYTES <= size <= allowed[0]:
+                raise ValueError(
+                    f"{size} bytes are referred to, and {VIEW_BYTES} to {allowed[0]} may be"
+                )
+            allowed[0] -= size
+            other = memoryview(imported.part(where.block, where.offset, size))
+            found.append(other[where.offset : where.offset + size])
+            numbers.append(where.block)
+            continue
         if size > left:
             raise ValueError(f"an element has {size} bytes, and {left} are left")
         left -= size

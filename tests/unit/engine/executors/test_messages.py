@@ -16,6 +16,7 @@ from ksrv.engine.executors.messages import MessageType
 
 FP32 = datatype.NAMES.index("FP32")
 BYTES = datatype.NAMES.index("BYTES")
+REFERRED_TO = 1 << 63
 FAULT = {"kind": "HandlerFailed", "message": "m", "status": 500, "grpc_code": "INTERNAL"}
 
 
@@ -83,6 +84,14 @@ class Liar:
         record = records(code=BYTES, elements=count, number=number, nbytes=nbytes, shape=shape)
         self.answer(record, names=["y"])
 
+    def refer(self, size, number, offset):
+        self.elements((REFERRED_TO + size, number, offset), 24, (1,), 1)
+
+    def refer_twice(self):
+        """Refer to a block whose bytes a message may have once."""
+        self.near.imported.most_bytes = 65_536 + 48
+        self.elements((REFERRED_TO + 65_536,) * 2 + (1, 0) * 2, 48, (2,), 2)
+
 
 def records(code=FP32, elements=0, number=0, offset=0, nbytes=0, shape=(), order=()):
     head = struct.pack(
@@ -129,6 +138,12 @@ LIES = {
     "sizes that wrap": lambda s: s.elements((2**64 - 1, 9), 24, (2,), 2),
     "bytes after the elements": lambda s: s.elements((1, 1), 24, (2,), 2),
     "more elements than bytes": lambda s: s.elements((), 40, (2**20, 2**20), 2**40),
+    "a reference to an unknown block": lambda s: s.refer(65_536, 77, 0),
+    "a reference beyond its block": lambda s: s.refer(65_536, 1, 1),
+    "a reference that wraps": lambda s: s.refer(65_536, 1, 2**64 - 8),
+    "a reference to next to nothing": lambda s: s.refer(8, 1, 0),
+    "a reference cut off": lambda s: s.elements((REFERRED_TO + 65_536, 1), 16, (1,), 1),
+    "references to more than allowed": lambda s: s.refer_twice(),
     "elements beyond the block": lambda s: s.elements((1,), 2**30, (1,), 1),
     "more names than tensors": lambda s: s.answer(names=["y"]),
     "more tensors than names": lambda s: s.answer(records(shape=(0,)), count=1),
@@ -204,6 +219,16 @@ def test_the_liar_can_also_tell_the_truth(liar):
     answer = messages.unpack_answer(liar.near.receive(), liar.near.imported, 1)
     assert answer.tensors[0].shape == (2, 5)
     assert (np.ascontiguousarray(answer.tensors[0].data).view("u4") == 0x01010101).all()
+
+
+def test_elements_may_be_references(liar):
+    number = liar.sizes(REFERRED_TO + 65_536, 3, 1, 0, int.from_bytes(b"abc", "little"))
+    record = records(code=BYTES, elements=2, number=number, nbytes=35, shape=(2,))
+    liar.near.imported.most_bytes = 65_536 + 35
+    liar.answer(record, names=["y"])
+    (read,) = messages.unpack_answer(liar.near.receive(), liar.near.imported, 1).tensors
+    assert [len(element) for element in read.data] == [65_536, 3]
+    assert bytes(read.data[1]) == b"abc"
 
 
 def test_a_message_longer_than_the_channel_allows(liar):
