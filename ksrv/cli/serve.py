@@ -1,5 +1,6 @@
 """`ksrv serve`: every setting is a flag, made from the one definition in `ksrv.server.settings`."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -202,9 +203,11 @@ def serve(
     if ray_address is not None:
         _serve_on_ray(ray_address, resolved, ray_app, ray_replicas)
         return
+    gc.disable()  # a collection would look through all that is imported, which stays
     from ksrv.repository.layout import RepositoryError
     from ksrv.server.workers.application import serve as run
 
+    gc.enable()
     try:
         run(settings)
     except RepositoryError as error:
