@@ -33,15 +33,13 @@ def files() -> Mapping[str, "FileDescriptorProto"]:
     return MappingProxyType({file.name: file for file in loaded.file})
 
 
-@functools.cache
-def pool() -> "DescriptorPool":
-    """Return ksrv's own descriptor pool.
+def check_backend() -> None:
+    """Check protobuf's backend, without the import of what makes messages.
 
     Raises:
         RuntimeError: protobuf runs on another backend than upb. The others parse client bytes with
             unbounded recursion or many times slower.
     """
-    from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.internal import api_implementation
 
     backend = api_implementation.Type()
@@ -50,6 +48,18 @@ def pool() -> "DescriptorPool":
             f"protobuf runs on its {backend!r} backend, and ksrv needs 'upb'; "
             "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
         )
+
+
+@functools.cache
+def pool() -> "DescriptorPool":
+    """Return ksrv's own descriptor pool.
+
+    Raises:
+        RuntimeError: See `check_backend`.
+    """
+    check_backend()
+    from google.protobuf.descriptor_pool import DescriptorPool
+
     made = DescriptorPool()
     for file in files().values():
         made.Add(file)

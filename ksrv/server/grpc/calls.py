@@ -8,6 +8,7 @@ from ksrv._native.grpc.grpc_call import CODE_OF, retry_details
 from ksrv._native.grpc.grpc_call import Call as NativeCall
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Unauthenticated
 from ksrv.observe.traffic import count_error
+from ksrv.protocol.protobuf import methods
 from ksrv.request import is_forwarded
 from ksrv.server.credentials import Access
 
@@ -166,18 +167,18 @@ def parsed(kind: type[Any], message: Message) -> Any:
         raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name}: {error}") from error
 
 
-def answering(
-    behavior: Behavior, kind: type[Any], answer: type[Any]
-) -> Callable[[Message, Call], bytes]:
+def answering(behavior: Behavior, service: str, name: str) -> Callable[[Message, Call], bytes]:
     """Return a unary call as a function of bytes.
 
     Args:
         behavior: Takes the request and the call, returns the answer or raises.
-        kind: The request's class.
-        answer: The answer's class.
+        service: The full name of the call's service.
+        name: The call's name, by which its messages are looked up: the first call loads protobuf, so that
+            workers start without it.
     """
 
     def made(message: Message, call: Call) -> bytes:
+        kind, answer = methods(service)[name]
         encoded: bytes = answer.SerializeToString(behavior(parsed(kind, message), call))
         return encoded
 

@@ -23,9 +23,9 @@ def reflection(service: str) -> Callable[[Iterator[bytes], Call], Iterator[Any]]
     Args:
         service: Its full name, which says the version.
     """
-    kind, _ = protobuf.methods(service)["ServerReflectionInfo"]
 
     def reflect(questions: Iterator[bytes], call: Call) -> Iterator[Any]:
+        kind, _ = protobuf.methods(service)["ServerReflectionInfo"]
         for question in questions:
             yield answer(parsed(kind, question))
 

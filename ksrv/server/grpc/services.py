@@ -16,7 +16,14 @@ import msgspec
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
-from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA, methods
+from ksrv.protocol.protobuf import (
+    HEALTH,
+    INFERENCE,
+    REFLECTION,
+    REFLECTION_ALPHA,
+    check_backend,
+    methods,
+)
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.server.audit import audited, audited_check
 from ksrv.server.changeable_settings import ChangeableSettings
@@ -110,6 +117,7 @@ class Services:
         statistics: ServerStatistics | None = None,
         changeable: ChangeableSettings | None = None,
     ) -> None:
+        check_backend()
         self.settings = settings
         self._changeable = changeable or ChangeableSettings()
         self.access = access if access is not None else Access(settings)
@@ -186,12 +194,12 @@ class Services:
         )
         found = {}
         for name, behavior in servicer.behaviors().items():
-            answer = answering(behavior, *methods(INFERENCE)[name])
+            answer = answering(behavior, INFERENCE, name)
             method = Method(self._token, limits, answer, pool=calls)
             if name in OPEN:
                 method = Method(open_to_all, self.small, answer, pool=ready, small=True)
             elif name in CONTROL:
-                answer = answering(audited(name, behavior), *methods(INFERENCE)[name])
+                answer = answering(audited(name, behavior), INFERENCE, name)
                 check = audited_check(name, needs_control(self.access))
                 method = Method(check, limits, answer, pool=control)
             found[f"/{INFERENCE}/{name}"] = method
@@ -211,7 +219,7 @@ class Services:
             f"/{HEALTH}/{name}": Method(
                 check,
                 self.small,
-                answering(behavior, *methods(HEALTH)[name]),
+                answering(behavior, HEALTH, name),
                 pool=pool,
                 small=True,
             )

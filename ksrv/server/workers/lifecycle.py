@@ -1,8 +1,9 @@
 """One worker process from its fork to its exit: models, both front ends, readiness and drain.
 
 The service is the WSGI callable that gunicorn is given. Everything that must not exist before the
-fork (the engine and its threads, grpc) is made by `start`, in the worker. Models load in a thread,
-so that the worker answers health and gives its heartbeat meanwhile.
+fork (the engine and its threads, grpc) is made by `start`, in the worker; what it is made of is imported in
+the master, so that workers start sooner and share it. Models load in a thread, so that the worker answers
+health and gives its heartbeat meanwhile.
 
 SIGTERM means one of three things. After a reload the worker is being replaced: it serves until the
 replacement is ready. Where the number of workers was lowered (SIGTTOU), or SIGUSR2 has started another
@@ -22,16 +23,24 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ksrv._native.memory import buffer_pool, pymalloc
+from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError
+from ksrv.images import opencv
 from ksrv.observe import tracing
+from ksrv.repository.layout import RepositoryError
 from ksrv.server.addresses import Address
+from ksrv.server.app import make_app
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
+from ksrv.server.grpc.choice import is_native
+from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.banner import print_models
 from ksrv.server.workers.configured_files import GivenFiles
+from ksrv.server.workers.configured_repository import configured_repository
 from ksrv.server.workers.model_control import poll_seconds, unloaded_at_start
 from ksrv.server.workers.repository_changes import ChangeLog, ChangeReplicator
 from ksrv.server.workers.shared_statistics import (
@@ -44,9 +53,7 @@ from ksrv.server.workers.worker_table import CAPACITY, State, Stop, WorkerTable
 
 if TYPE_CHECKING:
     from ksrv._native.server.model_endpoint import ModelEndpoint
-    from ksrv.engine.engine import Engine
     from ksrv.server.grpc.grpcio_server import GrpcioServer
-    from ksrv.server.grpc.native_server import NativeGrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -140,12 +147,6 @@ class Service:
             target=self._leave_when_told, args=(worker,), name="ksrv-leave", daemon=True
         ).start()
         self._signals.heed()
-        from ksrv._native.memory import buffer_pool, pymalloc
-        from ksrv.engine.engine import Engine, EngineSettings
-        from ksrv.images import opencv
-        from ksrv.server.app import make_app
-        from ksrv.server.workers.configured_repository import configured_repository
-
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
         if settings.retain_freed_memory:
@@ -221,8 +222,6 @@ class Service:
         server.start(str(address), shared=True, credentials=credentials)
 
     def _start_native(self, address: str) -> "NativeGrpcServer":
-        from ksrv.server.grpc.native_server import NativeGrpcServer
-
         certificates = self.files.certificates
         native = self._grpc = NativeGrpcServer(self.engine, self.settings, **self._shared)
         tls = None if certificates is None else certificates.native_context("h2")
@@ -236,9 +235,6 @@ class Service:
             It serves gRPC on an address of its own, if there is one. None where HTTP/2 is off, or
             without libnghttp2.
         """
-        from ksrv.server.grpc.choice import is_native
-        from ksrv.server.grpc.native_server import NativeGrpcServer
-
         encrypted = self.files.certificates is not None
         if not self.settings.http2 or not is_native(self.settings, encrypted=encrypted):
             return None
@@ -252,8 +248,6 @@ class Service:
         Args:
             routes: Name, version and endpoint of each.
         """
-        from ksrv.server.grpc.native_server import NativeGrpcServer
-
         if isinstance(self._grpc, NativeGrpcServer):
             self._grpc.set_routes(routes)
 
@@ -270,8 +264,6 @@ class Service:
             log.exception("the statistics of this worker cannot be shared")
 
     def _load(self) -> None:
-        from ksrv.repository.layout import RepositoryError
-
         start = time.monotonic()
         try:
             self.engine.start(wait=True, unloaded=self._unloaded())
