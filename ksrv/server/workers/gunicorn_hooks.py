@@ -38,7 +38,7 @@ from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.configured_files import read_files
-from ksrv.server.workers.hard_exit import leave_handlers_behind
+from ksrv.server.workers.hard_exit import WorkerEnd
 from ksrv.server.workers.lifecycle import Service
 from ksrv.server.workers.model_control import check_model_control
 from ksrv.server.workers.worker_table import State, WorkerTable
@@ -88,6 +88,7 @@ class Master:
         self.settings = settings
         self.table = WorkerTable()
         self.service = Service(settings, self.table)
+        self._worker_end = WorkerEnd()
         check_model_control(settings)
         check_client_limits(settings)
         if settings.trace == "otlp":
@@ -306,8 +307,8 @@ class Master:
         if worker.alive and not worker.booted:
             self.table.set_state(worker.ksrv_slot, State.NEVER_SERVED)
         self.service.stop()
-        leave_handlers_behind()
-        gc.freeze()  # collecting what ends with the process would take longer than the rest of its end
+        if os.getpid() == worker.pid:  # gunicorn's master calls this for a worker that has vanished
+            self._worker_end.prepare()
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""

@@ -1,0 +1,73 @@
+"""What a worker has imported when it serves, and what it runs when it ends."""
+
+import json
+
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import write_model
+
+MODULES = """
+import json
+import sys
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def inference(self, x):
+        return {"modules": [json.dumps(sorted(sys.modules))]}
+"""
+TEXT = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: modules, datatype: BYTES, shape: [-1]}]
+warmup: false
+"""
+
+ENDINGS = """
+import atexit
+import threading
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+folder = Path(__file__).parent
+
+class Left:
+    def __del__(self, folder=folder):
+        (folder / "finalized").touch()
+
+left = Left()
+atexit.register((folder / "at-exit").touch)
+
+def wait_and_tell():
+    threading.main_thread().join()
+    (folder / "thread").touch()
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        threading.Thread(target=wait_and_tell, daemon=False).start()
+
+    def inference(self, x):
+        return {"y": x}
+"""
+
+
+def test_a_worker_that_serves_tensors_has_imported_nothing_for_other_uses(tmp_path):
+    write_model(tmp_path, "m", MODULES, TEXT)
+    asked = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0]}]}
+    with Server(tmp_path) as server:
+        answer = requests.post(f"{server.url}/v2/models/m/infer", json=asked, timeout=30)
+    [output] = answer.json()["outputs"]
+    found = set(json.loads(output["data"][0]))
+    assert "ksrv.server.grpc.native_server" in found
+    assert found & {"cv2", "grpc", "torch", "google.protobuf.descriptor_pool"} == set()
+
+
+def test_a_worker_ends_with_its_threads_and_what_is_registered_but_without_finalizers(tmp_path):
+    folder = write_model(tmp_path, "m", ENDINGS, "warmup: false\n")
+    with Server(tmp_path) as server:
+        assert server.terminate() == 0
+        assert "exited with code" not in server.log
+    assert (folder / "at-exit").exists()
+    assert (folder / "thread").exists()
+    assert not (folder / "finalized").exists()
