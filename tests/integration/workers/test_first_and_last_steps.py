@@ -1,6 +1,7 @@
 """What a worker has imported when it serves, and what it runs when it ends."""
 
 import json
+from pathlib import Path
 
 import requests
 
@@ -24,7 +25,10 @@ warmup: false
 
 ENDINGS = """
 import atexit
+import multiprocessing
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 from ksrv import BaseHandler
@@ -46,6 +50,11 @@ class Handler(BaseHandler):
     def initialize(self, context):
         super().initialize(context)
         threading.Thread(target=wait_and_tell, daemon=False).start()
+        self.scratch = tempfile.TemporaryDirectory(dir=folder)
+        spawning = multiprocessing.get_context("spawn")
+        self.process = spawning.Process(target=time.sleep, args=(1000,), daemon=True)
+        self.process.start()
+        (folder / "process").write_text(str(self.process.pid))
 
     def inference(self, x):
         return {"y": x}
@@ -71,3 +80,5 @@ def test_a_worker_ends_with_its_threads_and_what_is_registered_but_without_final
     assert (folder / "at-exit").exists()
     assert (folder / "thread").exists()
     assert not (folder / "finalized").exists()
+    assert [path for path in folder.iterdir() if path.name.startswith("tmp")] == []
+    assert not Path("/proc", (folder / "process").read_text()).exists()
