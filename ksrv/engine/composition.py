@@ -1,15 +1,20 @@
 """Calls from handlers to other models: requests with the deadline, the clients and the callers of a batch."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
 from ksrv.engine.requests.handle import QueuedRequest, SplitRequest
 from ksrv.errors import Cancelled, InferenceError
-from ksrv.handlers.diagnostics.debugging import came_through_a_proxy
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
-from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle
+from ksrv.request import (
+    BatchInputs,
+    InferRequest,
+    InferResponse,
+    RequestHandle,
+    is_forwarded,
+)
 
 LOOK_NS = 50_000_000
 """Between two looks whether a client still waits for the batch that called."""
@@ -85,43 +90,72 @@ class ModelCalls:
         Raises:
             KsrvError: It is refused.
         """
-        callers: list[NativeHandle] = [] if caller is None else list(caller.handles or ())
-        request.callers = self._chain(callers)
-        if caller is not None:
+        handles: Sequence[NativeHandle] = (caller.handles if caller is not None else None) or ()
+        if caller is None:
+            inherited = Inherited((self._name,), {}, None)
+        else:
+            inherited = caller.inherited
+            if inherited is None:
+                inherited = caller.inherited = inherit(caller, self._name)
             span = request.headers.get(TRACEPARENT) or current_traceparent()
-            request.headers = inherited_headers(caller) | ({TRACEPARENT: span} if span else {})
-        if request.model_name in request.callers:
-            chain = " -> ".join([*request.callers, request.model_name])
+            request.headers = inherited.headers | ({TRACEPARENT: span} if span else {})
+        request.callers = inherited.callers
+        if request.model_name in inherited.callers:
+            chain = " -> ".join([*inherited.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)
-        deadline = max((one.deadline_ns for one in callers), default=NO_DEADLINE)
-        if deadline != NO_DEADLINE:
-            request.deadline_ns = deadline
+        if inherited.deadline_ns is not None:
+            request.deadline_ns = inherited.deadline_ns
         # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
         # thread that many batches share would keep all of them waiting.
         alone = caller is None or not caller.beside_others
-        return CallFromBatch(self._submit(request, allow_inline=alone), callers)
-
-    def _chain(self, callers: Sequence[NativeHandle]) -> tuple[str, ...]:
-        """Return the models that wait for this one, and this one; requests from the wire have none."""
-        found: dict[str, None] = {}
-        for caller in callers:
-            if isinstance(caller, QueuedRequest):
-                found |= dict.fromkeys(caller.request.callers)
-        found[self._name] = None
-        return tuple(found)
+        return CallFromBatch(self._submit(request, allow_inline=alone), handles)
 
 
-def inherited_headers(caller: BatchInputs) -> dict[str, str]:
+class Inherited(NamedTuple):
+    """What the calls of one batch have of its requests.
+
+    Attributes:
+        callers: The models that wait for the called one, the batch's own among them.
+        headers: The ids that the requests share, and that one came by proxy.
+        deadline_ns: The latest of their deadlines, or None.
+    """
+
+    callers: tuple[str, ...]
+    headers: dict[str, str]
+    deadline_ns: int | None
+
+
+def inherit(caller: BatchInputs, name: str) -> Inherited:
+    """Return what the calls of a batch inherit.
+
+    Args:
+        caller: The batch.
+        name: The name of its model.
+    """
+    handles = caller.handles or []
+    chain: dict[str, None] = {}
+    for handle in handles:
+        if isinstance(handle, QueuedRequest):  # requests of the fast path come from the wire
+            chain |= dict.fromkeys(handle.request.callers)
+    chain[name] = None
+    headers = [one.headers for one in handles or caller.requests]
+    deadline = max((one.deadline_ns for one in handles), default=NO_DEADLINE)
+    return Inherited(
+        tuple(chain), inherited_headers(headers), None if deadline == NO_DEADLINE else deadline
+    )
+
+
+def inherited_headers(requests: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Return a call's headers: the ids that a batch's requests share, and that one came by proxy.
 
     Args:
-        caller: The batch that calls.
+        requests: The headers of the requests.
     """
     found: dict[str, str] = {}
     for name in ("x-request-id", TRACEPARENT):
-        values = {request.headers.get(name, "") for request in caller.requests}
+        values = {headers.get(name, "") for headers in requests}
         if len(values) == 1 and (value := values.pop()):
             found[name] = value
-    if came_through_a_proxy(caller):
+    if any(is_forwarded(headers) for headers in requests):
         found["via"] = VIA
     return found

@@ -9,6 +9,7 @@ cdef class BatchInputs:
     cdef public object emit
     cdef public list handles
     cdef public bint beside_others
+    cdef public object inherited
 
 
 cdef class BatchOutputs:

@@ -11,6 +11,7 @@ class BatchInputs:
     emit: Any
     handles: list[Any] | None
     beside_others: bool
+    inherited: Any
     def __init__(
         self,
         tensors: dict[str, Tensor],

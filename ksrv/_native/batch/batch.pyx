@@ -18,6 +18,8 @@ cdef class BatchInputs:
         handles: The requests in the queue, in the process that has it; else None.
         beside_others: Whether the thread that hands on its calls of other models serves other
             batches too, and must not wait for them.
+        inherited: What its calls of other models inherit, once it has made one; see
+            `ksrv.engine.composition`.
     """
 
     def __init__(self, dict tensors, Py_ssize_t rows, requests, bint explain=False, emit=None):

@@ -87,6 +87,7 @@ cdef class NativeHandle:
     cdef object __weakref__
     cdef int _call_back(self) except -1
     cdef object _make_request(self)
+    cdef object _headers(self)
 
 
 # Makes `handle` a handle of a request that was submitted without one.

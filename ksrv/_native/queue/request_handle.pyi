@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 NO_DEADLINE: int
@@ -21,6 +21,8 @@ class NativeHandle:
         deadline_ns: int | None = None,
         nbytes: int = 0,
     ) -> None: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
     @property
     def rows(self) -> int: ...
     @property

@@ -195,6 +195,14 @@ cdef class NativeHandle:
         return self._request
 
     @property
+    def headers(self):
+        """The request's headers, found without the rest of it where that was not made yet."""
+        return self._headers()
+
+    cdef object _headers(self):
+        return self.request.headers
+
+    @property
     def rows(self):
         """How many rows it adds to a batch."""
         return self.native.rows

@@ -47,6 +47,16 @@ cdef class FastHandle(NativeHandle):
     cdef object _make_request(self):
         return ksrv_request_of(<FastRequest *>self.native)
 
+    cdef object _headers(self):
+        cdef FastRequest *request = <FastRequest *>self.native
+        if self._request is not None:
+            return self._request.headers
+        return (<ModelEndpoint>request.signature.endpoint).route.headers_of(_head_of(request))
+
+
+cdef bytes _head_of(FastRequest *request):
+    return PyBytes_FromStringAndSize(request.head(), <Py_ssize_t>request.head_length)
+
 
 cdef object ksrv_request_of(FastRequest *request):
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
@@ -56,13 +66,13 @@ cdef object ksrv_request_of(FastRequest *request):
         return endpoint.route.fast_message(
             endpoint.spec,
             body[request.body_offset:request.body_offset + request.body_length],
-            PyBytes_FromStringAndSize(request.head(), <Py_ssize_t>request.head_length),
+            _head_of(request),
         )
     return endpoint.route.fast_request(
         endpoint.spec,
         body[request.body_offset:request.body_offset + request.body_length],
         str(request.json_length),
-        PyBytes_FromStringAndSize(request.head(), <Py_ssize_t>request.head_length),
+        _head_of(request),
     )
 
 

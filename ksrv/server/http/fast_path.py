@@ -323,9 +323,7 @@ class FastPath:
             header_length: The bytes of it that are JSON.
             head: The bytes of the head.
         """
-        headers: Mapping[str, str] = HeadFields(head)
-        if self._needs_token:
-            headers = without_credentials(headers)
+        headers = self.headers_of(head)
         return rest.parse_infer(body, header_length, spec, self._limits, headers=headers)
 
     def fast_message(self, spec: ModelSpec, message: memoryview, head: bytes) -> InferRequest:
@@ -336,10 +334,17 @@ class FastPath:
             message: The received ModelInferRequest.
             head: The call's metadata, as the bytes of a head.
         """
-        headers: Mapping[str, str] = HeadFields(head)
-        if self._needs_token:
-            headers = without_credentials(headers)
+        headers = self.headers_of(head)
         return grpc.parse_infer(message, lambda name, version: spec, self._limits, metadata=headers)
+
+    def headers_of(self, head: bytes) -> Mapping[str, str]:
+        """Return the headers of a request that the native servers queued by themselves.
+
+        Args:
+            head: The bytes of the head.
+        """
+        headers: Mapping[str, str] = HeadFields(head)
+        return without_credentials(headers) if self._needs_token else headers
 
     def deliver(
         self,
