@@ -37,6 +37,9 @@ REFUSED = {
 OPEN = frozenset({"ServerLive", "ServerReady"})
 """The calls that need no credentials; their messages are empty."""
 
+QUESTIONS = frozenset({"ModelReady", "ModelMetadata"})
+"""What REST asks with a GET: the messages are names, and are taken also where the memory budget is full."""
+
 CONTROL = frozenset(
     {
         "RepositoryModelLoad",

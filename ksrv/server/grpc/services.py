@@ -41,7 +41,7 @@ from ksrv.server.grpc.calls import (
 from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.infer import InferCalls
 from ksrv.server.grpc.reflection import reflection
-from ksrv.server.grpc.servicer import CONTROL, OPEN, Servicer
+from ksrv.server.grpc.servicer import CONTROL, OPEN, QUESTIONS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
@@ -198,6 +198,8 @@ class Services:
             method = Method(self._token, limits, answer, pool=calls)
             if name in OPEN:
                 method = Method(open_to_all, self.small, answer, pool=ready, small=True)
+            elif name in QUESTIONS:
+                method = Method(self._token, self.small, answer, pool=calls, small=True)
             elif name in CONTROL:
                 answer = answering(audited(name, behavior), INFERENCE, name)
                 check = audited_check(name, needs_control(self.access))

@@ -91,8 +91,11 @@ def test_questions_over_http_are_answered(full, path):
         ("ServerReady", (), {}),
         ("Check", (HEALTH,), {}),
         ("Check", (HEALTH,), {"service": "held"}),
+        ("ServerMetadata", (), {}),
+        ("ModelReady", (), {"name": "held"}),
+        ("ModelMetadata", (), {"name": "held"}),
     ],
 )
-def test_probes_over_grpc_are_answered(full, method, service, fields):
+def test_questions_over_grpc_are_answered(full, method, service, fields):
     with connect(str(full.grpc)) as channel:
         call(channel, method, *service, **fields)
