@@ -47,7 +47,7 @@ ssize_t send_message(int fd, const void *data, std::size_t length, const int *de
 }
 
 ssize_t receive_message(int fd, void *data, std::size_t room, int *descriptors, int *count,
-                        int *truncated) noexcept {
+                        int *truncated, bool wait) noexcept {
     iovec part = {data, room};
     alignas(cmsghdr) unsigned char control[CMSG_SPACE(MESSAGE_DESCRIPTORS * sizeof(int))];
     msghdr message = {};
@@ -57,7 +57,7 @@ ssize_t receive_message(int fd, void *data, std::size_t room, int *descriptors, 
     message.msg_controllen = sizeof control;
     *count = 0;
     *truncated = 0;
-    const ssize_t length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    const ssize_t length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
     if (length < 0) return length;
     for (cmsghdr *entry = CMSG_FIRSTHDR(&message); entry != nullptr;
          entry = CMSG_NXTHDR(&message, entry)) {

@@ -30,6 +30,6 @@ ssize_t send_message(int fd, const void *data, std::size_t length, const int *de
 // As recvmsg: the bytes received (0 at the end), or -1 and errno. `descriptors` has room for
 // MESSAGE_DESCRIPTORS; received descriptors are the caller's, also after a failure.
 ssize_t receive_message(int fd, void *data, std::size_t room, int *descriptors, int *count,
-                        int *truncated) noexcept;
+                        int *truncated, bool wait) noexcept;
 
 }  // namespace ksrv

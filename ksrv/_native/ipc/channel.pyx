@@ -42,7 +42,7 @@ cdef extern from "ipc/channel.hpp" namespace "ksrv" nogil:
         int fd, const void *data, size_t length, const int *descriptors, int count, bint wait
     )
     Py_ssize_t receive_message(
-        int fd, void *data, size_t room, int *descriptors, int *count, int *truncated
+        int fd, void *data, size_t room, int *descriptors, int *count, int *truncated, bint wait
     )
 
 
@@ -81,6 +81,7 @@ cdef struct Spilled:
 cdef enum:
     IN_BLOCK = 1
     LENIENT = 2
+    PLAIN = 4
     INLINE_PAYLOAD = 64 * 1024
     NUMBERS = 2048
 
@@ -163,20 +164,21 @@ cdef class Channel:
         """Receive one message; the descriptors are the caller's unless this raises."""
         cdef bint bounded = deadline_ns is not None
         cdef int64_t deadline = deadline_ns if bounded else 0
+        cdef bint looks = bounded and deadline <= now_ns()  # which needs no poll
         cdef Wait waited = WAIT_READY
         cdef Py_ssize_t length = -1
         cdef int truncated = 0
         cdef int error = 0
         while True:
             with nogil:
-                if bounded:
+                if bounded and not looks:
                     waited = wait_readable(self._fd, deadline)
                 if waited == WAIT_READY:
                     length = receive_message(
-                        self._fd, data, room, descriptors, count, &truncated
+                        self._fd, data, room, descriptors, count, &truncated, not looks
                     )
                 error = errno
-            if waited == WAIT_PASSED:
+            if waited == WAIT_PASSED or (looks and length < 0 and error == EAGAIN):
                 raise TimeoutError("no message came before the deadline")
             if waited == WAIT_READY and length >= 0:
                 break
@@ -228,12 +230,14 @@ cdef class Frame:
         batch_number: Of the batch that it belongs to; 0 outside of one.
         payload: Its payload.
         lenient: Whether the JSON in it is the standard library's, with NaN and lone surrogates.
+        plain: Whether the payload is that of `plain_tensors`, without blocks and JSON.
     """
 
     cdef readonly int kind
     cdef readonly uint64_t batch_number
     cdef readonly bytes payload
     cdef readonly bint lenient
+    cdef readonly bint plain
 
 
 cdef class Link:
@@ -272,6 +276,7 @@ cdef class Link:
         uint64_t batch_number=0,
         list blocks=None,
         bint lenient=False,
+        bint plain=False,
         bint wait=True,
     ) -> None:
         """Send a message.
@@ -282,6 +287,7 @@ cdef class Link:
             batch_number: Of the batch that it belongs to.
             blocks: The blocks of this side that the payload refers to, and what it lends.
             lenient: Whether the JSON is the standard library's.
+            plain: Whether the payload is that of `plain_tensors`.
             wait: Whether to wait for room in the socket.
 
         Raises:
@@ -304,7 +310,7 @@ cdef class Link:
         memset(&head, 0, sizeof(Head))
         memcpy(head.magic, b"ksv1", 4)
         head.kind = <uint8_t>kind
-        head.flags = LENIENT if lenient else 0
+        head.flags = (LENIENT if lenient else 0) | (PLAIN if plain else 0)
         head.batch_number = batch_number
         head.length = tail_bytes
         if tail_bytes > INLINE_PAYLOAD:
@@ -455,6 +461,7 @@ cdef class Link:
         frame.kind = head.kind
         frame.batch_number = head.batch_number
         frame.lenient = (head.flags & LENIENT) != 0
+        frame.plain = (head.flags & PLAIN) != 0
         return frame
 
     def close(self) -> None:

@@ -9,11 +9,11 @@ until the worker has read which of them it gave up, and the answer in the ring m
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from ksrv._native.ipc import tensor_descriptors
+from ksrv._native.ipc import plain_tensors, tensor_descriptors
 from ksrv._native.ipc.batch_ring import FIRST_BATCH_NUMBER
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
@@ -21,12 +21,12 @@ from ksrv.engine.executors.messages import MessageType, NumbersMessage
 from ksrv.engine.executors.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.models import Submit
-from ksrv.request import BatchInputs, BatchOutputs, RequestHandle
+from ksrv.request import BatchInputs, BatchOutputs, RequestHandle, Tensor
 
 log = logging.getLogger("ksrv.engine")
 
 MOST_CALLS = 1024
-"""Calls of one batch that are under way."""
+"""Calls of one process that are under way, or whose results it has not taken."""
 
 
 def is_outdated(frame: Frame, batch_number: int) -> bool:
@@ -40,31 +40,117 @@ def is_outdated(frame: Frame, batch_number: int) -> bool:
     return frame.kind == MessageType.CANCEL_CALL and of_ring and frame.batch_number != batch_number
 
 
+class ProcessCalls:
+    """How the calls of one process are submitted, and how their results come back to it.
+
+    Args:
+        submit: Submits requests to other models.
+        link: The process's link.
+        outbox: Sends on it.
+
+    Attributes:
+        submit: As given.
+        link: As given.
+        outbox: As given.
+        under_way: The numbers of the calls that are under way, in whichever batch.
+    """
+
+    def __init__(self, submit: Submit, link: Link, outbox: Outbox) -> None:
+        self.submit = submit
+        self.link = link
+        self.outbox = outbox
+        self.under_way: set[int] = set()
+
+    def check(self, number: int) -> None:
+        """Check that a process may make a call.
+
+        The process counts its calls itself, and tells its handler where they are too many.
+
+        Args:
+            number: The call's number.
+
+        Raises:
+            ChannelError: It may not.
+        """
+        if number in self.under_way:
+            raise ChannelError(f"it made call {number} twice")
+        if len(self.under_way) + self.outbox.waiting >= MOST_CALLS:
+            raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
+
+    def send_result(
+        self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
+    ) -> None:
+        """Send the result of a call; it is kept where the process does not take it now.
+
+        Args:
+            batch_number: The batch of the call.
+            number: The call's number.
+            outcome: The outputs, or why there are none.
+        """
+        try:
+            self._send_result(batch_number, number, outcome)
+        except (MemoryError, HandlerFailed, Overloaded) as error:
+            told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
+            with suppress(ChannelClosed):
+                self._send_result(batch_number, number, told)
+        except ChannelClosed:
+            pass  # whoever waits for the batch learns of it
+
+    def _send_result(
+        self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
+    ) -> None:
+        send = self.outbox.send
+        tensors: list[Tensor] = []
+        failures: dict[int, KsrvError] = {}
+        nbytes = 0
+        if isinstance(outcome, KsrvError):
+            failures[0] = outcome
+        else:
+            payload = plain_tensors.write(number, "", "", outcome)
+            if payload is not None:
+                send(MessageType.RESULT, payload, batch_number=batch_number, plain=True)
+                return
+            tensors, nbytes = outcome, sum(one.nbytes for one in outcome)
+            self._check_room(nbytes)
+        written, blocks = tensor_descriptors.write(tensors, self.link.exported)
+        payload, lenient = messages.pack_answer(BatchOutputs(tensors, failures), written, number)
+        send(
+            MessageType.RESULT,
+            payload,
+            batch_number=batch_number,
+            blocks=blocks,
+            lenient=lenient,
+            nbytes=nbytes,
+        )
+
+    def _check_room(self, nbytes: int) -> None:
+        """Raise `Overloaded` where the results that the process does not take become too many bytes."""
+        kept, most = self.outbox.kept_bytes, self.link.imported.most_bytes
+        if kept and kept + nbytes > most:
+            raise Overloaded(
+                f"the results of calls that the handler has not taken have {kept} bytes, and this one "
+                f"{nbytes}; together they have at most {most}, the larger of the limits 'body' and "
+                f"'in_flight'. Take results before you make further calls"
+            )
+
+
 class BatchCalls:
     """The calls of one batch that a handler process runs.
 
     Args:
-        submit: Submits requests to other models.
+        process: The way of the process's calls.
         batch: Gives the batch when it makes a call; it is held while calls of it are under way.
         batch_number: Its number.
-        link: The process's link.
-        outbox: Sends on it.
     """
 
     def __init__(
-        self,
-        submit: Submit,
-        batch: Callable[[], BatchInputs],
-        batch_number: int,
-        link: Link,
-        outbox: Outbox,
+        self, process: ProcessCalls, batch: Callable[[], BatchInputs], batch_number: int
     ) -> None:
-        self._submit = submit
+        self._process = process
         self._make_batch = batch
         self._batch: BatchInputs | None = None
+        self._inherited: Any = None
         self._batch_number = batch_number
-        self._link = link
-        self._outbox = outbox
         self._pending: dict[int, RequestHandle] = {}
 
     def __bool__(self) -> bool:
@@ -72,16 +158,15 @@ class BatchCalls:
         return bool(self._pending)
 
     def close(self) -> None:
-        """Give up the calls that are under way."""
-        pending, self._pending = self._pending, {}
-        self._batch = None
-        for one in pending.values():
+        """Give up the calls that are under way; each has its result all the same."""
+        for one in list(self._pending.values()):
             one.cancel()
 
     def _caller(self) -> BatchInputs:
         batch = self._batch
         if batch is None:
             batch = self._batch = self._make_batch()
+            batch.inherited = self._inherited
         return batch
 
     def _rest(self) -> None:
@@ -93,8 +178,7 @@ class BatchCalls:
         """Give up the calls once no client waits for the batch; the handler is told of each."""
         handles = self._caller().handles if self._pending else []
         if handles and all(handle.done() for handle in handles):
-            for one in list(self._pending.values()):
-                one.cancel()
+            self.close()
 
     def take(self, frame: Frame) -> None:
         """Take a CALL or CANCEL_CALL message.
@@ -111,61 +195,41 @@ class BatchCalls:
                 if given_up is not None:
                     given_up.cancel()
             return
-        number, request = messages.unpack_call(frame, self._link.imported)
-        if number in self._pending:
-            raise ChannelError(f"it made call {number} twice")
+        process = self._process
+        number, request = messages.unpack_call(frame, process.link.imported)
+        process.check(number)
+        caller = self._caller()
         try:
-            if len(self._pending) >= MOST_CALLS:
-                raise Overloaded(f"a batch has {MOST_CALLS} calls under way, which is the most")
-            pending = self._submit(request, self._caller())
+            pending = process.submit(request, caller)
         except KsrvError as error:
             self._rest()
-            self._send_result(number, BatchOutputs([], {0: error}))
+            process.send_result(self._batch_number, number, error)
             return
+        self._inherited = caller.inherited
+        process.under_way.add(number)
         self._pending[number] = pending
-        pending.add_done_callback(lambda _: self._end(number))
+        pending.add_done_callback(lambda ended: self._end(number, ended))
 
-    def _end(self, number: int) -> None:
-        pending = self._pending.pop(number, None)
-        if pending is None:
-            return  # the call was given up, or the batch is over
+    def _end(self, number: int, ended: RequestHandle) -> None:
+        del self._pending[number]
         self._rest()
+        outcome: list[Tensor] | KsrvError
         try:
-            outputs = BatchOutputs(list(pending.wait().outputs))
+            outcome = ended.wait().outputs
         except KsrvError as error:
-            outputs = BatchOutputs([], {0: error})
+            outcome = error
         except BaseException as error:  # the thread is the called model's
             log.error("the result of a call between models is lost", exc_info=error)
-            outputs = BatchOutputs([], {0: HandlerFailed("the result of the call is lost")})
-        self._send_result(number, outputs)
-
-    def _send_result(self, number: int, outputs: BatchOutputs) -> None:
-        exported = self._link.exported
-        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
-            try:
-                written, blocks = tensor_descriptors.write(outputs.tensors, exported)
-                payload, lenient = messages.pack_answer(outputs, written, number)
-            except (MemoryError, HandlerFailed) as error:
-                told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
-                failed = BatchOutputs([], {0: told})
-                written, blocks = tensor_descriptors.write([], exported)
-                payload, lenient = messages.pack_answer(failed, written, number)
-            self._outbox.send(
-                MessageType.RESULT,
-                payload,
-                batch_number=self._batch_number,
-                blocks=blocks,
-                lenient=lenient,
-            )
+            outcome = HandlerFailed("the result of the call is lost")
+        self._process.under_way.discard(number)
+        self._process.send_result(self._batch_number, number, outcome)
 
 
 class RingCalls:
     """The calls of the batches that a process runs out of its ring, one after the other.
 
     Args:
-        submit: Submits requests to other models.
-        link: The process's link.
-        outbox: Sends on it.
+        process: The way of the process's calls.
         lock: Held while the link is used, and while the process is replaced.
         confused: Ends a process that sends what does not add up.
 
@@ -177,15 +241,11 @@ class RingCalls:
 
     def __init__(
         self,
-        submit: Submit,
-        link: Link,
-        outbox: Outbox,
+        process: ProcessCalls,
         lock: threading.Lock,
         confused: Callable[[ChannelError], object],
     ) -> None:
-        self._submit = submit
-        self._link = link
-        self._outbox = outbox
+        self._process = process
         self._lock = lock
         self._confused = confused
         self._batch_number = 0
@@ -194,7 +254,7 @@ class RingCalls:
     @property
     def under_way(self) -> bool:
         """Whether calls are under way, or their results wait for room in the socket."""
-        return bool(self._calls) or self._outbox.waiting
+        return bool(self._calls) or bool(self._process.outbox.waiting)
 
     def take(self, batch_number: int, batch: Callable[[], BatchInputs]) -> bool:
         """Take a message about calls, if one has come, and look after the calls that are under way.
@@ -223,9 +283,9 @@ class RingCalls:
     def _take(self, calls: BatchCalls) -> None:
         number = self._batch_number
         try:
-            frame = self._link.receive(time.monotonic_ns())
+            frame = self._process.link.receive(0)
         except TimeoutError:
-            self._outbox.flush()
+            self._process.outbox.flush()
             calls.cancel_abandoned()
             return
         if is_outdated(frame, number):
@@ -244,7 +304,7 @@ class RingCalls:
         if self._calls is None or self._batch_number != batch_number:
             self.close()
             self._batch_number = batch_number
-            self._calls = BatchCalls(self._submit, batch, batch_number, self._link, self._outbox)
+            self._calls = BatchCalls(self._process, batch, batch_number)
         return self._calls
 
     def close(self) -> None:

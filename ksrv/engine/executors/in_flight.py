@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from ksrv._native.ipc import tensor_descriptors
-from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame
 from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages
-from ksrv.engine.executors.calls import BatchCalls
+from ksrv.engine.executors.calls import BatchCalls, ProcessCalls
 from ksrv.engine.executors.child.concurrent import (
     CHUNK_BYTES_UNDER_WAY,
     CHUNKS_UNDER_WAY,
@@ -27,9 +27,7 @@ from ksrv.engine.executors.messages import (
     MessageType,
     NumbersMessage,
 )
-from ksrv.engine.executors.outbox import Outbox
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
-from ksrv.handlers.models import Submit
 from ksrv.handlers.streaming.concurrent import Done
 from ksrv.request import BatchInputs, BatchOutputs
 
@@ -81,9 +79,7 @@ class BatchesInFlight:
     """The batches in one process.
 
     Args:
-        link: The process's link.
-        outbox: Sends on it.
-        submit: Submits what the handler calls of other models.
+        calls: The way of the process's calls of other models, with its link.
         died: Returns the error for a process that has gone.
         confused: Kills a process that sent what cannot be read, and returns the error for it.
         kill: Kills the process for a reason.
@@ -91,17 +87,15 @@ class BatchesInFlight:
 
     def __init__(
         self,
-        link: Link,
-        outbox: Outbox,
-        submit: Submit,
+        calls: ProcessCalls,
         *,
         died: Callable[[], ExecutorDied],
         confused: Callable[[ChannelError], ExecutorDied],
         kill: Callable[[str], None],
     ) -> None:
-        self._link = link
-        self._outbox = outbox
-        self._submit = submit
+        self._link = calls.link
+        self._outbox = calls.outbox
+        self._calls = calls
         self._died = died
         self._confused = confused
         self._kill = kill
@@ -159,7 +153,7 @@ class BatchesInFlight:
                 raise ExecutorAbsent("the process of the handler has ended")
             self._last_number += 1
             number = self._last_number
-            calls = BatchCalls(self._submit, lambda: batch, number, link, self._outbox)
+            calls = BatchCalls(self._calls, lambda: batch, number)
             one = self._open[number] = BatchInFlight(
                 number, batch, done, deadline_ns, calls, blocks
             )

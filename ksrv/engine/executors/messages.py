@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from ksrv import errors
-from ksrv._native.ipc import tensor_descriptors
+from ksrv._native.ipc import plain_tensors, tensor_descriptors
 from ksrv._native.ipc.channel import ChannelError, Frame
 from ksrv._native.ipc.shared_blocks import BlockError, ImportedBlocks
 from ksrv.engine.available_memory import bytes_in_flight
@@ -437,9 +437,28 @@ def unpack_answer(
     return _answer(frame, imported, requests, lent)[1]
 
 
-def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, BatchOutputs]:
-    """Return the number of the call and the answer of a RESULT message; see `unpack_answer`."""
-    return _answer(frame, imported, 1)
+def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, list[Tensor] | KsrvError]:
+    """Return the number of the call of a RESULT message, and its outputs or why there are none.
+
+    Args:
+        frame: The message.
+        imported: The blocks of the other side.
+
+    Raises:
+        ChannelError: The message does not add up.
+    """
+    if frame.plain:
+        number, _, _, tensors = _read_plain(frame)
+        return number, tensors
+    number, outputs = _answer(frame, imported, 1)
+    return number, outputs.failures.get(0) or outputs.tensors
+
+
+def _read_plain(frame: Frame) -> tuple[int, str, str, list[Tensor]]:
+    try:
+        return plain_tensors.read(frame.payload)
+    except ValueError as error:
+        raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
 
 
 def _answer(
@@ -461,6 +480,18 @@ def _answer(
         only=None if note.only is None else frozenset(note.only),
         torchserve=note.torchserve,
     )
+
+
+def pack_plain_call(request: InferRequest, number: int) -> bytes | None:
+    """Return the payload of a CALL in the common form, or None for a call of another form.
+
+    Args:
+        request: The request to the other model.
+        number: The call's number.
+    """
+    if request.model_version or request.outputs or request.parameters:
+        return None
+    return plain_tensors.write(number, request.model_name, current_traceparent(), request.inputs)
 
 
 def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes, bool]:
@@ -494,6 +525,11 @@ def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferReque
     Raises:
         ChannelError: The message does not add up.
     """
+    if frame.plain:
+        number, model, span, tensors = _read_plain(frame)
+        return number, InferRequest(
+            model, inputs=tensors, headers={TRACEPARENT: span} if span else {}
+        )
     found, text = _split(frame, imported)
     note = load(CallMessage, text, frame.lenient)
     return note.number, InferRequest(

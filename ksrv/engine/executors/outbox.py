@@ -15,18 +15,22 @@ class Outbox:
         link: The link.
         waits: Whether a sender waits for room in the socket. Otherwise a message for which there is no room is
             kept until `flush`, and those after it with it.
+
+    Attributes:
+        kept_bytes: What the kept messages hold: their payloads, and what their senders say of blocks.
     """
 
     def __init__(self, link: Link, *, waits: bool) -> None:
         self._link = link
         self._waits = waits
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, bytes, dict[str, Any]]] = deque()
+        self._kept: deque[tuple[int, int, bytes, dict[str, Any]]] = deque()
+        self.kept_bytes = 0
 
     @property
-    def waiting(self) -> bool:
-        """Whether messages are kept until there is room."""
-        return bool(self._kept)
+    def waiting(self) -> int:
+        """How many messages are kept until there is room."""
+        return len(self._kept)
 
     def send(
         self,
@@ -36,8 +40,19 @@ class Outbox:
         batch_number: int = 0,
         blocks: list[Any] | None = None,
         lenient: bool = False,
+        plain: bool = False,
+        nbytes: int = 0,
     ) -> None:
         """Send a message; see `Link.send`.
+
+        Args:
+            kind: See there, as of the others but for the last.
+            payload: See there.
+            batch_number: See there.
+            blocks: See there.
+            lenient: See there.
+            plain: See there.
+            nbytes: The bytes of the tensors in the blocks.
 
         Raises:
             ChannelClosed: The other end is closed.
@@ -47,14 +62,18 @@ class Outbox:
             "batch_number": batch_number,
             "blocks": blocks,
             "lenient": lenient,
+            "plain": plain,
         }
         with self._lock:
             if self._waits:
                 self._link.send(kind, payload, **options)
                 return
-            self._send_kept()
+            if self._kept:
+                self._send_kept()
             if self._kept or not self._sent(kind, payload, options):
-                self._kept.append((kind, payload, options))
+                nbytes += len(payload)
+                self._kept.append((nbytes, kind, payload, options))
+                self.kept_bytes += nbytes
 
     def flush(self) -> None:
         """Send the messages that are kept, as far as there is room.
@@ -67,8 +86,8 @@ class Outbox:
 
     def _send_kept(self) -> None:
         with suppress(MemoryError):  # it is tried again, as where there is no room
-            while self._kept and self._sent(*self._kept[0]):
-                self._kept.popleft()
+            while self._kept and self._sent(*self._kept[0][1:]):
+                self.kept_bytes -= self._kept.popleft()[0]
 
     def _sent(self, kind: int, payload: bytes, options: dict[str, Any]) -> bool:
         try:

@@ -25,7 +25,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages, uses_ring
 from ksrv.engine.executors.backoff import Backoff
-from ksrv.engine.executors.calls import BatchCalls, RingCalls, is_outdated
+from ksrv.engine.executors.calls import BatchCalls, ProcessCalls, RingCalls, is_outdated
 from ksrv.engine.executors.environment import handler_environment
 from ksrv.engine.executors.in_flight import BatchesInFlight
 from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
@@ -107,6 +107,7 @@ class ProcessExecutor:
         self._process: HandlerProcess | None = None
         self._link: Link | None = None
         self._outbox: Outbox | None = None
+        self._calls: ProcessCalls | None = None
         self._in_flight: BatchesInFlight | None = None
         self._ring: WorkerRing | None = None
         self._batch_number = 0
@@ -177,9 +178,10 @@ class ProcessExecutor:
                 self._spec = self._alike(self._load(link, process))
                 outbox = self._outbox = Outbox(link, waits=False)
                 confused = partial(self._confused, process)
-                ring.calls = RingCalls(self._submit, link, outbox, self._lock, confused)
+                calls = self._calls = ProcessCalls(self._submit, link, outbox)
+                ring.calls = RingCalls(calls, self._lock, confused)
                 if self._spec.concurrency:
-                    self._in_flight = self._batches_in_flight(link, process, outbox)
+                    self._in_flight = self._batches_in_flight(calls, process)
             except BaseException:
                 self._backoff.ended()
                 self._drop_process()
@@ -205,13 +207,9 @@ class ProcessExecutor:
             )
         return spec
 
-    def _batches_in_flight(
-        self, link: Link, process: HandlerProcess, outbox: Outbox
-    ) -> BatchesInFlight:
+    def _batches_in_flight(self, calls: ProcessCalls, process: HandlerProcess) -> BatchesInFlight:
         return BatchesInFlight(
-            link,
-            outbox,
-            self._submit,
+            calls,
             died=lambda: self._died(process, "while it ran the batch"),
             confused=partial(self._confused, process),
             kill=partial(self._kill, process),
@@ -333,7 +331,8 @@ class ProcessExecutor:
                 )
             except ChannelClosed as error:
                 raise self._died(process, "while it ran the batch") from error
-            calls = BatchCalls(self._submit, lambda: batch, number, link, outbox)
+            assert self._calls is not None, "a process that lives may make calls"
+            calls = BatchCalls(self._calls, lambda: batch, number)
             return self._answer(link, outbox, process, batch, number, deadline_ns, calls, blocks)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:

@@ -13,12 +13,13 @@ from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.batch_ring import ProcessRing
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
+from ksrv.engine.executors.calls import MOST_CALLS
 from ksrv.engine.executors.child.answers import bounded
 from ksrv.engine.executors.child.inbox import Inbox
 from ksrv.engine.executors.messages import MessageType, NumbersMessage
 from ksrv.engine.executors.outbox import Outbox
-from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
+from ksrv.errors import HandlerFailed, KsrvError, Overloaded
+from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle, Tensor
 
 
 class CallsHome:
@@ -99,12 +100,10 @@ class CallsHome:
 
         Raises:
             HandlerFailed: No batch runs, or the request is too large.
+            Overloaded: Too many calls are under way.
         """
-        with bounded(f"the request to the model {request.model_name}"):
-            return self._send(request, caller)
-
-    def _send(self, request: InferRequest, caller: BatchInputs | None) -> "CallHome":
-        written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
+        if self._unanswered >= MOST_CALLS:
+            self._take_results()
         with self._lock:
             batch_number = self._number_of(caller)
             if batch_number is None:
@@ -114,13 +113,39 @@ class CallsHome:
                 )
             self._number += 1
             call = CallHome(self, request, batch_number, self._number)
-            payload, lenient = messages.pack_call(request, self._number, written)
-            self._outbox.send(
-                MessageType.CALL, payload, batch_number=batch_number, blocks=blocks, lenient=lenient
-            )
+            payload = messages.pack_plain_call(request, call.number)
+            if payload is None:
+                self._send_in_blocks(request, call)
+            else:
+                self._outbox.send(MessageType.CALL, payload, batch_number=batch_number, plain=True)
             self._open[call.number] = call
             self._unanswered += 1
         return call
+
+    def _send_in_blocks(self, request: InferRequest, call: "CallHome") -> None:
+        with bounded(f"the request to the model {request.model_name}"):
+            written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
+            payload, lenient = messages.pack_call(request, call.number, written)
+            self._outbox.send(
+                MessageType.CALL,
+                payload,
+                batch_number=call.batch_number,
+                blocks=blocks,
+                lenient=lenient,
+            )
+
+    def _take_results(self) -> None:
+        """Take the results that have come, where a handler makes calls without waiting for any.
+
+        Raises:
+            Overloaded: They are too few.
+        """
+        self._inbox.receive_waiting()
+        if self._unanswered >= MOST_CALLS:
+            raise Overloaded(
+                f"the handler has {self._unanswered} calls to other models under way, and a process has at "
+                f"most {MOST_CALLS}: wait for some of their results before further calls"
+            )
 
     def _number_of(self, caller: BatchInputs | None) -> int | None:
         number = self._batches.get(id(caller))
@@ -129,16 +154,17 @@ class CallsHome:
         return number
 
     def _take_result(self, frame: Frame) -> None:
-        number, outputs = messages.unpack_result(frame, self._link.imported)
+        number, outcome = messages.unpack_result(frame, self._link.imported)
         with self._lock:
             call = self._open.pop(number, None)
             self._unanswered -= 1
         if call is not None:  # else it was given up, or its batch is over
-            self._settle(call, outputs)
+            self._settle(call, outcome)
 
-    def _settle(self, call: "CallHome", outcome: BatchOutputs | KsrvError) -> None:
-        with self._lock:
-            self._awaited.discard(call)
+    def _settle(self, call: "CallHome", outcome: list[Tensor] | KsrvError) -> None:
+        if self._awaited:
+            with self._lock:
+                self._awaited.discard(call)
         call.settle(outcome)
         self._inbox.wake()
 
@@ -215,12 +241,12 @@ class CallHome:
         self._version = request.model_version
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Any], object]] = []
-        self._outcome: BatchOutputs | KsrvError | None = None
+        self._outcome: list[Tensor] | KsrvError | None = None
         self.model = request.model_name
         self.batch_number = batch_number
         self.number = number
 
-    def settle(self, outcome: BatchOutputs | KsrvError) -> None:
+    def settle(self, outcome: list[Tensor] | KsrvError) -> None:
         """Set the result, or why there is none.
 
         Args:
@@ -239,11 +265,9 @@ class CallHome:
             self._calls.wait(self)
         outcome = self._outcome
         assert outcome is not None, "a call that was waited for has a result"
-        failure = outcome if isinstance(outcome, KsrvError) else outcome.failures.get(0)
-        if failure is not None:
-            raise failure.with_traceback(None)
-        assert isinstance(outcome, BatchOutputs)
-        return InferResponse(self.model, self._version, "", outcome.tensors)
+        if isinstance(outcome, KsrvError):
+            raise outcome.with_traceback(None)
+        return InferResponse(self.model, self._version, "", outcome)
 
     def cancel(self) -> bool:
         """See `RequestHandle.cancel`."""

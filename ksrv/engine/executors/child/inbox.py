@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 
@@ -19,7 +20,9 @@ class Inbox:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._sleepers = 0
         self._is_receiving = False
         self._takers: dict[int, Take] = {}
         self._frames: list[Frame] = []
@@ -66,35 +69,60 @@ class Inbox:
             ChannelClosed: No message will come any more.
             ChannelError: A message does not add up.
         """
-        changed = self._changed
-        with changed:
+        with self._lock:
             while not ended():
                 if self._failure is not None:
                     raise self._failure
                 if self._is_receiving:
-                    changed.wait()
-                    continue
-                self._is_receiving = True
-                changed.release()
-                try:
-                    self._receive()
-                except (ChannelClosed, ChannelError) as error:
-                    self._failure = error
-                finally:
-                    changed.acquire()
-                    self._is_receiving = False
-                    changed.notify_all()
+                    self._sleep()
+                else:
+                    self._receive_one()
 
-    def _receive(self) -> None:
-        frame = self._link.receive()
+    def receive_waiting(self) -> None:
+        """Receive the messages that have come, unless another thread receives.
+
+        Raises:
+            ChannelClosed: No message will come any more.
+            ChannelError: A message does not add up.
+        """
+        with self._lock, suppress(TimeoutError):
+            while not self._is_receiving and self._failure is None:
+                self._receive_one(0)
+        if self._failure is not None:
+            raise self._failure
+
+    def _sleep(self) -> None:
+        self._sleepers += 1
+        try:
+            self._changed.wait()
+        finally:
+            self._sleepers -= 1
+
+    def _receive_one(self, deadline_ns: int | None = None) -> None:
+        """Receive a message without the lock, which the caller holds."""
+        self._is_receiving = True
+        self._lock.release()
+        try:
+            self._receive(deadline_ns)
+        except (ChannelClosed, ChannelError) as error:
+            self._failure = error
+        finally:
+            self._lock.acquire()
+            self._is_receiving = False
+            if self._sleepers:
+                self._changed.notify_all()
+
+    def _receive(self, deadline_ns: int | None) -> None:
+        frame = self._link.receive(deadline_ns)
         take = self._takers.get(frame.kind)
         if take is not None:
             take(frame)
             return
-        with self._changed:
+        with self._lock:
             self._frames.append(frame)
 
     def wake(self) -> None:
         """Have the threads that wait look at their conditions again."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            if self._sleepers:
+                self._changed.notify_all()

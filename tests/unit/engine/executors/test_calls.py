@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 
 from ksrv._native.ipc import tensor_descriptors
-from ksrv._native.ipc.channel import ChannelError
+from ksrv._native.ipc.channel import Channel, ChannelError, Link
 from ksrv._native.ipc.shared_blocks import ExportedBlocks, ImportedBlocks
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.calls import BatchCalls
+from ksrv.engine.executors.calls import MOST_CALLS, BatchCalls, ProcessCalls
 from ksrv.engine.executors.messages import MessageType, NumbersMessage
+from ksrv.engine.executors.outbox import Outbox
 from ksrv.errors import Cancelled
-from ksrv.request import InferRequest
+from ksrv.request import InferRequest, Tensor
 from tests.support.engine.process_models import batch_of
+
+
+def frame(kind, payload, lenient=False, plain=False):
+    return SimpleNamespace(kind=kind, payload=payload, lenient=lenient, plain=plain, batch_number=1)
 
 
 class Pending:
@@ -38,16 +43,18 @@ class Pending:
         self.callback = callback
 
 
-class Outbox:
-    """Keeps the numbers of the calls whose results are sent."""
+class Results:
+    """An outbox that keeps the numbers of the calls whose results are sent."""
+
+    waiting = kept_bytes = 0
 
     def __init__(self):
         self.answered = []
 
     def send(self, kind, payload, **rest):
-        frame = SimpleNamespace(payload=payload, lenient=rest["lenient"], batch_number=1)
         assert kind == MessageType.RESULT
-        self.answered.append(messages.unpack_result(frame, ImportedBlocks())[0])
+        found = frame(kind, payload, rest.get("lenient", False), rest.get("plain", False))
+        self.answered.append(messages.unpack_result(found, ImportedBlocks())[0])
 
 
 @pytest.fixture
@@ -57,27 +64,26 @@ def pending():
 
 @pytest.fixture
 def outbox():
-    return Outbox()
+    return Results()
 
 
 @pytest.fixture
 def calls(pending, outbox):
     batch = batch_of(np.zeros((1, 1), "f4"))
     link = SimpleNamespace(imported=ImportedBlocks(), exported=ExportedBlocks())
-    return BatchCalls(lambda request, caller: pending, lambda: batch, 1, link, outbox)
+    process = ProcessCalls(lambda request, caller: pending, link, outbox)
+    return BatchCalls(process, lambda: batch, 1)
 
 
 def call(number):
     written, _ = tensor_descriptors.write([], ExportedBlocks())
     payload, lenient = messages.pack_call(InferRequest("other"), number, written)
-    return SimpleNamespace(kind=MessageType.CALL, payload=payload, lenient=lenient, batch_number=1)
+    return frame(MessageType.CALL, payload, lenient)
 
 
 def cancel(*numbers):
     payload, lenient = messages.dump(NumbersMessage(list(numbers)))
-    return SimpleNamespace(
-        kind=MessageType.CANCEL_CALL, payload=payload, lenient=lenient, batch_number=1
-    )
+    return frame(MessageType.CANCEL_CALL, payload, lenient)
 
 
 def test_a_call_has_a_number_of_its_own(calls):
@@ -101,12 +107,72 @@ def test_calls_are_given_up_with_their_batch(calls, pending, outbox):
     calls.take(call(1))
     calls.close()
     assert pending.cancelled == 1
-    assert outbox.answered == []  # the batch has its answer already
+    assert outbox.answered == [1]  # the process counts its calls by their results
+    assert not calls
+
+
+def test_a_process_that_takes_no_results_may_not_go_on_calling(calls):
+    for number in range(MOST_CALLS):
+        calls.take(call(number))
+    with pytest.raises(ChannelError, match=f"more than {MOST_CALLS} calls"):
+        calls.take(call(MOST_CALLS))
+
+
+def test_results_that_the_process_has_not_taken_count_as_its_calls(calls, outbox):
+    outbox.waiting = MOST_CALLS
+    with pytest.raises(ChannelError, match="without taking their results"):
+        calls.take(call(1))
+
+
+@pytest.fixture
+def ends():
+    near, far = Channel.pair()
+    links = Link(near), Link(Channel(far))
+    yield links
+    for one in links:
+        one.close()
+
+
+def test_results_that_are_not_taken_are_bounded_in_bytes(ends):
+    near, far = ends
+    near.imported.most_bytes = 1_000_000
+    outbox = Outbox(near, waits=False)
+    process = ProcessCalls(lambda request, caller: None, near, outbox)
+    result = [Tensor("y", "FP32", (100_000,), np.ones(100_000, "f4"))]
+    sent = 0
+    while outbox.kept_bytes < 800_000:
+        process.send_result(1, sent, result)
+        sent += 1
+    process.send_result(1, sent, result)
+    assert outbox.kept_bytes < 1_000_000
+
+    def taken():
+        return messages.unpack_result(far.receive(), far.imported)
+
+    for number in range(sent):
+        found, (tensor,) = taken()
+        assert (found, tensor.nbytes) == (number, 400_000)
+        outbox.flush()
+    found, error = taken()
+    assert found == sent
+    assert "has not taken" in error.message
+    assert "at most 1000000" in error.message
+    assert outbox.kept_bytes == outbox.waiting == 0
+    process.send_result(1, sent + 1, result)
+    assert taken()[1][0].nbytes == 400_000
+
+
+def test_a_result_of_too_many_tensors_is_told_as_an_error(ends):
+    near, far = ends
+    process = ProcessCalls(lambda request, caller: None, near, Outbox(near, waits=False))
+    process.send_result(1, 5, [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537)
+    number, error = messages.unpack_result(far.receive(), far.imported)
+    assert number == 5
+    assert "65537 tensors are too many" in error.message
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"numbers": "x"}', b"\xff"])
 def test_a_message_that_is_none_is_refused(calls, payload):
     for kind in (MessageType.CALL, MessageType.CANCEL_CALL):
-        frame = SimpleNamespace(kind=kind, payload=payload, lenient=False, batch_number=1)
         with pytest.raises(ChannelError):
-            calls.take(frame)
+            calls.take(frame(kind, payload))
