@@ -15,10 +15,17 @@ from tests.support.ways import WAYS, servers_by_way
 
 load_profile()
 
+gc.disable()  # until the tests are collected: what they import stays, and is a million objects
+
 # Hundreds of processes that tests start import the same modules: compiling them again for each
 # takes a minute and more of a run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Processes that a test starts compute little. torch starts a process that imports torch for each core, to compile
+# in, and OpenBLAS's threads run idle for 25 ms each before they sleep.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 # Files of fifteen seconds and more, the longest first. Several processes share the suite a file at a time: a
 # long file that begins last is waited for by all. Of files that need the same thing built, which takes the
@@ -103,6 +110,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((n for n, name in enumerate(LONG_FILES) if path.endswith(name)), 1000)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, leaving out what the collected tests have imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionstart() -> None:
