@@ -30,6 +30,11 @@ def models(tmp_path_factory):
     return folder
 
 
+def serving(models, *names, **settings):
+    """A server of these models and "free" alone: each handler process takes as long as a server to start."""
+    return Server([models / "free", *(models / name for name in names)], **settings)
+
+
 def body():
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     return json.dumps({"inputs": [entry]})
@@ -57,8 +62,8 @@ def at_once(server, model, token=""):
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_the_rate_of_a_model(models, executor):
-    with Server(models) as server:
-        name = f"rare-{executor}"
+    name = f"rare-{executor}"
+    with serving(models, name) as server:
         assert over_http(server, name).status_code == 200
         for way in ({}, {"Accept-Encoding": "gzip;q=0.5"}):
             refused = over_http(server, name, **way)
@@ -77,8 +82,8 @@ def test_the_rate_of_a_model(models, executor):
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_the_concurrency_of_a_model(models, executor):
-    with Server(models) as server:
-        name = f"narrow-{executor}"
+    name = f"narrow-{executor}"
+    with serving(models, name) as server:
         wait_until(lambda: set(at_once(server, name)) == {200, 429})
         assert over_http(server, name).status_code == 200  # all permits have been given back
 
@@ -88,7 +93,7 @@ def test_each_token_has_a_rate_of_its_own(models, tmp_path, carrier):
     tokens = tmp_path / "tokens"
     tokens.write_text("one\ntwo\nthree\n")
     settings = {"token_file": str(tokens), "limits": {"client_rate": RARE}, "grpc_server": carrier}
-    with Server(models, **settings) as server:
+    with serving(models, **settings) as server:
         assert over_http(server, "free", "one").status_code == 200
         for _ in range(3):
             refused = over_http(server, "free", "one")
@@ -129,7 +134,7 @@ def test_clients_that_cannot_be_told_apart(models):
         with pytest.raises(
             AssertionError, match="clients are told apart by their tokens; give --token-file"
         ):
-            Server(models, limits=limits).start()
+            serving(models, limits=limits).start()
 
 
 def over_http2(server, model):
@@ -153,7 +158,7 @@ def over_sse(server, model):
 @pytest.mark.parametrize("way", [over_http2, over_v1, over_sse])
 def test_the_rate_of_a_model_holds_over_every_way(models, tmp_path, way):
     write_words(tmp_path, "rare-inline-words", f"rate_limit: {RARE}\n")
-    with Server([models, tmp_path]) as server:
+    with Server([models / "rare-inline", tmp_path]) as server:
         assert way(server, "rare-inline") == (200, None)
         status, seconds = way(server, "rare-inline")
         assert status == 429
@@ -166,7 +171,7 @@ def test_a_grpc_stream_is_told_of_each_request_that_is_refused(models):
         infer_request("rare-inline", ("x", "FP32", [1, 4]), raw=[bytes(16)], id=str(number))
         for number in range(3)
     ]
-    with Server(models) as server, grpc.insecure_channel(server.grpc) as channel:
+    with serving(models, "rare-inline") as server, grpc.insecure_channel(server.grpc) as channel:
         stream = channel.stream_stream(
             f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
         )

@@ -155,16 +155,20 @@ def test_who_may_call_is_decided_by_the_route(kind, request):
 
 @pytest.mark.parametrize("kind", CALLERS)
 def test_a_path_that_is_not_in_normal_form_leads_nowhere(kind, request):
-    """Every path with every method; the callers take turns, so that each meets each form and method."""
+    """Every path with GET and POST, which the native server has routes of its own for, and with one of the others.
+
+    The callers take turns, and so do the other methods: each meets each form.
+    """
     server = request.getfixturevalue(kind)
     caller = Caller(server)
     callers = [(headers, (400, 401, 403, 404)) for headers, _ in CALLERS[kind].values()]
     turns = itertools.cycle([*callers, (OPERATOR, (400, 404))])
+    others = itertools.cycle(method for method in METHODS if method not in ("GET", "POST"))
     for place, template in enumerate(routes()):
         for _ in range(place % (len(callers) + 1)):
             next(turns)
         for path in odd_forms(template):
-            for method in METHODS:
+            for method in ("GET", "POST", next(others)):
                 headers, allowed = next(turns)
                 assert caller.status(method, path, headers) in allowed, (headers, method, path)
     assert caller.status("GET", "/v2/models/double/ready", USER) == 200

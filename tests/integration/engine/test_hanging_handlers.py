@@ -4,12 +4,14 @@ A quick handler runs on the thread of the HTTP server that brought the request, 
 with it. Each hang lasts until the test lets it go, which is after the answers have come.
 """
 
+import http.client
 import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +45,15 @@ SLOW_ROUTE = {"TE": "trailers"}
 """With this header a request is gunicorn's and not the HTTP server's."""
 
 
+def infer_body(value: float, **parameters: Any) -> tuple[bytes, dict[str, str]]:
+    """A request of one row of `value`, and the fields that its head has for it."""
+    values = np.full((1, 1), value, "<f4")
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
+    entry["parameters"] = {"binary_data_size": values.nbytes}
+    text = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
+    return text + values.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
+
+
 class Served:
     """A server with models that a test can hang."""
 
@@ -53,26 +64,28 @@ class Served:
 
     def rest(self, model: str, value: float = 0.0, headers=(), **parameters) -> requests.Response:
         """Answer one row of `value`."""
-        values = np.full((1, 1), value, "<f4")
-        entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
-        entry["parameters"] = {"binary_data_size": values.nbytes}
-        text = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
+        body, head = infer_body(value, **parameters)
         return self.session.post(
             f"{self.server.url}/v2/models/{model}/infer",
-            data=text + values.tobytes(),
-            headers={"Inference-Header-Content-Length": str(len(text)), **dict(headers)},
+            data=body,
+            headers={**head, **dict(headers)},
             timeout=50,
         )
 
     def make_trusted(self, model: str) -> None:
-        """Send requests until the HTTP server's own thread runs the handler."""
+        """Send requests until the HTTP server's own thread runs the handler: hundreds, so by the plainest client."""
         give_up = time.monotonic() + 60
-        while True:
-            answer = self.rest(model)
-            assert answer.status_code in (200, 504), answer.text  # a busy machine may be late
-            if answer.ok and answer.json()["outputs"][0]["data"] == [1.0]:
-                return
-            assert time.monotonic() < give_up, "the HTTP server claimed no slot"
+        body, head = infer_body(0.0)
+        connection = http.client.HTTPConnection(self.server.http, timeout=50)
+        with closing(connection):
+            while True:
+                connection.request("POST", f"/v2/models/{model}/infer", body, head)
+                answer = connection.getresponse()
+                text = answer.read()
+                assert answer.status in (200, 504), text  # a busy machine may be late
+                if answer.status == 200 and json.loads(text)["outputs"][0]["data"] == [1.0]:
+                    return
+                assert time.monotonic() < give_up, "the HTTP server claimed no slot"
 
     @contextmanager
     def hanging(self, *models: str) -> Iterator[None]:
