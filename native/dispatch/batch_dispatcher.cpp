@@ -354,11 +354,12 @@ BatchDispatcher::Woke BatchDispatcher::wait(const DispatchTerms &terms, std::int
     int kind = 0;
     const Bell bell = wait_for_bell(channel_, until, &kind);
     control.worker_sleeps.store(0);
+    // A process that goes on ringing or sending does not put its deadline off.
+    const bool late = now_ns() >= first.deadline_ns && control.completed.load() <= landed_;
     switch (bell) {
-    case BELL_RANG:  // a process that only rings does not put its deadline off
-    case BELL_INTERRUPTED:
-        return now_ns() < first.deadline_ns || control.completed.load() > landed_ ? Woke::look : Woke::python;
-    case BELL_MESSAGE: return kind < 64 && (terms.call_kinds >> kind & 1) ? Woke::called : Woke::python;
+    case BELL_RANG:
+    case BELL_INTERRUPTED: return late ? Woke::python : Woke::look;
+    case BELL_MESSAGE: return !late && kind < 64 && (terms.call_kinds >> kind & 1) ? Woke::called : Woke::python;
     case BELL_PASSED: {
         const std::int64_t now = now_ns();
         if (now >= first.deadline_ns) return Woke::python;

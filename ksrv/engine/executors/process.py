@@ -449,8 +449,10 @@ class ProcessExecutor:
     ) -> BatchOutputs | KsrvError:
         """Return the answer, or the error that failed the whole batch."""
         requests = len(batch.requests)
-        while True:
+        late = False  # a process that goes on sending does not put its deadline off
+        while not late:
             frame = self._next_frame(link, outbox, deadline_ns, calls)
+            late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
             if is_outdated(frame, batch_number):
                 continue
             if frame.batch_number != batch_number:
@@ -468,6 +470,7 @@ class ProcessExecutor:
             chunk = messages.unpack_answer(frame, link.imported, requests, blocks)
             if batch.emit is not None:
                 batch.emit(chunk)
+        raise TimeoutError("the process sent other messages until the deadline had passed")
 
     def _next_frame(
         self, link: Link, outbox: Outbox, deadline_ns: int | None, calls: BatchCalls

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import requests
 
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.executors.calls import BatchCalls
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.repository.layout import Repository
 from ksrv.testing import Server
@@ -158,6 +160,11 @@ class Caller(BaseHandler):
         models["held"].submit({"x": x})
         calls._number -= 1
         return models["held"].infer({"x": x})["y"]
+
+    def way_34(self, x, models):
+        models["double"].submit({"x": x})
+        (call,) = models["double"]._submit._open.values()
+        while True: self._say(MessageType.CANCEL_CALL, b'{"numbers": [1]}', call.batch_number)
 """
 
 
@@ -285,6 +292,24 @@ def test_a_handler_with_too_many_calls_under_way_is_told(served):
     assert "at most 1024: wait for some of their results" in answer.json()["error"]
     serves_on(served, "apart")
     assert pid_of(served, "apart") == pid
+
+
+def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, monkeypatch):
+    def take(self, frame):
+        time.sleep(0.01)  # longer than the process takes to send another one
+
+    write(tmp_path)
+    engine = Engine(Repository([tmp_path]), EngineSettings())
+    engine.start()
+    try:
+        with opened(engine) as (_, address), monkeypatch.context() as slow:
+            slow.setattr(BatchCalls, "take", take)
+            sent = message("apart", {"x": row(34)}, parameters={"timeout": 1_000_000})
+            assert status(ask(address, sent)[0]) == 504
+            after = message("apart", {"x": row(-20)})  # which makes no call
+            wait_until(lambda: status(ask(address, after)[0]) == 200)
+    finally:
+        engine.close(5)
 
 
 def leased(server):
