@@ -22,9 +22,10 @@ gc.disable()  # until the tests are collected: what they import stays, and is a 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Processes that a test starts compute little. torch starts a process that imports torch for each core, to compile
-# in, and OpenBLAS's threads run idle for 25 ms each before they sleep.
+# What tests start shares the cores with other tests. torch starts a process that imports torch for each core, to
+# compile in; the threads of OpenMP and OpenBLAS run idle while they wait for each other, or before they sleep.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 # Files of fifteen seconds and more, the longest first. Several processes share the suite a file at a time: a
