@@ -42,7 +42,7 @@ class CallFromBatch:
         Raises:
             Cancelled: No client waits for the batch any more.
         """
-        while not self._handle.join(time.monotonic_ns() + LOOK_NS):
+        while not (self._handle.done() or self._handle.join(time.monotonic_ns() + LOOK_NS)):
             if self._is_abandoned():
                 self._handle.cancel()
                 raise Cancelled("no client waits for the batch that called this model any more")

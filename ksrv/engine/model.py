@@ -187,7 +187,7 @@ class ModelVersion(InstanceHost):
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
-        known, key = self._known_answer(request)
+        known, key = (None, None) if self.cache is None else self._known_answer(request)
         if known is not None:
             if callback is not None:
                 callback(known)

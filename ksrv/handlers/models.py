@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import as_tensor
 from ksrv.request import (
@@ -187,6 +188,10 @@ def input_tensor(name: str, value: Value) -> Tensor:
         name: Its name.
         value: Its value.
     """
+    if type(value) is np.ndarray and value.flags.c_contiguous:
+        datatype = NAME_BY_DTYPE.get(value.dtype)
+        if datatype is not None:
+            return _read_only(Tensor(name, datatype, value.shape, value))
     if isinstance(value, Tensor):
         return _read_only(Tensor(name, value.datatype, value.shape, value.data))
     if isinstance(value, (list, tuple)) and not _has_texts(value):
@@ -196,9 +201,8 @@ def input_tensor(name: str, value: Value) -> Tensor:
 
 def _read_only(tensor: Tensor) -> Tensor:
     if isinstance(tensor.data, np.ndarray):
-        view = tensor.data.view()
-        view.flags.writeable = False  # the caller has it as well
-        return Tensor(tensor.name, tensor.datatype, tensor.shape, view)
+        tensor.data = tensor.data.view()
+        tensor.data.flags.writeable = False  # the caller has it as well
     return tensor
 
 

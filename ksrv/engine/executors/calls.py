@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ksrv._native.ipc import plain_tensors, tensor_descriptors
@@ -141,6 +142,9 @@ class BatchCalls:
         process: The way of the process's calls.
         batch: Gives the batch when it makes a call; it is held while calls of it are under way.
         batch_number: Its number.
+
+    Attributes:
+        pending: The calls that are under way, by their numbers.
     """
 
     def __init__(
@@ -151,15 +155,11 @@ class BatchCalls:
         self._batch: BatchInputs | None = None
         self._inherited: Any = None
         self._batch_number = batch_number
-        self._pending: dict[int, RequestHandle] = {}
-
-    def __bool__(self) -> bool:
-        """Tell whether calls are under way."""
-        return bool(self._pending)
+        self.pending: dict[int, RequestHandle] = {}
 
     def close(self) -> None:
         """Give up the calls that are under way; each has its result all the same."""
-        for one in list(self._pending.values()):
+        for one in list(self.pending.values()):
             one.cancel()
 
     def _caller(self) -> BatchInputs:
@@ -171,12 +171,12 @@ class BatchCalls:
 
     def _rest(self) -> None:
         """Let go of the batch, which holds its requests' bodies, where no call is under way."""
-        if not self._pending:
+        if not self.pending:
             self._batch = None
 
     def cancel_abandoned(self) -> None:
         """Give up the calls once no client waits for the batch; the handler is told of each."""
-        handles = self._caller().handles if self._pending else []
+        handles = self._caller().handles if self.pending else []
         if handles and all(handle.done() for handle in handles):
             self.close()
 
@@ -191,7 +191,7 @@ class BatchCalls:
         """
         if frame.kind == MessageType.CANCEL_CALL:
             for number in messages.load(NumbersMessage, frame.payload, frame.lenient).numbers:
-                given_up = self._pending.get(number)  # None where its result is on the way
+                given_up = self.pending.get(number)  # None where its result is on the way
                 if given_up is not None:
                     given_up.cancel()
             return
@@ -207,11 +207,11 @@ class BatchCalls:
             return
         self._inherited = caller.inherited
         process.under_way.add(number)
-        self._pending[number] = pending
-        pending.add_done_callback(lambda ended: self._end(number, ended))
+        self.pending[number] = pending
+        pending.add_done_callback(partial(self._end, number))
 
     def _end(self, number: int, ended: RequestHandle) -> None:
-        del self._pending[number]
+        del self.pending[number]
         self._rest()
         outcome: list[Tensor] | KsrvError
         try:
@@ -254,7 +254,8 @@ class RingCalls:
     @property
     def under_way(self) -> bool:
         """Whether calls are under way, or their results wait for room in the socket."""
-        return bool(self._calls) or bool(self._process.outbox.waiting)
+        calls = self._calls
+        return bool((calls is not None and calls.pending) or self._process.outbox.waiting)
 
     def take(self, batch_number: int, batch: Callable[[], BatchInputs]) -> bool:
         """Take a message about calls, if one has come, and look after the calls that are under way.
@@ -288,7 +289,7 @@ class RingCalls:
             self._process.outbox.flush()
             calls.cancel_abandoned()
             return
-        if is_outdated(frame, number):
+        if frame.batch_number != number and is_outdated(frame, number):
             return
         if frame.batch_number != number or frame.kind not in self.kinds:
             raise ChannelError(f"it speaks of batch {frame.batch_number}, and runs {number}")

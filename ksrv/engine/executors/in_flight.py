@@ -224,7 +224,7 @@ class BatchesInFlight:
     def _look(self, now: int) -> None:
         """Cancel what is late, and kill a process that does not end what was cancelled."""
         for one in list(self._open.values()):
-            if one.calls:
+            if one.calls.pending:
                 one.calls.cancel_abandoned()
             if one.deadline_ns is None or now < one.deadline_ns:
                 continue

@@ -17,6 +17,7 @@ class Outbox:
             kept until `flush`, and those after it with it.
 
     Attributes:
+        waiting: How many messages are kept until there is room.
         kept_bytes: What the kept messages hold: their payloads, and what their senders say of blocks.
     """
 
@@ -25,12 +26,8 @@ class Outbox:
         self._waits = waits
         self._lock = threading.Lock()
         self._kept: deque[tuple[int, int, bytes, dict[str, Any]]] = deque()
+        self.waiting = 0
         self.kept_bytes = 0
-
-    @property
-    def waiting(self) -> int:
-        """How many messages are kept until there is room."""
-        return len(self._kept)
 
     def send(
         self,
@@ -73,6 +70,7 @@ class Outbox:
             if self._kept or not self._sent(kind, payload, options):
                 nbytes += len(payload)
                 self._kept.append((nbytes, kind, payload, options))
+                self.waiting += 1
                 self.kept_bytes += nbytes
 
     def flush(self) -> None:
@@ -87,6 +85,7 @@ class Outbox:
     def _send_kept(self) -> None:
         with suppress(MemoryError):  # it is tried again, as where there is no room
             while self._kept and self._sent(*self._kept[0][1:]):
+                self.waiting -= 1
                 self.kept_bytes -= self._kept.popleft()[0]
 
     def _sent(self, kind: int, payload: bytes, options: dict[str, Any]) -> bool:

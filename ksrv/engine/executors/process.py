@@ -113,6 +113,7 @@ class ProcessExecutor:
         self._batch_number = 0
         self._loaded = False
         self._spec: ModelSpec | None = None
+        self._uses_ring = False
         with _executors_lock:
             _executors.add(self)
 
@@ -138,8 +139,9 @@ class ProcessExecutor:
     @property
     def ring(self) -> WorkerRing | None:
         """The memory for batches of the process that lives; None before it has loaded the handler."""
-        spec = self._spec
-        return self._ring if self.alive and spec is not None and uses_ring(spec) else None
+        process = self._process
+        lives = self._loaded and process is not None and process.ending is None
+        return self._ring if lives and self._uses_ring else None
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         """Have the process drop the state of sequences; see `Executor.end_sequences`."""
@@ -176,6 +178,7 @@ class ProcessExecutor:
                 link, process, ring = self._spawn()
                 self._link, self._process, self._ring = link, process, ring
                 self._spec = self._alike(self._load(link, process))
+                self._uses_ring = uses_ring(self._spec)
                 outbox = self._outbox = Outbox(link, waits=False)
                 confused = partial(self._confused, process)
                 calls = self._calls = ProcessCalls(self._submit, link, outbox)
@@ -476,7 +479,7 @@ class ProcessExecutor:
         self, link: Link, outbox: Outbox, deadline_ns: int | None, calls: BatchCalls
     ) -> Frame:
         """Wait for a message; look meanwhile after calls, and after messages without room."""
-        while calls or outbox.waiting:
+        while calls.pending or outbox.waiting:
             until_ns = time.monotonic_ns() + _LOOK_NS
             try:
                 return link.receive(until_ns if deadline_ns is None else min(until_ns, deadline_ns))

@@ -289,7 +289,8 @@ class Instance(BatchRunner):
 
     def _caller(self, dispatcher: BatchDispatcher) -> BatchInputs:
         """Return what is known of the batch that runs in the process, for its calls to other models."""
-        return cast(BatchInputs, self._calling_batch(dispatcher.running()))
+        batch: BatchInputs = self._calling_batch(dispatcher.running())
+        return batch
 
     def _leave_ring(self) -> None:
         """Put the batches that a process had not come to when it ended back into the queue."""

@@ -11,7 +11,7 @@ def bytes_of(request: InferRequest) -> int:
     Args:
         request: The request.
     """
-    return request.nbytes or sum(tensor.nbytes for tensor in request.inputs)
+    return request.nbytes or sum([tensor.nbytes for tensor in request.inputs])
 
 
 def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:

@@ -72,6 +72,7 @@ class CallsHome:
                 del self._open[call.number]
         for call in over:
             self._settle(call, HandlerFailed("the batch that called another model is over"))
+        self._inbox.wake()
 
     def finish(self, batch: BatchInputs) -> None:
         """Let a batch that ran alone make no further call, before its answer.
@@ -166,7 +167,6 @@ class CallsHome:
             with self._lock:
                 self._awaited.discard(call)
         call.settle(outcome)
-        self._inbox.wake()
 
     def wait(self, call: "CallHome") -> None:
         """Wait for the end of a call.
@@ -193,6 +193,7 @@ class CallsHome:
                 MessageType.CANCEL_CALL, payload, batch_number=call.batch_number, lenient=lenient
             )
         self._settle(call, HandlerFailed(why))
+        self._inbox.wake()
         return True
 
     def receive_for(self, call: "CallHome") -> None:
