@@ -50,7 +50,7 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["native", "threaded"], autouse=True)
-def way(request):
+def front(request):
     """Who serves: the HTTP server, or where that is left away the worker's threads."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "threaded":
@@ -65,7 +65,7 @@ def tls_server(models, certificate, **more):
 
 
 @pytest.fixture(scope="module")
-def patient(models, certificate, way):
+def patient(models, certificate, front):
     """A server that would wait for ever, for all that a test can see."""
     with tls_server(
         models, certificate, head_timeout=300, transfer_grace=300, stop_timeout=0
@@ -74,7 +74,7 @@ def patient(models, certificate, way):
 
 
 @pytest.fixture(scope="module")
-def impatient(models, certificate, way):
+def impatient(models, certificate, front):
     """A server that waits for a second."""
     limits = {"head_timeout": 1, "transfer_grace": 1, "keepalive": 1}
     with tls_server(models, certificate, **limits) as server:
@@ -222,13 +222,13 @@ def test_silent_connections_give_way_where_there_is_room_for_no_more(models, cer
 def test_a_worker_that_may_open_no_more_files_serves_on(models, certificate):
     with tls_server(models, certificate) as server:
         worker = worker_of(server)
-        used = len(os.listdir(f"/proc/{worker}/fd"))
         before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-        resource.prlimit(worker, resource.RLIMIT_NOFILE, (used + 8, before[1]))
+        most = max(map(int, os.listdir(f"/proc/{worker}/fd"))) + 9  # the limit is one on numbers
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (most, before[1]))
         with contextlib.ExitStack() as idle:
-            for _ in range(30):
+            for _ in range(most):
                 idle.enter_context(plain(server))
-            wait_until(lambda: len(os.listdir(f"/proc/{worker}/fd")) == used + 8)
+            wait_until(lambda: len(os.listdir(f"/proc/{worker}/fd")) == most)
         resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
         assert server.get("/v2/health/live")[0] == 200
         assert worker_of(server) == worker
