@@ -56,9 +56,11 @@ cdef struct Text:
     size_t length
 
 
-cdef bint _is_short(str text, Text *out) except -1:
-    """Take a text as UTF-8; False where it is long, or no UTF-8 says it."""
+cdef bint _is_short(object text, Text *out) except -1:
+    """Take a text as UTF-8; False where it is long or none, or no UTF-8 says it."""
     cdef Py_ssize_t length = 0
+    if not isinstance(text, str):
+        return False
     try:
         out.data = PyUnicode_AsUTF8AndSize(text, &length)
     except UnicodeEncodeError:
@@ -77,7 +79,7 @@ cdef bint _take(Tensor tensor, Record *record, Text *name) except -1:
     array = <cnp.ndarray>tensor.data
     if not (cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)):
         return False
-    if not (_is_short(<str?>tensor.name, name) and _is_short(<str?>tensor.datatype, &kind)):
+    if not (_is_short(tensor.name, name) and _is_short(tensor.datatype, &kind)):
         return False
     code = datatype_of(kind.data, kind.length)
     if code == DT_INVALID or code == DT_BYTES or cnp.PyArray_NBYTES(array) > MOST_BYTES:
@@ -97,7 +99,7 @@ cdef inline char *_put(char *at, const void *data, size_t length) noexcept:
     return at + length
 
 
-def write(uint64_t number, str name not None, str span not None, list tensors not None):
+def write(uint64_t number, name, span, list tensors not None):
     """Return a call's or a result's message.
 
     Args:

@@ -29,6 +29,8 @@ log = logging.getLogger("ksrv.engine")
 MOST_CALLS = 1024
 """Calls of one process that are under way, or whose results it has not taken."""
 
+LOST = "the result of the call is lost"
+
 
 def is_outdated(frame: Frame, batch_number: int) -> bool:
     """Tell whether a message gives up calls of a batch of the ring that was answered before another one.
@@ -75,7 +77,8 @@ class ProcessCalls:
         """
         if number in self.under_way:
             raise ChannelError(f"it made call {number} twice")
-        if len(self.under_way) + self.outbox.waiting >= MOST_CALLS:
+        not_taken = self.outbox.waiting and self.outbox.count(MessageType.RESULT)
+        if len(self.under_way) + not_taken >= MOST_CALLS:
             raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
 
     def send_result(
@@ -88,14 +91,17 @@ class ProcessCalls:
             number: The call's number.
             outcome: The outputs, or why there are none.
         """
-        try:
-            self._send_result(batch_number, number, outcome)
-        except (MemoryError, HandlerFailed, Overloaded) as error:
-            told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
-            with suppress(ChannelClosed):
+        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+            try:
+                self._send_result(batch_number, number, outcome)
+            except ChannelClosed:
+                raise
+            except (MemoryError, KsrvError) as error:
+                told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
                 self._send_result(batch_number, number, told)
-        except ChannelClosed:
-            pass  # whoever waits for the batch learns of it
+            except Exception as error:
+                log.error("the result of a call between models is lost", exc_info=error)
+                self._send_result(batch_number, number, HandlerFailed(LOST))
 
     def _send_result(
         self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
@@ -220,7 +226,7 @@ class BatchCalls:
             outcome = error
         except BaseException as error:  # the thread is the called model's
             log.error("the result of a call between models is lost", exc_info=error)
-            outcome = HandlerFailed("the result of the call is lost")
+            outcome = HandlerFailed(LOST)
         self._process.under_way.discard(number)
         self._process.send_result(self._batch_number, number, outcome)
 

@@ -29,6 +29,15 @@ class Outbox:
         self.waiting = 0
         self.kept_bytes = 0
 
+    def count(self, kind: int) -> int:
+        """Return how many messages of a kind are kept.
+
+        Args:
+            kind: The kind.
+        """
+        with self._lock:
+            return sum(one[1] == kind for one in self._kept)
+
     def send(
         self,
         kind: int,

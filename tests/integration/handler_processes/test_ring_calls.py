@@ -139,6 +139,17 @@ class Caller(BaseHandler):
         calls = []
         while len(calls) < 3000: calls.append(models["deep"].submit({"x": x}))
 
+    def way_16(self, x, models):
+        began = threading.Barrier(32)
+        def call():
+            began.wait()
+            while True: models["deep"].submit({"x": x})
+        with ThreadPoolExecutor(32) as pool:
+            [one.result() for one in [pool.submit(call) for _ in range(32)]]
+
+    def way_17(self, x, models):
+        return models["named"].infer({np.str_("x"): x})["y"]
+
     def _say(self, kind, payload, number):
         calls = self.context.models["double"]._submit
         calls._outbox.send(kind, payload, batch_number=number)
@@ -168,6 +179,16 @@ class Caller(BaseHandler):
 """
 
 
+NAMED = """
+import enum
+from ksrv import BaseHandler
+
+class Name(str, enum.Enum):
+    Y = "y"
+
+class Named(BaseHandler):
+    def inference(self, x): return {Name.Y: x * 2}
+"""
 LEAVER = """
 from ksrv import BaseHandler
 
@@ -178,6 +199,7 @@ class Leaver(BaseHandler):
 
 def write(root):
     write_model(root, "double", DOUBLE, SETTINGS + JOINED)
+    write_model(root, "named", NAMED, "warmup: false\n")
     write_model(root, "leaver", LEAVER, SETTINGS + "warmup: false\n")
     write_model(root, "unbounded", DOUBLE, SETTINGS)
     write_model(root, "held", HELD, SETTINGS + "warmup: false\n")
@@ -284,10 +306,11 @@ def test_a_batch_that_calls_without_end_ends(served):
     serves_on(served, "apart")
 
 
-def test_a_handler_with_too_many_calls_under_way_is_told(served):
+@pytest.mark.parametrize("way", [15, 16], ids=["thread", "threads"])
+def test_a_handler_with_too_many_calls_under_way_is_told(served, way):
     pid = pid_of(served, "apart")
     with Hold(served.folder / "deep") as hold:
-        answer = asked(served, "apart", row(15, hold.x[0, 1]))
+        answer = asked(served, "apart", row(way, hold.x[0, 1]))
     assert answer.status_code == 503, answer.text
     assert "at most 1024: wait for some of their results" in answer.json()["error"]
     serves_on(served, "apart")
@@ -310,6 +333,10 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
             wait_until(lambda: status(ask(address, after)[0]) == 200)
     finally:
         engine.close(5)
+
+
+def test_names_of_tensors_may_be_of_classes_of_their_own(served):
+    assert np.array_equal(values_of(asked(served, "apart", row(17, 3))), row(34, 6))
 
 
 def leased(server):

@@ -103,9 +103,22 @@ class CallsHome:
             HandlerFailed: No batch runs, or the request is too large.
             Overloaded: Too many calls are under way.
         """
-        if self._unanswered >= MOST_CALLS:
-            self._take_results()
+        call = self._submit(request, caller)
+        if call is None:
+            self._inbox.receive_waiting()  # for a handler that makes calls without waiting for any
+            call = self._submit(request, caller)
+        if call is None:
+            raise Overloaded(
+                f"the process of the handler has calls to other models under way, which are at most "
+                f"{MOST_CALLS}: wait for some of their results before further calls"
+            )
+        return call
+
+    def _submit(self, request: InferRequest, caller: BatchInputs | None) -> "CallHome | None":
+        """Send a call, unless too many are under way; threads of the handler call side by side."""
         with self._lock:
+            if self._unanswered >= MOST_CALLS:
+                return None
             batch_number = self._number_of(caller)
             if batch_number is None:
                 raise HandlerFailed(
@@ -133,19 +146,6 @@ class CallsHome:
                 batch_number=call.batch_number,
                 blocks=blocks,
                 lenient=lenient,
-            )
-
-    def _take_results(self) -> None:
-        """Take the results that have come, where a handler makes calls without waiting for any.
-
-        Raises:
-            Overloaded: They are too few.
-        """
-        self._inbox.receive_waiting()
-        if self._unanswered >= MOST_CALLS:
-            raise Overloaded(
-                f"the handler has {self._unanswered} calls to other models under way, and a process has at "
-                f"most {MOST_CALLS}: wait for some of their results before further calls"
             )
 
     def _number_of(self, caller: BatchInputs | None) -> int | None:

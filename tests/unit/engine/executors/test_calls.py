@@ -51,6 +51,9 @@ class Results:
     def __init__(self):
         self.answered = []
 
+    def count(self, kind):
+        return self.waiting
+
     def send(self, kind, payload, **rest):
         assert kind == MessageType.RESULT
         found = frame(kind, payload, rest.get("lenient", False), rest.get("plain", False))
@@ -124,6 +127,16 @@ def test_results_that_the_process_has_not_taken_count_as_its_calls(calls, outbox
         calls.take(call(1))
 
 
+def test_other_messages_that_the_process_has_not_taken_are_no_calls_of_it(ends):
+    near, _ = ends
+    outbox = Outbox(near, waits=False)
+    process = ProcessCalls(lambda request, caller: None, near, outbox)
+    payload, lenient = messages.dump(NumbersMessage([1]))
+    while outbox.waiting < MOST_CALLS:
+        outbox.send(MessageType.END_SEQUENCES, payload, lenient=lenient)
+    process.check(1)
+
+
 @pytest.fixture
 def ends():
     near, far = Channel.pair()
@@ -169,6 +182,15 @@ def test_a_result_of_too_many_tensors_is_told_as_an_error(ends):
     number, error = messages.unpack_result(far.receive(), far.imported)
     assert number == 5
     assert "65537 tensors are too many" in error.message
+
+
+def test_a_result_that_cannot_be_sent_is_told_as_lost(ends, caplog):
+    near, far = ends
+    process = ProcessCalls(lambda request, caller: None, near, Outbox(near, waits=False))
+    process.send_result(1, 5, [Tensor("y", "FP32", (1,), np.ones(1, "f8"))])
+    number, error = messages.unpack_result(far.receive(), far.imported)
+    assert (number, error.message) == (5, "the result of the call is lost")
+    assert "an array of float64" in caplog.text
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"numbers": "x"}', b"\xff"])
