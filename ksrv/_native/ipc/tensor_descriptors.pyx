@@ -271,14 +271,14 @@ cdef Place place_of(object tensor):
     if isinstance(data, list):
         if code != DT_BYTES or len(tensor.shape) > RANK_LIMIT:
             raise TypeError(f"tensor {tensor.name!r} is {tensor.datatype} and a list of elements")
-        for element in data:
+        place.elements = list(data)  # which its owner may make longer meanwhile
+        for element in place.elements:
             size += len(element)
-        place.elements = data
         place.descriptor.rank = <uint8_t>len(tensor.shape)
         for i in range(place.descriptor.rank):
             place.shape[i] = tensor.shape[i]
-        place.descriptor.elements = <uint64_t>len(data)
-        place.descriptor.nbytes = <uint64_t>(size + 8 * len(data))
+        place.descriptor.elements = <uint64_t>len(place.elements)
+        place.descriptor.nbytes = <uint64_t>(size + 8 * len(place.elements))
         return place
     cdef object dtype = data.dtype
     cdef object wanted = DTYPES[code]
@@ -316,7 +316,8 @@ cdef int fill(Place place, Block block) except -1:
     cdef unsigned char *target = block.block.data + place.descriptor.offset
     cdef size_t nbytes = place.descriptor.nbytes
     cdef Py_buffer view
-    cdef uint64_t size
+    cdef uint64_t size, length
+    cdef const void *source
     cdef Py_ssize_t i
     if place.array is not None:
         count_copied(nbytes)
@@ -334,20 +335,21 @@ cdef int fill(Place place, Block block) except -1:
     target += 8 * place.descriptor.elements
     for i in range(len(place.elements)):
         PyObject_GetBuffer(place.elements[i], &view, PyBUF_SIMPLE)
-        size = <uint64_t>view.len
+        size = length = <uint64_t>view.len
+        source = view.buf
         if place.references.size() and place.references[i].block:
             size |= REFERRED_TO
-            memcpy(target, &place.references[i], sizeof(Reference))
-            target += sizeof(Reference)
-        elif target + size <= end:
-            memcpy(target, view.buf, <size_t>size)
-            copied += <size_t>size
-            target += size
+            length = sizeof(Reference)
+            source = &place.references[i]
         else:
+            copied += <size_t>length
+        if length > <uint64_t>(end - target):
             PyBuffer_Release(&view)
             raise ValueError("an element of a BYTES tensor grew while it was copied")
+        memcpy(target, source, <size_t>length)
         memcpy(sizes, &size, 8)
         PyBuffer_Release(&view)
+        target += length
         sizes += 8
     count_copied(copied)
     return 0
