@@ -7,6 +7,7 @@ this module does not import protobuf.
 """
 
 import functools
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,8 @@ REFLECTION = "grpc.reflection.v1.ServerReflection"
 REFLECTION_ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 DESCRIPTORS = Path(__file__).with_name("descriptors.binpb")
+
+_pool_lock = threading.Lock()
 
 
 @functools.cache
@@ -50,13 +53,20 @@ def check_backend() -> None:
         )
 
 
-@functools.cache
 def pool() -> "DescriptorPool":
     """Return ksrv's own descriptor pool.
+
+    Several threads may have the first calls; messages of two pools would not go together.
 
     Raises:
         RuntimeError: See `check_backend`.
     """
+    with _pool_lock:
+        return _make_pool()
+
+
+@functools.cache
+def _make_pool() -> "DescriptorPool":
     check_backend()
     from google.protobuf.descriptor_pool import DescriptorPool
 

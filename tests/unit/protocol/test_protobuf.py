@@ -3,6 +3,8 @@
 import importlib.util
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -93,3 +95,26 @@ def test_importing_the_module_does_not_import_protobuf():
         "assert not [name for name in sys.modules if name.startswith('google.protobuf')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize("turn", range(5))
+def test_threads_that_have_the_first_calls_together_get_messages_of_one_pool(turn):
+    spec = importlib.util.find_spec("ksrv.protocol.protobuf")
+    fresh = importlib.util.module_from_spec(spec)  # without what it keeps
+    spec.loader.exec_module(fresh)
+    services = [fresh.HEALTH, fresh.INFERENCE, fresh.REFLECTION, fresh.REFLECTION_ALPHA] * 4
+    began = Barrier(len(services))
+
+    def first_call(service):
+        began.wait()
+        kind, _ = next(iter(fresh.methods(service).values()))
+        return kind.DESCRIPTOR.file.pool
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(services)) as threads:
+            pools = list(threads.map(first_call, services))
+    finally:
+        sys.setswitchinterval(switch)
+    assert len(set(map(id, pools))) == 1
