@@ -46,7 +46,9 @@ class WorkerEnd:
             self._exit(self._status)
 
     def _exit(self, status: int) -> NoReturn:
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status)
+        try:
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        finally:  # also where a stream is closed, or nobody reads it any more
+            os._exit(status)

@@ -82,3 +82,32 @@ def test_a_worker_ends_with_its_threads_and_what_is_registered_but_without_final
     assert not (folder / "finalized").exists()
     assert [path for path in folder.iterdir() if path.name.startswith("tmp")] == []
     assert not Path("/proc", (folder / "process").read_text()).exists()
+
+
+CLOSES_STDOUT = """
+import sys
+from pathlib import Path
+from ksrv import BaseHandler
+
+class Left:
+    def __del__(self, mark=Path(__file__).with_name("finalized")):
+        mark.touch()
+
+class Handler(BaseHandler):
+    left = Left()
+
+    def inference(self, x):
+        sys.stdout.close()
+        return {"y": x}
+"""
+
+
+def test_a_worker_whose_streams_take_nothing_ends_without_finalizers_too(tmp_path):
+    folder = write_model(tmp_path, "m", CLOSES_STDOUT, "warmup: false\n")
+    asked = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0]}]}
+    with Server(tmp_path) as server:
+        answer = requests.post(f"{server.url}/v2/models/m/infer", json=asked, timeout=30)
+        assert answer.status_code == 200
+        assert server.terminate() == 0
+        assert "Traceback" not in server.log
+    assert not (folder / "finalized").exists()
