@@ -63,6 +63,7 @@ class ModelVersion(InstanceHost):
         warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
         warm_up_ns: How long they took to warm up; 0 until they have.
+        inline_runs: For each slot what runs requests that may be joined on it, on a thread that claimed it.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class ModelVersion(InstanceHost):
         self._instances = [
             Instance(self, number, executor) for number, executor in enumerate(self.executors)
         ]
+        self.inline_runs = [one.run_inline for one in self._instances]
         if config.sequences is not None:
             self.sequences = SequenceTable(
                 source.name,
@@ -205,7 +207,7 @@ class ModelVersion(InstanceHost):
             push = partial(self.queue.push_inline, caller_blocks=caller_blocks)
         pushed = push(handle) if self.sequences is None else self._push_next(handle, push)
         if pushed < 0:
-            self.run_inline(-1 - pushed, [handle])
+            self.inline_runs[-1 - pushed]([handle])
         elif pushed != native.OK:
             raise self._refusal(pushed, handle)
         return handle
@@ -227,7 +229,7 @@ class ModelVersion(InstanceHost):
             return handle.wait()
         pushed = self.queue.push_and_join(handle, self._may_keep(handle))
         if pushed < 0:
-            self.run_inline(-1 - pushed, [handle])
+            self.inline_runs[-1 - pushed]([handle])
             return handle.wait()
         if pushed != native.OK:
             raise self._refusal(pushed, handle)
@@ -274,15 +276,6 @@ class ModelVersion(InstanceHost):
         The timer ends a request at its deadline on any thread, but a thread cannot leave a handler.
         """
         return self._bounded or handle.deadline_ns == NO_DEADLINE
-
-    def run_inline(self, slot: int, handles: list[QueuedRequest]) -> None:
-        """Run requests on the calling thread, which claimed an instance's slot for them.
-
-        Args:
-            slot: The slot's number.
-            handles: Requests that may be joined.
-        """
-        self._instances[slot].run_inline(handles)
 
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
         """Return the handle of a request that fits the model; one of parts is queued already."""

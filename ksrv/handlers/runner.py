@@ -161,6 +161,9 @@ class Runner(HandlerBatches):
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
                 f"{error_location(self.source.root, error)}"
             ) from error
+        context.passes_outputs_through = isinstance(handler, BaseHandler) and is_default(
+            handler, "postprocess"
+        )
         self.handler = handler
         self.context = context
         self.serves_sequences = config.sequences is not None

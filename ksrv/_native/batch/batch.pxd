@@ -1,5 +1,20 @@
 """Batches for the other compiled modules."""
 
+from libc.stdint cimport int64_t
+
+
+# Nanoseconds by stage of a batch that ran through the default stages; NOT_RUN for one that was not.
+cdef struct StageTimes:
+    int64_t preprocess
+    int64_t inference
+    int64_t postprocess
+
+
+cdef enum:
+    NOT_RUN = -1
+
+
+cdef dict ksrv_timings(const StageTimes &times)
 
 cdef class BatchInputs:
     cdef public dict tensors
@@ -14,13 +29,14 @@ cdef class BatchInputs:
 
 cdef class BatchOutputs:
     cdef public list tensors
-    cdef public dict failures
-    cdef public dict timings
-    cdef public dict headers
-    cdef public dict parameters
     cdef public bint exclusive
     cdef public object only
-    cdef public dict torchserve
+    cdef StageTimes times
+    # None: not asked for, and empty (the timings: as `times` has them).
+    cdef dict timings_by_stage, failed, fields, extra, heads
+
+    # Whether its requests are answered by their tensors alone.
+    cdef bint is_bare(self) noexcept
 
 
-cdef BatchOutputs ksrv_batch_outputs(list tensors, dict timings)
+cdef BatchOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings)

@@ -64,13 +64,55 @@ cdef class BatchOutputs:
         dict parameters=None, bint exclusive=False, only=None, dict torchserve=None
     ):
         self.tensors = tensors
-        self.failures = {} if failures is None else failures
-        self.timings = {} if timings is None else timings
-        self.headers = {} if headers is None else headers
-        self.parameters = {} if parameters is None else parameters
+        self.failed = failures
+        self.timings_by_stage = {} if timings is None else timings
+        self.fields = headers
+        self.extra = parameters
         self.exclusive = exclusive
         self.only = only
-        self.torchserve = {} if torchserve is None else torchserve
+        self.heads = torchserve
+
+    @property
+    def timings(self):
+        """Nanoseconds by stage."""
+        if self.timings_by_stage is None:
+            self.timings_by_stage = ksrv_timings(self.times)
+        return self.timings_by_stage
+
+    @timings.setter
+    def timings(self, dict timings not None):
+        self.timings_by_stage = timings
+
+    @property
+    def failures(self):
+        """The error of each request that failed, by its index in `BatchInputs.requests`."""
+        if self.failed is None:
+            self.failed = {}
+        return self.failed
+
+    @property
+    def headers(self):
+        """Response headers by request index."""
+        if self.fields is None:
+            self.fields = {}
+        return self.fields
+
+    @property
+    def parameters(self):
+        """Response parameters by request index."""
+        if self.extra is None:
+            self.extra = {}
+        return self.extra
+
+    @property
+    def torchserve(self):
+        """The heads of answers on TorchServe's own routes, by request index."""
+        if self.heads is None:
+            self.heads = {}
+        return self.heads
+
+    cdef bint is_bare(self) noexcept:
+        return not (self.failed or self.fields or self.extra or self.heads)
 
     def __eq__(self, other):
         if type(other) is not BatchOutputs:
@@ -88,13 +130,26 @@ cdef tuple _outputs(BatchOutputs one):
     )
 
 
-cdef BatchOutputs ksrv_batch_outputs(list tensors, dict timings):
-    """Make the answer to a batch in which nothing failed and nothing was added."""
+cdef dict ksrv_timings(const StageTimes &times):
+    """Nanoseconds by stage, of the stages that were run."""
+    cdef dict found = {}
+    if times.preprocess != NOT_RUN:
+        found["preprocess"] = times.preprocess
+    if times.inference != NOT_RUN:
+        found["inference"] = times.inference
+    if times.postprocess != NOT_RUN:
+        found["postprocess"] = times.postprocess
+    return found
+
+
+cdef BatchOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings):
+    """Make the answer to a batch in which nothing failed and nothing was added.
+
+    `timings` holds the nanoseconds by stage where others than the default ones were timed; else
+    None.
+    """
     cdef BatchOutputs made = BatchOutputs.__new__(BatchOutputs)
     made.tensors = tensors
-    made.timings = timings
-    made.failures = {}
-    made.headers = {}
-    made.parameters = {}
-    made.torchserve = {}
+    made.times = times
+    made.timings_by_stage = timings
     return made

@@ -6,6 +6,7 @@ from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 
 class RunningBatch:
     stage: str
+    passes_outputs_through: bool
     timings: dict[str, int]
     def __init__(self, make_batch: Callable[[BatchInputs], Any] | None = None) -> None: ...
     @property
@@ -14,6 +15,11 @@ class RunningBatch:
     def made_batch(self) -> Any: ...
     def timing_stage(self, name: str) -> bool: ...
     def add_time(self, name: str, nanoseconds: int) -> None: ...
+
+class RunnerCalls:
+    runner: Any
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs: ...
+    def _not_loaded(self) -> Exception: ...
 
 class StageRunner:
     handler: Any

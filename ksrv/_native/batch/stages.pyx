@@ -4,6 +4,7 @@
 `ksrv.handlers` has the rest: loading, the stages themselves, and what is wrong where one fails.
 """
 
+import sys
 from collections.abc import Mapping
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
@@ -11,10 +12,13 @@ cimport numpy as cnp
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
-from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs, ksrv_batch_outputs
+from ksrv._native.batch.batch cimport (
+    NOT_RUN, BatchInputs, BatchOutputs, StageTimes, ksrv_batch_outputs, ksrv_timings,
+)
 from ksrv._native.tensor.declared_outputs cimport DeclaredOutputs
 from ksrv._native.tensor.tensor cimport Tensor
 
+from ksrv.errors import HandlerFailed
 from ksrv.imported_torch import imported_torch
 
 cnp.import_array()
@@ -28,14 +32,18 @@ cdef extern from *:
     """
     PyObject *ksrv_running
 
-cdef frozenset STREAMS = frozenset((GeneratorType, AsyncGeneratorType, CoroutineType))
+cdef type GENERATOR = GeneratorType, ASYNC_GENERATOR = AsyncGeneratorType
+cdef type COROUTINE = CoroutineType
+cdef dict MODULES = sys.modules
+cdef StageTimes NONE_RUN = StageTimes(NOT_RUN, NOT_RUN, NOT_RUN)
 
 
-cdef bint _is_stream(object result) except -1:
+cdef bint _is_stream(object result) noexcept:
     """Whether a result is made piece by piece, or later."""
     if type(result) is list and len(<list>result) > 0:
         result = (<list>result)[0]
-    return type(result) in STREAMS
+    kind = type(result)
+    return kind is GENERATOR or kind is ASYNC_GENERATOR or kind is COROUTINE
 
 
 def current_context():
@@ -51,13 +59,24 @@ cdef class RunningBatch:
 
     Attributes:
         stage: The stage that is running.
-        timings: Nanoseconds by stage.
+        passes_outputs_through: Whether `postprocess` is the default one.
     """
 
     def __init__(self, make_batch=None):
         self.make_batch = make_batch
         self.stage = ""
-        self.timings = {}
+        self.timings_by_stage = {}
+
+    @property
+    def timings(self):
+        """Nanoseconds by stage of the batch that is running."""
+        if self.timings_by_stage is None:
+            self.timings_by_stage = ksrv_timings(self.times)
+        return self.timings_by_stage
+
+    @timings.setter
+    def timings(self, dict timings not None):
+        self.timings_by_stage = timings
 
     @property
     def batch(self):
@@ -86,11 +105,8 @@ cdef class RunningBatch:
             name: The stage, or a name of the handler's own.
             nanoseconds: The time.
         """
-        self.note(name, nanoseconds)
-
-    cdef int note(self, str name, int64_t nanoseconds) except -1:
-        self.timings[name] = nanoseconds + <int64_t>self.timings.get(name, 0)
-        return 0
+        timings = self.timings
+        timings[name] = nanoseconds + timings.get(name, 0)
 
 
 cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began):
@@ -107,7 +123,9 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
     """
     cdef int64_t now
     context.stage = "inference"
-    torch = imported_torch()
+    torch = MODULES.get("torch")
+    if torch is not None:
+        torch = imported_torch()
     if torch is not None:
         with torch.inference_mode():
             outputs = _infer(handler, inputs, context)
@@ -116,11 +134,23 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
     if _is_stream(outputs):
         return handler._stream(outputs)
     now = now_ns()
-    context.note("inference", now - began)
+    _note(context, "inference", &context.times.inference, now - began)
+    if context.passes_outputs_through:
+        _note(context, "postprocess", &context.times.postprocess, 0)
+        return outputs
     context.stage = "postprocess"
     result = handler.postprocess(outputs)
-    context.note("postprocess", now_ns() - now)
+    _note(context, "postprocess", &context.times.postprocess, now_ns() - now)
     return result
+
+
+cdef int _note(RunningBatch context, str name, int64_t *stage, int64_t nanoseconds) except -1:
+    """Note the time of a default stage: without a dict, unless there is one."""
+    if context.timings_by_stage is None:
+        stage[0] = nanoseconds
+    else:
+        context.add_time(name, nanoseconds)
+    return 0
 
 
 cdef object _infer(handler, inputs, RunningBatch context):
@@ -132,6 +162,25 @@ cdef object _infer(handler, inputs, RunningBatch context):
     if type(inputs) is dict or isinstance(inputs, Mapping):
         return handler.inference(**inputs)
     return handler.inference(inputs)
+
+
+cdef class RunnerCalls:
+    """Runs batches with a runner of this process; the base of the inline executor.
+
+    Attributes:
+        runner: The runner, or None while the model is not loaded.
+    """
+
+    cdef public object runner
+
+    def run(self, batch, deadline_ns):
+        """See `Executor.run`; a deadline cannot end a handler that runs here."""
+        if self.runner is None:
+            raise self._not_loaded()
+        try:
+            return self.runner.run(batch)
+        except MemoryError as error:
+            raise HandlerFailed("the server ran out of memory while the handler ran") from error
 
 
 cdef class StageRunner:
@@ -166,14 +215,14 @@ cdef class StageRunner:
         cdef RunningBatch context = self.context
         cdef list tensors = []
         cdef object failure = None
-        cdef dict timings
         cdef int64_t began
         cdef PyObject *outer
         global ksrv_running
         if context is None:
             raise self._not_loaded()
         context.inputs = inputs
-        context.timings = {}
+        context.timings_by_stage = None
+        context.times = NONE_RUN
         context.stage = "handle"
         outer = ksrv_running  # a handler that calls another model may run it on this thread
         ksrv_running = <PyObject *>context
@@ -185,7 +234,7 @@ cdef class StageRunner:
                 if not context.timings:  # a `handle` of its own may have run no stage that is timed
                     context.timings = {"inference": now_ns() - began}
             else:
-                context.timings["preprocess"] = 0
+                context.times.preprocess = 0
                 result = infer_and_postprocess(self.handler, arrays, context, began)
             if _is_stream(result):
                 context.stage = "inference"
@@ -197,7 +246,6 @@ cdef class StageRunner:
         except BaseException as error:
             failure = self.failure_of(error, context.stage, inputs)
         finally:
-            timings = context.timings
             batch = context.made
             # Nothing here keeps the batch's memory alive.
             context.inputs = context.made = None
@@ -206,24 +254,21 @@ cdef class StageRunner:
         if failure is not None:
             self._fail_rest(failure, batch, inputs)
         if batch is None:
-            return ksrv_batch_outputs(tensors, timings)
-        return BatchOutputs(tensors, batch.failures, timings, batch.headers, batch.parameters)
+            return ksrv_batch_outputs(tensors, context.times, context.timings_by_stage)
+        return BatchOutputs(
+            tensors, batch.failures, context.timings, batch.headers, batch.parameters
+        )
 
     cdef object arrays(self, BatchInputs inputs):
         """The inputs as the default preprocess returns them, or None where it has work to do."""
-        cdef Tensor tensor
-        cdef dict named
         if not self.passes_inputs_through or inputs.explain or self.handler.model is not None:
             return None
-        named = {}
-        for name, value in inputs.tensors.items():
-            tensor = <Tensor?>value
-            if not cnp.PyArray_CheckExact(tensor.data):
+        for value in inputs.tensors.values():
+            if not cnp.PyArray_CheckExact((<Tensor?>value).data):
                 return None
             if len(inputs.tensors) == 1:
-                return tensor.data
-            named[name] = tensor.data
-        return named
+                return (<Tensor>value).data
+        return {name: (<Tensor>value).data for name, value in inputs.tensors.items()}
 
     cdef list read(self, object result, BatchInputs inputs):
         cdef list found = None

@@ -336,10 +336,7 @@ cdef class ProcessRing:
         cdef int k
         cdef bytes kind
         cdef Datatype code
-        if (
-            outputs.failures or outputs.headers or outputs.parameters or outputs.torchserve
-            or len(tensors) > RING_OUTPUTS or len(timings) > RING_STAGES
-        ):
+        if not outputs.is_bare() or len(tensors) > RING_OUTPUTS or len(timings) > RING_STAGES:
             return False
         for tensor in tensors:
             if tensor.parameters or not cnp.PyArray_CheckExact(tensor.data):

@@ -3,6 +3,8 @@
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.map cimport map as cpp_map
 
+from ksrv._native.queue.request_handle cimport CRequest
+
 
 cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
     cdef enum:
@@ -63,3 +65,8 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
 
 cdef class Stats:
     cdef Sums sums
+
+    # Notes a batch in which nothing failed; `won` has 0 for requests that had ended before.
+    cdef void note_answered(
+        self, CRequest **requests, const unsigned char *won, size_t count, const BatchTimes &times
+    ) noexcept

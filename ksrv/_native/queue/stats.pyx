@@ -48,7 +48,6 @@ cdef class Stats:
         cdef Py_ssize_t i
         cdef uint64_t rows = 0
         cdef BatchTimes times
-        cdef timespec now
         times.assemble = assemble_ns
         times.preprocess = timings.get("preprocess", 0)
         times.inference = timings.get("inference", ran_ns)
@@ -62,15 +61,28 @@ cdef class Stats:
                 failed.push_back(handle.native)
             else:
                 served.push_back(handle.native)
-        clock_gettime(CLOCK_REALTIME, &now)
         self.sums.mutex.lock()
         for request in served:
             self.sums.add_served(request.enqueued_ns, request.started_ns, request.ended_ns)
         for request in failed:
             self.sums.stages[<int>STAGE_FAILED].add(request.ended_ns - request.enqueued_ns)
-        self.sums.add_batch(
-            rows, served.size(), times, <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-        )
+        self.sums.add_batch(rows, served.size(), times, _milliseconds())
+        self.sums.mutex.unlock()
+
+    cdef void note_answered(
+        self, CRequest **requests, const unsigned char *won, size_t count, const BatchTimes &times
+    ) noexcept:
+        cdef uint64_t rows = 0, served = 0
+        cdef size_t i
+        self.sums.mutex.lock()
+        for i in range(count):
+            rows += requests[i].rows
+            if won[i]:
+                served += 1
+                self.sums.add_served(
+                    requests[i].enqueued_ns, requests[i].started_ns, requests[i].ended_ns
+                )
+        self.sums.add_batch(rows, served, times, _milliseconds())
         self.sums.mutex.unlock()
 
     def absorb(self, Stats other not None) -> None:
@@ -121,6 +133,13 @@ cdef class Stats:
             "stages": stages,
             "sizes": sizes,
         }
+
+
+cdef int64_t _milliseconds() noexcept:
+    """The time since 1970."""
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
 cdef dict _filled(const uint64_t *counts):

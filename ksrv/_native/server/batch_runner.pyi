@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 from ksrv._native.queue.request_queue import Queue
@@ -13,6 +14,7 @@ class BatchRunner:
     busy_since: int
     inline_credit: int
     stats: Stats
+    traced: Callable[[Any, bool], None] | None
     queue: Queue
     executor: Any
     slot: int

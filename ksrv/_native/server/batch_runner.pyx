@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.fast_batch cimport (
     FastBatch, FastBatches, ksrv_are_fast, ksrv_fast_batch, ksrv_filled_batch,
 )
@@ -33,11 +34,13 @@ cdef class BatchRunner:
         stats: Counts the batches.
 
     Attributes:
+        traced: Executes a batch in a span of its own; None without tracing.
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
         inline_credit: What quick runs have earned: see `ksrv.engine.instances.instance`.
     """
 
-    cdef public object stats
+    cdef readonly Stats stats
+    cdef public object traced
     cdef readonly int64_t busy_since
     cdef public int64_t inline_credit
     cdef readonly Queue queue
@@ -46,7 +49,10 @@ cdef class BatchRunner:
     cdef bint is_process
     cdef readonly FastBatches fast_batches
 
-    def __init__(self, Queue queue not None, executor, FastBatches fast_batches not None, stats):
+    def __init__(
+        self, Queue queue not None, executor, FastBatches fast_batches not None,
+        Stats stats not None,
+    ):
         self.queue = queue
         self.executor = executor
         self.is_process = executor.keeps_deadlines
@@ -65,9 +71,9 @@ cdef class BatchRunner:
             if (<NativeHandle>handles[0]).native.batch_key >= FIRST_APART:
                 self._decode_apart(handles)
             else:
-                batch = self._batch_of(handles)
+                batch = self.batch_of(handles)
                 if batch is not None:
-                    self._run(batch, True)
+                    self.run_batch(batch, True)
         finally:
             if self.is_process and not self.executor.alive:
                 self.queue.queue.nudge(self.slot)
@@ -75,22 +81,28 @@ cdef class BatchRunner:
 
     def _batch_of(self, list handles not None):
         """Return the batch of some requests; None if none of them could be added."""
+        return self.batch_of(handles)
+
+    cdef object batch_of(self, list handles):
+        cdef FastBatch fast
         try:
             if ksrv_are_fast(handles):
-                batch = ksrv_filled_batch(
-                    handles, self.fast_batches, self.queue, self.stats
-                )
-            else:
-                batch = self.new_batch()
-                batch.fill(handles, self.queue, self.stats)
+                fast = ksrv_filled_batch(handles, self.fast_batches, self.queue, self.stats)
+                return fast if fast.handles else None
+            batch = self.new_batch()
+            batch.fill(handles, self.queue, self.stats)
+            return batch if batch.handles else None
         except BaseException as error:
             self._fail(handles, error)  # it is the batch's failure, not the thread's
             return None
-        return batch if batch.handles else None
 
     def _run(self, batch, bint inline):
         """Run a batch and answer its requests; an inline execution wakes their threads at once."""
-        cdef list handles = batch.handles
+        self.run_batch(batch, inline)
+
+    cdef int run_batch(self, batch, bint inline) except -1:
+        cdef FastBatch fast = <FastBatch>batch if type(batch) is FastBatch else None
+        cdef list handles = batch.handles if fast is None else fast.handles
         cdef list alive
         try:
             # An inline batch is counted as running since it was pushed.
@@ -98,44 +110,66 @@ cdef class BatchRunner:
             if PyList_GET_SIZE(alive) != PyList_GET_SIZE(handles):
                 batch.keep(alive)
             if alive:
-                self._execute(batch, not inline)
+                self.execute(batch, not inline)
         except BaseException as error:
             self._fail(handles, error)
+        return 0
 
     def _calling_batch(self, list handles not None):
         """Return a batch that runs in the handler's process, for the calls that it makes."""
-        return ksrv_fast_batch(handles, self.fast_batches).as_caller()
+        cdef FastBatch batch = ksrv_fast_batch(handles, self.fast_batches)
+        batch.tensors = {}
+        return batch
 
     def _finish_dispatched(self, dispatched):
         """End a batch that the handler's process was given without Python."""
         cdef FastBatch batch = ksrv_fast_batch(dispatched.handles, self.fast_batches)
         batch.dispatched = dispatched
         try:
-            self._execute(batch, True)
+            self.execute(batch, True)
         except BaseException as error:
             self._fail(dispatched.handles, error)
 
+    cdef int execute(self, batch, bint later) except -1:
+        if self.traced is None:
+            self.execute_untraced(batch, later)
+        else:
+            self.traced(batch, later)
+        return 0
+
     def _execute(self, batch, bint later):
+        """Execute a batch without a span of its own."""
+        self.execute_untraced(batch, later)
+
+    cdef int execute_untraced(self, batch, bint later) except -1:
+        cdef FastBatch fast = <FastBatch>batch if type(batch) is FastBatch else None
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
         cdef object failure = None
         self.busy_since = began
         try:
-            inputs = batch.inputs()
-            if type(batch) is FastBatch and (<FastBatch>batch).dispatched is not None:
-                dispatched = (<FastBatch>batch).dispatched
-                began = dispatched.began_ns
-                outputs = dispatched.ring.collect(inputs, dispatched)
+            if fast is None:
+                inputs = batch.inputs()
+            else:
+                fast.prepare()
+                inputs = fast
+            if fast is not None and fast.dispatched is not None:
+                began = fast.dispatched.began_ns
+                outputs = fast.dispatched.ring.collect(inputs, fast.dispatched)
             else:
                 deadline = self._deadline(batch.handles, began) if self.is_process else None
                 outputs = self.executor.run(inputs, deadline)
             ran_ns = now_ns() - began
-            batch.ran_ns = ran_ns
-            batch.answer(outputs, self.queue, self.stats, later=later)
+            if fast is None:
+                batch.ran_ns = ran_ns
+                batch.answer(outputs, self.queue, self.stats, later=later)
+            else:
+                fast.ran_ns = ran_ns
+                fast.reply(outputs, self.queue, self.stats, later)
         except BaseException as error:
             failure = self._failure_of(batch, error)
             if failure is None:
-                return  # its requests are queued again
+                return 0  # its requests are queued again
         finally:
             self.busy_since = 0
             if ran_ns == 0:
@@ -145,3 +179,4 @@ cdef class BatchRunner:
             self._answer_failed(batch, failure, later)
         if self.inline_credit < MOST_CREDIT or ran_ns >= QUICK:
             self._note_pace(ran_ns)
+        return 0

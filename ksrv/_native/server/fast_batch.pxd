@@ -2,8 +2,18 @@
 
 from libc.stdint cimport int64_t
 
-from ksrv._native.batch.batch cimport BatchInputs
+from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.fast_rows cimport FastRows
+
+
+cdef class FastRequests:
+    cdef list handles
+    cdef object read_requests
+    cdef list made
+
+    cdef list read(self)
 
 
 cdef class FastBatches:
@@ -27,8 +37,11 @@ cdef class FastBatch(BatchInputs):
     cdef list input_arrays
     cdef dict references
 
-    # Lets it make calls, without its tensors; returns it.
-    cdef FastBatch as_caller(self)
+    cdef FastRequests read  # what a handler has asked for
+
+    # `inputs` and `answer` for the other compiled modules.
+    cdef int prepare(self) except -1
+    cdef int reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1
 
     # Brings the rows of the requests that were added into the batch's block.
     cdef int _join(self) except -1

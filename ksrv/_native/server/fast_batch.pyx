@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
-from libcpp.vector cimport vector
 
 cimport cython
 cimport numpy as cnp
 
-from ksrv._native.batch.batch cimport BatchOutputs
+from ksrv._native.batch.batch cimport NOT_RUN, BatchOutputs, StageTimes
 from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
 from ksrv._native.server.fast_rows cimport (
     ksrv_fast_rows, ksrv_has_images, ksrv_received_tensors,
@@ -28,7 +27,7 @@ from ksrv._native.queue.request_handle cimport (
     CRequest, NativeHandle, publish, release_request,
 )
 from ksrv._native.queue.request_queue cimport Queue
-
+from ksrv._native.queue.stats cimport BatchTimes, Stats
 from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv._native.tensor import aliasing_check
@@ -63,6 +62,13 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
 
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
+
+cdef extern from "base/small_vector.hpp" nogil:
+    cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
+        CRequest **extend(size_t count) noexcept
+
+    cdef cppclass Marks "ksrv::SmallVector<unsigned char, 32>":
+        unsigned char *extend(size_t count) noexcept
 
 cdef enum:
     STAGES = 16
@@ -107,10 +113,6 @@ cdef class FastBatches:
 @cython.final
 cdef class FastRequests:
     """`BatchInputs.requests` of fast-path requests: a `Sequence`, made when a handler reads it."""
-
-    cdef list handles
-    cdef object read_requests
-    cdef list made
 
     cdef list read(self):
         if self.made is None:
@@ -247,22 +249,28 @@ cdef class FastBatch(BatchInputs):
             self.keep([handle for handle in self.handles if id(handle) not in failed])
         return 0
 
-    cdef FastBatch as_caller(self):
-        cdef FastRequests requests = FastRequests.__new__(FastRequests)
-        requests.handles = self.handles
-        requests.read_requests = self.source.read_requests
-        self.requests = requests
-        self.tensors = {}
-        return self
+    @property
+    def requests(self):
+        """The requests in row order, made when they are read."""
+        if self.read is None:
+            self.read = FastRequests.__new__(FastRequests)
+            self.read.handles = self.handles
+            self.read.read_requests = self.source.read_requests
+        return self.read
 
     def inputs(self):
         """See `RunnableBatch.inputs`."""
+        self.prepare()
+        return self
+
+    cdef int prepare(self) except -1:
         cdef int64_t began
-        self.as_caller()
+        self.read = None
         if self.dispatched is not None:
+            self.tensors = {}
             self.spent_ns = self.dispatched.assemble_ns
             self.counted = False
-            return self
+            return 0
         if self.joined == 0 and len(self.handles) == 1:
             self.tensors = ksrv_received_tensors(self.handles[0])
             self.rows = (<NativeHandle>self.handles[0]).native.rows
@@ -277,20 +285,24 @@ cdef class FastBatch(BatchInputs):
         if self.counted:
             self.input_arrays = [(<Tensor>one).data for one in self.tensors.values()]
             self.references = aliasing_check.counts(self.input_arrays)
-        return self
+        return 0
 
-    def answer(self, BatchOutputs outputs not None, Queue queue not None, stats, *, bint later):
+    def answer(
+        self, BatchOutputs outputs not None, Queue queue not None, Stats stats not None, *,
+        bint later
+    ):
         """See `RunnableBatch.answer`; small answers are written to their connections at once."""
-        cdef list won = None
-        if not (outputs.failures or outputs.headers or outputs.parameters):
-            won = _reply(self, outputs, queue)
-            self.source.copied = won is not None
-        if won is None:
-            if not self.counted:
-                self.input_arrays, self.references = [], {}
-            self.source.answer_generally(self, outputs, queue, stats, later)
-        else:
-            stats.batch(self.handles, None, won, self.spent_ns, self.ran_ns, outputs.timings)
+        self.reply(outputs, queue, stats, later)
+
+    cdef int reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1:
+        if outputs.is_bare():
+            self.source.copied = _reply(self, outputs, queue, stats)
+            if self.source.copied:
+                return 0
+        if not self.counted:
+            self.input_arrays, self.references = [], {}
+        self.source.answer_generally(self, outputs, queue, stats, later)
+        return 0
 
 
 cdef FastBatch ksrv_fast_batch(list handles, FastBatches source):
@@ -339,7 +351,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) excep
     cdef object data = tensor.data
     cdef cnp.ndarray array
     cdef int64_t nbytes
-    if parts.count == FAST_OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
+    if parts.count == FAST_OUTPUTS or tensor.its_parameters or not cnp.PyArray_CheckExact(data):
         return False
     array = <cnp.ndarray>data
     if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
@@ -362,11 +374,11 @@ cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) excep
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
-cdef bint _fits(Parts *parts, vector[CRequest *] &requests) noexcept:
+cdef bint _fits(Parts *parts, CRequest **requests, size_t count) noexcept:
     """Whether the outputs can be written as each request asks for them."""
     cdef size_t i
     cdef int64_t row = 0
-    for i in range(requests.size()):
+    for i in range(count):
         if not fits_fast_response(
             (<FastRequest *>requests[i])[0], parts.parts, parts.count, row
         ):
@@ -375,60 +387,93 @@ cdef bint _fits(Parts *parts, vector[CRequest *] &requests) noexcept:
     return True
 
 
-cdef list _reply(FastBatch batch, BatchOutputs outputs, Queue queue):
-    """Answer the requests of a batch, where their answers are small.
+cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) except -1:
+    """Name the stages with their times; return how many there are, STAGES at most."""
+    cdef const StageTimes *times = &outputs.times
+    cdef Py_ssize_t length = 0
+    cdef int count = 1
+    stages[0] = ReplyStage(b"assemble", 8, batch.spent_ns)
+    if outputs.timings_by_stage is None:
+        if times.preprocess != NOT_RUN:
+            stages[count] = ReplyStage(b"preprocess", 10, times.preprocess)
+            count += 1
+        if times.inference != NOT_RUN:
+            stages[count] = ReplyStage(b"inference", 9, times.inference)
+            count += 1
+        if times.postprocess != NOT_RUN:
+            stages[count] = ReplyStage(b"postprocess", 11, times.postprocess)
+            count += 1
+        return count
+    for name, nanoseconds in outputs.timings_by_stage.items():
+        stages[count].name = PyUnicode_AsUTF8AndSize(name, &length)
+        stages[count].length = <size_t>length
+        stages[count].nanoseconds = nanoseconds
+        count += 1
+        if count == STAGES:
+            break
+    return count
+
+
+cdef BatchTimes _batch_times(FastBatch batch, BatchOutputs outputs) except *:
+    cdef StageTimes ran = outputs.times
+    cdef dict timings = outputs.timings_by_stage
+    if timings is not None:
+        ran.preprocess = timings.get("preprocess", NOT_RUN)
+        ran.inference = timings.get("inference", NOT_RUN)
+        ran.postprocess = timings.get("postprocess", NOT_RUN)
+    return BatchTimes(
+        assemble=batch.spent_ns,
+        preprocess=max(ran.preprocess, 0),
+        inference=batch.ran_ns if ran.inference == NOT_RUN else ran.inference,
+        postprocess=max(ran.postprocess, 0),
+    )
+
+
+cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
+    """Answer the requests of a batch, where their answers are small, and count them.
 
     The sent bytes are copied out of the outputs, so that nothing is shared with the handler.
 
     Returns:
-        For each handle whether it was answered now; False where it had expired. None, and no
-        request is answered, where an answer is not of the common form or large.
+        Whether they were answered, but for those that had expired; False where an answer is not of
+        the common form or large.
     """
     cdef Parts parts
     cdef ReplyStage stages[STAGES]
-    cdef int stage_count = 1
+    cdef int stage_count
+    cdef BatchTimes times
     cdef int64_t rows = 0
-    cdef NativeHandle handle
-    cdef Py_ssize_t length = 0
-    cdef size_t i
-    cdef vector[CRequest *] requests
-    cdef vector[unsigned char] won
-    cdef list handles = batch.handles
-    cdef list tensors = outputs.tensors
-    cdef list result = [False] * len(handles)
-    requests.reserve(len(handles))
-    for handle in handles:
-        requests.push_back(handle.native)
-        rows += handle.native.rows
-    if not tensors or len(outputs.timings) >= STAGES - 1:
-        return None
+    cdef size_t i, count = <size_t>len(batch.handles)
+    cdef Requests requests_room
+    cdef Marks won_room
+    cdef CRequest **requests = requests_room.extend(count)
+    cdef unsigned char *won = won_room.extend(count)
+    if requests == NULL or won == NULL:
+        raise MemoryError
+    for i in range(count):
+        requests[i] = (<NativeHandle>batch.handles[i]).native
+        rows += requests[i].rows
     parts.count = 0
-    for tensor in tensors:
-        if not _add_part(&parts, <Tensor?>tensor, rows, requests.size() == 1):
-            return None
-    if not _fits(&parts, requests):
-        return None
-    stages[0].name = b"assemble"
-    stages[0].length = 8
-    stages[0].nanoseconds = batch.spent_ns
-    for name, nanoseconds in outputs.timings.items():
-        stages[stage_count].name = PyUnicode_AsUTF8AndSize(name, &length)
-        stages[stage_count].length = <size_t>length
-        stages[stage_count].nanoseconds = nanoseconds
-        stage_count += 1
-    won.resize(requests.size())
+    for tensor in outputs.tensors:
+        if not _add_part(&parts, <Tensor?>tensor, rows, count == 1):
+            return False
+    stage_count = _stages(stages, batch, outputs)
+    if parts.count == 0 or stage_count == STAGES or not _fits(&parts, requests, count):
+        return False
+    times = _batch_times(batch, outputs)
     # Nothing below raises: the thread that wins a request must answer it.
-    queue.queue.finish(requests.data(), requests.size(), won.data())
+    queue.queue.finish(requests, count, won)
     rows = 0
-    for i in range(requests.size()):
+    for i in range(count):
         if won[i]:
             send_fast_response(
-                <FastRequest *>requests[i], parts.parts, parts.count, rows, requests.size() == 1,
-                stages, stage_count
+                <FastRequest *>requests[i], parts.parts, parts.count, rows, count == 1, stages,
+                stage_count
             )
             publish(requests[i])
-            result[i] = True
         rows += requests[i].rows
+    stats.note_answered(requests, won, count, times)
+    for i in range(count):
         if won[i]:
             release_request(requests[i])
-    return result
+    return True

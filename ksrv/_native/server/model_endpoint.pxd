@@ -16,7 +16,7 @@ cdef class ModelEndpoint:
     cdef list inputs  # for each: name, datatype, dtype, further dimensions, shape of one row
     cdef list images  # for each: its FastImages, or None
     cdef object route
-    cdef object run
+    cdef list runs
 
 
 # Pushes a fast-path request and the requests behind it, and runs them where a slot is claimed.

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ksrv._native.queue.request_handle import NativeHandle
@@ -25,7 +25,7 @@ class ModelEndpoint:
         *,
         timeout_ns: int,
         route: FastPathCalls,
-        run: Callable[[int, list[Any]], None],
+        runs: Sequence[Callable[[list[Any]], None]],
         late: tuple[bytes, bytes, bytes, bytes, bytes],
         json_limit: int,
         hides_token: bool,

@@ -142,7 +142,7 @@ cdef void ksrv_run_inline(
                 ksrv_bind_handle(handle, requests[i])
                 handles.append(handle)
         ours = False  # the slot is the instance's to return
-        endpoint.run(slot, handles)
+        endpoint.runs[slot](handles)
     except BaseException:
         if ours:
             endpoint.signature.queue.return_slot(slot)
@@ -174,7 +174,7 @@ cdef class ModelEndpoint:
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the Python requests that are looked at, and gives answers of the general form:
             see `ksrv.server.http.fast_path.FastPath`.
-        run: Called with the number of a claimed slot and the handles to be run on it.
+        runs: For each slot what is called with the handles to be run on it, once it is claimed.
         late: The answer past the deadline: status line, header lines but for the length, and the
             body in three parts: up to the milliseconds, behind them for a request that waited, and
             for one that a handler had.
@@ -189,8 +189,9 @@ cdef class ModelEndpoint:
     """
 
     def __cinit__(
-        self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
-        size_t json_limit, bint hides_token, unsigned depth, bint nan_literals, dict images=None
+        self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, runs,
+        tuple late, size_t json_limit, bint hides_token, unsigned depth, bint nan_literals,
+        dict images=None
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -246,7 +247,7 @@ cdef class ModelEndpoint:
         self.queue = queue
         self.spec = spec
         self.route = route
-        self.run = run
+        self.runs = list(runs)
 
     def __dealloc__(self):
         if self.signature != NULL:

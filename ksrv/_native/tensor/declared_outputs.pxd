@@ -10,6 +10,7 @@ cdef class DeclaredOutputs:
     cdef list datatypes
     cdef list dtypes
     cdef vector[vector[int64_t]] tails
+    cdef list shapes_of_one    # of outputs of one row
 
     cpdef list read(self, result, int64_t rows)
     cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept

@@ -30,10 +30,12 @@ cdef class DeclaredOutputs:
         self.names = []
         self.datatypes = []
         self.dtypes = []
+        self.shapes_of_one = []
         for name, kind, dtype, tail in outputs:
             self.names.append(name)
             self.datatypes.append(kind)
             self.dtypes.append(dtype)
+            self.shapes_of_one.append((1, *tail))
             sizes.clear()
             for size in tail:
                 sizes.push_back(size)
@@ -63,7 +65,8 @@ cdef class DeclaredOutputs:
             value = result if bare else (<dict>result).get(name)
             if not cnp.PyArray_CheckExact(value) or not self.fits(<cnp.ndarray>value, i, rows):
                 return None
-            tensors.append(ksrv_tensor(name, self.datatypes[i], value.shape, value))
+            shape = self.shapes_of_one[i] if rows == 1 else value.shape
+            tensors.append(ksrv_tensor(name, self.datatypes[i], shape, value))
         return tensors
 
     cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept:

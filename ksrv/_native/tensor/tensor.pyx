@@ -23,7 +23,18 @@ cdef class Tensor:
         self.datatype = datatype
         self.shape = shape
         self.data = data
-        self.parameters = {} if parameters is None else parameters
+        self.its_parameters = parameters
+
+    @property
+    def parameters(self):
+        """The tensor's own parameters, without those of the wire form."""
+        if self.its_parameters is None:
+            self.its_parameters = {}
+        return self.its_parameters
+
+    @parameters.setter
+    def parameters(self, parameters):
+        self.its_parameters = parameters
 
     @property
     def nbytes(self) -> int:
@@ -55,5 +66,4 @@ cdef Tensor ksrv_tensor(object name, object datatype, object shape, object data)
     made.datatype = datatype
     made.shape = shape
     made.data = data
-    made.parameters = {}
     return made

@@ -3,14 +3,15 @@
 import sys
 from collections.abc import Callable, Sequence
 
+from ksrv._native.batch.stages import RunnerCalls
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.errors import HandlerFailed
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.handlers.streaming.concurrent import Done
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import BatchInputs
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
 
@@ -18,7 +19,7 @@ NETWORK_BYTES = 256 << 20
 """Of memory that a network's layers took, kept for the next batch; mapping it anew costs a seventh of it."""
 
 
-class InlineExecutor:
+class InlineExecutor(RunnerCalls):
     """One instance of a model in this process.
 
     A handler that hangs cannot be stopped here: its requests are answered at their deadlines, and
@@ -33,6 +34,7 @@ class InlineExecutor:
         make: Makes the runner; by default the one that the model's settings name.
     """
 
+    runner: Runner | None
     keeps_deadlines = False
     ring = None
 
@@ -52,7 +54,6 @@ class InlineExecutor:
         self._submit = submit
         self._instance = instance
         self._threads = threads
-        self._runner: Runner | None = None
         self._lost = ""  # the device, once it works no more
         config = source.config
         # A compiled model may keep state for its thread (CUDA graphs do).
@@ -61,7 +62,7 @@ class InlineExecutor:
     @property
     def alive(self) -> bool:
         """See `Executor.alive`."""
-        return self._runner is not None and not self._lost
+        return self.runner is not None and not self._lost
 
     def start(self) -> ModelSpec:
         """See `Executor.start`."""
@@ -78,24 +79,13 @@ class InlineExecutor:
             raise HandlerFailed(str(error)) from error
         if "torch" in sys.modules or spec.platform not in ("python", "ensemble"):
             buffer_pool.keep_freed(NETWORK_BYTES)
-        self._runner = runner
+        self.runner = runner
         return spec
 
     def lease(self, nbytes: int) -> buffer_pool.Block:
         """See `Executor.lease`."""
-        runner = self._runner
+        runner = self.runner
         return buffer_pool.lease(nbytes) if runner is None else runner.lease(nbytes)
-
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
-        """See `Executor.run`; a deadline cannot end a handler that runs here."""
-        if self._runner is None:
-            raise HandlerFailed(f"the model {self._source.name} is not loaded")
-        try:
-            return self._runner.run(batch)
-        except KsrvError:
-            raise
-        except MemoryError as error:
-            raise HandlerFailed("the server ran out of memory while the handler ran") from error
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines; see `Runner.begin`.
@@ -111,10 +101,13 @@ class InlineExecutor:
         Raises:
             HandlerFailed: The model is not loaded.
         """
-        if self._runner is None:
-            raise HandlerFailed(f"the model {self._source.name} is not loaded")
+        if self.runner is None:
+            raise self._not_loaded()
         batch.beside_others = True
-        return self._runner.begin(batch, done)
+        return self.runner.begin(batch, done)
+
+    def _not_loaded(self) -> HandlerFailed:
+        return HandlerFailed(f"the model {self._source.name} is not loaded")
 
     def _note_lost(self, device: str) -> None:
         self._lost = device
@@ -122,14 +115,14 @@ class InlineExecutor:
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         """See `Executor.end_sequences`."""
-        if self._runner is not None:
-            self._runner.sequences.end(numbers)
+        if self.runner is not None:
+            self.runner.sequences.end(numbers)
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """See `Executor.on_death`; there is no process that could die."""
 
     def close(self) -> None:
         """See `Executor.close`."""
-        runner, self._runner = self._runner, None
+        runner, self.runner = self.runner, None
         if runner is not None:
             runner.close()

@@ -97,9 +97,7 @@ class Instance(BatchRunner):
         self._host = host
         host.all_stats.append(self.stats)
         if traces:
-            execute = partial(execute_traced, super()._execute, host.spec.name, host.spec.version)
-            # Found before the method by the compiled base.
-            self._execute = execute  # type: ignore[method-assign]
+            self.traced = partial(execute_traced, self._execute, host.spec.name, host.spec.version)
         self.number = number
         self._go = threading.Event()
         self._dispatcher: BatchDispatcher | None = None

@@ -172,7 +172,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             model.spec,
             timeout_ns=model.timeout_ns,
             route=route,
-            run=model.run_inline,
+            runs=model.inline_runs,
             late=late,
             json_limit=min(limits.json, FAST_PATH_JSON),
             hides_token=route.hides_token,

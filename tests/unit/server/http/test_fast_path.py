@@ -404,12 +404,13 @@ def fail(*_, **__):
 
 @pytest.mark.parametrize(
     "broken",
-    [("_run", "_fail"), ("_execute",), ("_batch_of",)],
-    ids=["everything", "the batch", "assembling"],
+    [("_failure_of", "_fail"), ("_failure_of",), ()],
+    ids=["everything", "its errors", "the batch"],
 )
 def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, monkeypatch, broken):
     _, model, address = inlined
     with socket.create_connection(address, 20) as client:
+        monkeypatch.setattr(model._instances[0].executor, "run", fail)
         for name in broken:
             monkeypatch.setattr(Instance, name, fail)
         client.sendall(message("one", {"x": A}) * 3)
@@ -425,15 +426,6 @@ def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, mon
     assert model.queue.idle == 1
 
 
-class BrokenStats:
-    """Counts nothing, behind answers that are out."""
-
-    batch = staticmethod(fail)
-
-    def failed(self, count):
-        pass
-
-
 @pytest.mark.parametrize("is_inline", [True, False])
 def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, is_inline):
     _, model, address = inlined
@@ -441,7 +433,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, 
     instance = model._instances[0]
     with socket.create_connection(address, 20) as client:
         for x in (A, row(-8, 1)):  # the second is answered from its own memory
-            monkeypatch.setattr(instance, "stats", BrokenStats())
+            monkeypatch.setattr(instance, "_note_pace", fail)
             for _ in range(2):
                 client.sendall(message("one", {"x": x}))
                 assert payload(*read_message(client)[:2])[1].tolist() == x.tolist()
