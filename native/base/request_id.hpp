@@ -74,15 +74,23 @@ inline uint64_t next_random() noexcept {
 }
 
 inline void make_request_id(RequestId *id) noexcept {
-    static const char digits[] = "0123456789abcdef";
+    static constexpr char digits[] = "0123456789abcdef";
     uint64_t random[2] = {next_random(), next_random()};
     random[0] = (random[0] & ~uint64_t(0xf000)) | 0x4000;
     random[1] = (random[1] & ~(uint64_t(3) << 62)) | (uint64_t(1) << 63);
     char *at = id->text;
-    for (int i = 0; i < 32; ++i) {
-        if (i == 8 || i == 12 || i == 16 || i == 20) *at++ = '-';
-        *at++ = digits[(random[i / 16] >> (60 - 4 * (i % 16))) & 15];
-    }
+    const auto put = [&at](uint64_t bits, int count) {
+        for (int i = count; i-- > 0;) *at++ = digits[bits >> (4 * i) & 15];
+    };
+    put(random[0] >> 32, 8);
+    *at++ = '-';
+    put(random[0] >> 16, 4);
+    *at++ = '-';
+    put(random[0], 4);
+    *at++ = '-';
+    put(random[1] >> 48, 4);
+    *at++ = '-';
+    put(random[1], 12);
     id->length = static_cast<uint8_t>(at - id->text);
     id->given = false;
 }

@@ -47,11 +47,28 @@ public:
         new (place) T(value);
     }
 
+    // Adds `count` elements; they must not be the vector's own.
+    void append(const T *from, std::size_t count) {
+        if (count == 0) return;
+        T *place = extend(count);
+        if (place == nullptr) throw std::bad_alloc();
+        std::memcpy(static_cast<void *>(place), from, count * sizeof(T));
+    }
+
+    void drop_first(std::size_t count) noexcept {
+        size_ -= count;
+        std::memmove(static_cast<void *>(data_), data_ + count, size_ * sizeof(T));
+    }
+
+    void drop_last(std::size_t count) noexcept { size_ -= count; }
     void clear() noexcept { size_ = 0; }
+    bool empty() const noexcept { return size_ == 0; }
     std::size_t size() const noexcept { return size_; }
     const T *data() const noexcept { return data_; }
     T &operator[](std::size_t index) noexcept { return data_[index]; }
     const T &operator[](std::size_t index) const noexcept { return data_[index]; }
+    T *begin() noexcept { return data_; }
+    T *end() noexcept { return data_ + size_; }
     const T *begin() const noexcept { return data_; }
     const T *end() const noexcept { return data_ + size_; }
 

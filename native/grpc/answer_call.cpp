@@ -29,10 +29,9 @@ http2::Field id_field(const Call &call) noexcept {
 struct Ending {
     char code[12];
     std::string text;
-    std::vector<http2::Field> fields;
+    SmallVector<http2::Field, 8> fields;
 
     Ending(const Call &call, bool alone, bool decompresses) {
-        fields.reserve(7 + call.metadata.size());
         if (alone) {
             fields.push_back(fixed(":status", "200"));
             fields.push_back(fixed("content-type", "application/grpc"));

@@ -30,9 +30,8 @@ void free_message(Message *message, MemoryBudget *budget) noexcept {
 }
 
 Call::~Call() {
-    MemoryBudget *budget = connection->budget();
-    free_message(&incoming, budget);
-    for (size_t i = messages_taken; i < messages.size(); ++i) free_message(&messages[i], budget);
+    free_message(&incoming, connection->budget());
+    free_untaken();
     drop_answer();
     if (watched) ksrv::release(watched);
     if (held) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
@@ -51,6 +50,11 @@ void Call::drop_answer() noexcept {
     }
     out_last = nullptr;
     out_bytes = 0;
+}
+
+void Call::free_untaken() noexcept {
+    for (; messages_taken < messages.size(); ++messages_taken)
+        free_message(&messages[messages_taken], connection->budget());
 }
 
 void Call::note_model(const std::string &its_model, const std::string &its_version) noexcept {
@@ -83,7 +87,7 @@ void Call::identify() noexcept {
                       trace.value_length);
     const auto gone = std::remove_if(entries.begin(), entries.end(),
                                      [&](const Entry &entry) { return named(entry, "x-request-id"); });
-    entries.erase(gone, entries.end());
+    entries.drop_last(static_cast<std::size_t>(entries.end() - gone));
 }
 
 void Call::write(Payload *payload) noexcept {
@@ -168,7 +172,7 @@ Next Call::next_message(Message *out, int64_t until_ns) noexcept {
         }
         *out = messages[messages_taken++];
         if (messages_taken == messages.size() || messages_taken == FORGOTTEN_TOGETHER) {
-            messages.erase(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(messages_taken));
+            messages.drop_first(messages_taken);
             messages_taken = 0;
         }
     }

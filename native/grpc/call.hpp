@@ -17,6 +17,7 @@
 #include "base/clock.hpp"
 #include "base/monotonic_condition.hpp"
 #include "base/request_id.hpp"
+#include "base/small_vector.hpp"
 #include "grpc/payload.hpp"
 #include "grpc/rest/stream.hpp"
 #include "grpc/status.hpp"
@@ -74,6 +75,7 @@ struct Call {
     void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
     void drop_answer() noexcept;  // what was not sent of it; under the mutex
+    void free_untaken() noexcept;  // the messages that nobody has taken; under the mutex
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
     // Waits for the next message of a stream until the clock passes `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
@@ -104,8 +106,8 @@ struct Call {
     struct Entry {
         uint32_t name, name_length, value, value_length;
     };
-    std::string text;
-    std::vector<Entry> entries;
+    SmallVector<char, 192> text;
+    SmallVector<Entry, 6> entries;
     size_t head_bytes = 0;
     std::string authorization;
     RequestId request_id;  // chosen when the metadata is complete
@@ -144,7 +146,7 @@ struct Call {
     // ---- under the mutex ----
     std::mutex lock;
     MonotonicCondition changed;
-    std::vector<Message> messages;  // complete ones, in order
+    SmallVector<Message, 1> messages;  // complete ones, in order
     size_t messages_taken = 0;
     bool peer_over = false, ended = false, finished = false, cancelled = false;
     Payload *out_first = nullptr, *out_last = nullptr;

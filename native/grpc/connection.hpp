@@ -136,6 +136,7 @@ class Connection final : public http2::SessionEvents {
     void refuse_http(Call *call, const char *http_status) noexcept;
     void stop_receiving(Call *call) noexcept;
     void note_first(Call *call) noexcept;
+    const Method *method_of(const Call &call) noexcept;
 
     // answer_call.cpp
     size_t offer(void *stream, size_t most, http2::Behind *behind) noexcept override;
@@ -188,6 +189,7 @@ class Connection final : public http2::SessionEvents {
     uint64_t gathered_bytes_ = 0;      // received when the last large piece began to be waited for
     uint64_t slow_until_ns_ = 0;       // large pieces did not come
     bool spoke_ = false;  // whether a complete call has come
+    const Method *called_last_ = nullptr;
 };
 
 }  // namespace ksrv::grpc

@@ -153,7 +153,7 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
         refuse_http(call, "415");
         return;
     }
-    call->method = server_->method(call->path);
+    call->method = method_of(*call);
     if (!call->method) {
         server_->count(GRPC_UNKNOWN_METHOD);
         refuse(call, UNIMPLEMENTED, "Method not found!");
@@ -177,6 +177,12 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     } else if (!known) {
         server_->run_later(call, RUN_CHECK);
     }
+}
+
+// Null: there is none. Clients call the same method again and again.
+const Method *Connection::method_of(const Call &call) noexcept {
+    if (!called_last_ || called_last_->path != call.path) called_last_ = server_->method(call.path);
+    return called_last_;
 }
 
 // The call waits for its first message no more.
@@ -497,21 +503,15 @@ void Connection::closed(void *stream, uint32_t) noexcept {
     note_taken(call);
     Request *request;
     bool tells;
-    std::vector<Message> untaken;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->ended = true;
-        if (call->method && call->method->streams) {  // its reader has left
-            untaken.swap(call->messages);
-            untaken.erase(untaken.begin(), untaken.begin() + static_cast<std::ptrdiff_t>(call->messages_taken));
-            call->messages_taken = 0;
-        }
+        if (call->method && call->method->streams) call->free_untaken();  // its reader has left
         request = call->watched;
         call->watched = nullptr;
         tells = call->callbacks != nullptr;
         call->changed.notify_all();
     }
-    for (Message &message : untaken) free_message(&message, server_->budget);
     if (request) {
         cancel(request);
         ksrv::release(request);

@@ -402,6 +402,7 @@ Call *Server::next_to_run(int *reasons) noexcept {
 
 size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
     size_t count = 0;
+    if (room == 0) return count;
     const ModelSignature *signature = first->fast->signature;
     std::lock_guard<std::mutex> guard(run_mutex_);
     while (count < room && run_first_ && run_first_->fast && run_first_->fast->signature == signature) {

@@ -91,12 +91,19 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         AnswerRoom room
         size_t size
 
+    cdef cppclass Text "ksrv::SmallVector<char, 192>":
+        const char *data() noexcept
+
+    cdef cppclass Entries "ksrv::SmallVector<ksrv::grpc::Call::Entry, 6>":
+        size_t size() noexcept
+        Entry &operator[](size_t index) noexcept
+
     cdef cppclass CCall "ksrv::grpc::Call":
         Connection *connection
         const Method *method
         FastRequest *fast
-        string text
-        vector[Entry] entries
+        Text text
+        Entries entries
         string authorization
         bint repeats_authorization
         RequestId request_id

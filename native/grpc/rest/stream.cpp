@@ -93,7 +93,7 @@ bool RestStream::begin(const Call &call, bool has_body) {
     }
     for (const Call::Entry &entry : call.entries) {
         const char *value = call.text.data() + entry.value;
-        const std::string name(call.text, entry.name, entry.name_length);
+        const std::string name(call.text.data() + entry.name, entry.name_length);
         if (!is_token(name) || !is_line(value, entry.value_length)) return false;
         if (is_of_connection(name) || (has_host && is(name, "host"))) continue;
         if (is(name, "cookie")) {
