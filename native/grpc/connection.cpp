@@ -46,6 +46,7 @@ Connection::Connection(Server *server, int fd, uint32_t its_slot, uint32_t its_g
 
 Connection::~Connection() {
     tls_.end();
+    take_early();
     if (fd_ >= 0) ::close(fd_);
 }
 
@@ -56,11 +57,7 @@ void Connection::release() noexcept {
 MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
 bool Connection::open_accepted(const AcceptedHttp2 &accepted) noexcept {
-    try {
-        early_.assign(reinterpret_cast<const char *>(accepted.bytes), accepted.length);
-    } catch (const std::bad_alloc &) {
-        return false;
-    }
+    if (!keep_early(accepted.bytes, accepted.length, true)) return false;
     takes_rest_ = true;
     listener_ = accepted.listener;
     tls_ = accepted.tls;
@@ -263,8 +260,7 @@ bool Connection::read_once(bool *more) noexcept {
     unsigned char *buffer = read_buffer();
     if (!buffer) return false;
     if (!early_.empty()) {
-        std::string bytes;
-        bytes.swap(early_);
+        const std::string bytes = take_early();
         received_ns_ = now_;  // the time for what is read late is not forgiven twice
         return take_bytes(reinterpret_cast<const unsigned char *>(bytes.data()), bytes.size()) || ended();
     }
@@ -315,14 +311,33 @@ bool Connection::take_bytes(const unsigned char *data, size_t length) noexcept {
         data += some;
         length -= some;
         if (!length || unsigned_now_ns() < turn_ends_ns_) continue;
-        try {
-            early_.assign(reinterpret_cast<const char *>(data), length);
-        } catch (const std::bad_alloc &) {
-            return session_.receive(data, length, now_);
-        }
-        return true;
+        return keep_early(data, length, false) || session_.receive(data, length, now_);
     }
     return true;
+}
+
+// Keeps bytes for the connection's next turn; false where there is no room for them. The first ones of a connection are
+// few, and are kept whether there is room or not.
+bool Connection::keep_early(const unsigned char *data, size_t length, bool first) noexcept {
+    if (first) {
+        budget()->take(length);
+    } else if (!budget()->reserve(length, true)) {
+        return false;
+    }
+    try {
+        early_.assign(reinterpret_cast<const char *>(data), length);
+    } catch (const std::bad_alloc &) {
+        budget()->give_back(length);
+        return false;
+    }
+    return true;
+}
+
+std::string Connection::take_early() noexcept {
+    std::string bytes;
+    bytes.swap(early_);
+    budget()->give_back(bytes.size());
+    return bytes;
 }
 
 // The session has ended: its last frames (GOAWAY) are sent, and then the connection closes.
@@ -439,6 +454,7 @@ void Connection::close_now() noexcept {
     server_->forget(this);
     while (calls_) closed(calls_, http2::CANCEL);
     out_.clear();
+    take_early();
     ::close(fd_);
     fd_ = -1;
     drain_mailbox();

@@ -68,6 +68,7 @@ class Connection final : public http2::SessionEvents {
     bool is_idle() const noexcept { return open_calls.load(std::memory_order_relaxed) == 0; }
 
     const uint32_t slot, generation;
+    size_t place = 0;  // among the open connections; the server's, under its mutex
     sockaddr_storage address{};
     socklen_t address_length = 0;
     ListPlace deferred;   // the thread in Python will post
@@ -97,6 +98,8 @@ class Connection final : public http2::SessionEvents {
     void read_some() noexcept;
     bool read_once(bool *more) noexcept;
     bool take_bytes(const unsigned char *data, size_t length) noexcept;
+    bool keep_early(const unsigned char *data, size_t length, bool first) noexcept;
+    std::string take_early() noexcept;
     void set_low_water(int bytes) noexcept;
     void await_large_piece() noexcept;
     void end_gathering() noexcept;
@@ -169,7 +172,7 @@ class Connection final : public http2::SessionEvents {
 
     // The owner's.
     TlsSession tls_;
-    std::string early_;          // bytes that were read, by the HTTP server or in an earlier turn
+    std::string early_;          // bytes that were read, by the HTTP server or in an earlier turn; in the budget
     uint16_t listener_ = 0;      // of the HTTP server
     bool takes_rest_ = false;    // it came to an address of HTTP,
     bool spoke_grpc_ = false;    // and calls have come over it

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 
 #include "base/python_call.hpp"
@@ -68,6 +69,7 @@ bool Server::listen_on(const int *listeners, size_t count) noexcept {
     try {
         listeners_.assign(listeners, listeners + count);
         connections_.assign(config.connections, nullptr);
+        open_.reserve(config.connections);
         free_.reserve(config.connections);
         for (uint32_t slot = config.connections; slot > 0; --slot) free_.push_back(slot - 1);
     } catch (const std::bad_alloc &) {
@@ -162,6 +164,8 @@ bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length,
         if (!connection) return false;
         free_.pop_back();
         connections_[slot] = connection;
+        connection->place = open_.size();
+        open_.push_back(connection);
     }
     connection->address = *address;
     connection->address_length = length;
@@ -188,6 +192,9 @@ bool Server::watch(Connection *connection, int fd) noexcept {
 void Server::forget(Connection *connection) noexcept {
     std::lock_guard<std::mutex> guard(connections_mutex_);
     connections_[connection->slot] = nullptr;
+    open_.back()->place = connection->place;
+    open_[connection->place] = open_.back();
+    open_.pop_back();
     free_.push_back(connection->slot);
     open_connections.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -201,13 +208,16 @@ Connection *Server::at(uint64_t tag) noexcept {
     return connection;
 }
 
+// From the last one to the first: what takes the place of a connection that is closed meanwhile was visited before,
+// and none is left out.
 template <typename Visit> void Server::each(Visit visit) noexcept {
-    for (size_t slot = 0; slot < connections_.size(); ++slot) {
+    for (size_t left = SIZE_MAX; left > 0;) {
         Connection *connection;
         {
             std::lock_guard<std::mutex> guard(connections_mutex_);
-            connection = connections_[slot];
-            if (!connection) continue;
+            left = std::min(left, open_.size());
+            if (left == 0) return;
+            connection = open_[--left];
             connection->retain();
         }
         visit(connection);

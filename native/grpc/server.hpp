@@ -141,7 +141,6 @@ class Server {
     std::atomic<uint32_t> open_calls{0};  // calls that Python has, or will have
     std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for its client
     std::atomic<uint32_t> open_connections{0};
-    std::atomic<uint64_t> open_requests{0};  // requests of queues that refer to this server
     std::atomic<bool> draining{false};
 
   private:
@@ -194,7 +193,8 @@ class Server {
     std::atomic<uint64_t> next_sweep_{0}, next_free_streams_{0};
 
     std::mutex connections_mutex_;
-    std::vector<Connection *> connections_;
+    std::vector<Connection *> connections_;  // by slot
+    std::vector<Connection *> open_;         // in no order; a connection knows its place
     std::vector<uint32_t> free_;
     uint32_t generations_ = 0;
 

@@ -1,11 +1,38 @@
-"""Connections of HTTP/2 under the sanitizers: gRPC and REST side by side, driven by threads without Python."""
+"""Connections of HTTP/2 under the sanitizers: gRPC and REST side by side, driven by threads without Python, and their turns."""
+
+import re
 
 import pytest
 
 from tests.support.native.programs import run_program
+
+FLOOD = 12_000 * 9
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["thread", "sanitize"])
 def test_streams_of_several_clients_are_all_answered(flavour):
     assert "0 left" in run_program(flavour, "http2_connections.cpp", "10")
+
+
+def served_beside_floods(*arguments: str) -> list[int]:
+    """Return the bytes of two floods that waited when each of four calls was served."""
+    printed = run_program("sanitize", "http2_turns.cpp", *arguments)
+    if "no libnghttp2" in printed:
+        pytest.skip(printed)
+    assert "4 calls served, floods read, 0 bytes are held" in printed
+    return [int(one) for one in re.findall(r"\d+(?= )", printed)[:4]]
+
+
+@pytest.mark.timeout(600)
+def test_a_call_waits_for_one_turn_of_each_flood_and_not_for_their_ends():
+    waiting = served_beside_floods()
+    assert waiting == sorted(waiting, reverse=True)
+    assert len(set(waiting)) == 4
+    assert FLOOD < waiting[0] < 2 * FLOOD  # bytes that wait are in the memory budget
+    assert waiting[3] > 0
+
+
+@pytest.mark.timeout(600)
+def test_bytes_that_find_no_room_are_read_at_once():
+    assert max(served_beside_floods("full")) < 10_000

@@ -1,0 +1,161 @@
+// The turns of HTTP/2 connections, by a clock that each look at it puts forward by 50 us: two connections have sent a
+// flood of small frames, and a good one makes a call after the other. Prints for each call how many bytes of the floods
+// waited when it was served. With the argument "full" the memory budget has no room for waiting bytes.
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "grpc/server.hpp"
+#include "http2/library.hpp"
+
+namespace {
+
+std::atomic<long> elapsed_us{0};
+
+}  // namespace
+
+extern "C" int clock_gettime(clockid_t clock, timespec *now) noexcept {
+    if (clock != CLOCK_MONOTONIC) return static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+    const long us = elapsed_us.fetch_add(50) + 50;
+    now->tv_sec = 1 + us / 1000000;
+    now->tv_nsec = us % 1000000 * 1000;
+    return 0;
+}
+
+using namespace ksrv;
+
+namespace {
+
+constexpr uint32_t CALLS = 4;
+constexpr size_t FLOOD_FRAMES = 12000;  // of nine bytes: more than four turns
+constexpr int FRAME_UNKNOWN = 0x20;     // which is ignored
+
+std::string frame(int type, int flags, uint32_t stream, const std::string &payload) {
+    std::string made;
+    for (int shift : {16, 8, 0}) made.push_back(static_cast<char>(payload.size() >> shift));
+    made.push_back(static_cast<char>(type));
+    made.push_back(static_cast<char>(flags));
+    for (int shift : {24, 16, 8, 0}) made.push_back(static_cast<char>(stream >> shift));
+    return made + payload;
+}
+
+std::string field(const std::string &name, const std::string &value) {
+    std::string made(1, '\0');
+    made.push_back(static_cast<char>(name.size()));
+    made += name;
+    made.push_back(static_cast<char>(value.size()));
+    return made + value;
+}
+
+std::string call(uint32_t number) {
+    const std::string head = field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/unary") +
+                             field(":authority", "x") + field("content-type", "application/grpc");
+    return frame(http2::FRAME_HEADERS, 4, 2 * number - 1, head) +
+           frame(http2::FRAME_DATA, 1, 2 * number - 1, std::string("\0\0\0\0\3abc", 8));
+}
+
+std::string flood() {
+    std::string made;
+    for (size_t i = 0; i < FLOOD_FRAMES; ++i) made += frame(FRAME_UNKNOWN, 0, 0, "");
+    return made + frame(http2::FRAME_PING, 0, 0, "the end.");
+}
+
+struct Client {
+    int fd;
+
+    explicit Client(grpc::Server *server) {
+        int ends[2];
+        const int room = 1 << 20;
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
+        fd = ends[0];
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        send_all("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, ""));
+        const sockaddr_storage address{};
+        if (!server->adopt(ends[1], &address, sizeof address)) std::abort();
+    }
+
+    void send_all(const std::string &bytes) const {
+        if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) std::abort();
+    }
+
+    // Waits until the peer has sent these bytes.
+    bool reads(const std::string &wanted) const {
+        std::string got;
+        char some[65536];
+        while (got.find(wanted) == std::string::npos) {
+            pollfd asked{fd, POLLIN, 0};
+            if (poll(&asked, 1, 60000) <= 0) return false;
+            const ssize_t more = recv(fd, some, sizeof some, 0);
+            if (more <= 0) return false;
+            got.append(some, static_cast<size_t>(more));
+        }
+        return true;
+    }
+};
+
+// The server, and the good client, which makes its next call while the one before it is served.
+struct Scene {
+    grpc::Server server{config(), &process_budget(), serve_calls, this};
+    const Client *good = nullptr;
+    uint32_t served = 0;
+    uint64_t waiting[CALLS] = {};
+
+    static grpc::ServerConfig config() {
+        grpc::ServerConfig made;
+        made.threads = 1;
+        return made;
+    }
+    static void serve_calls(void *owner) {
+        Scene *scene = static_cast<Scene *>(owner);
+        int reasons = 0;
+        while (grpc::Call *call = scene->server.next_to_run(&reasons)) {
+            grpc::Message message;
+            if (reasons & grpc::RUN_READY && call->take_message(&message)) {
+                grpc::free_message(&message, scene->server.budget);
+                scene->waiting[scene->served++] = scene->server.budget->held();
+                std::string none;
+                grpc::Metadata nothing;
+                call->finish(grpc::OK, none, nothing);
+                if (scene->served < CALLS) scene->good->send_all(::call(scene->served + 1));
+            }
+            call->release();
+        }
+    }
+};
+
+}  // namespace
+
+int main(int count, char **arguments) {
+    if (!http2::library()) {
+        std::printf("there is no libnghttp2\n");
+        return 0;
+    }
+    process_budget().set_bound(count > 1 && !std::strcmp(arguments[1], "full") ? 10000 : 64u << 20);
+    Scene scene;
+    scene.server.add_method({"/s/unary", false, false, false, true, false});
+    if (!scene.server.listen_on(nullptr, 0)) std::abort();
+    const Client first(&scene.server), second(&scene.server), good(&scene.server);
+    scene.good = &good;
+    first.send_all(flood());
+    second.send_all(flood());
+    good.send_all(call(1));
+    std::thread loop([&] { scene.server.run(0); });
+    const bool read = first.reads("the end.") && second.reads("the end.");
+    scene.server.stop();
+    loop.join();
+    scene.server.close_all();
+    for (const uint64_t bytes : scene.waiting) std::printf("%llu ", static_cast<unsigned long long>(bytes));
+    std::printf("bytes waited, %u calls served, floods %s, %llu bytes are held\n", scene.served,
+                read ? "read" : "not read", static_cast<unsigned long long>(process_budget().held()));
+    return 0;
+}
