@@ -5,7 +5,8 @@
 `bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
 `ksrv serve` with `--grpc-server` native and grpcio; the handler returns its tensor (W1, W4) or ten values (W2). The
 client is nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet; in
-the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. `rest` sends the same tensor to the HTTP address as a
+the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. `each` is a C client
+(`client.c`) that sends every call in a packet of its own, and `batched` asks a model that joins its requests. `rest` sends the same tensor to the HTTP address as a
 binary request of KServe v2 over HTTP/2, and `stream` sends requests over one ModelStreamInfer, which the bare server has not. All servers are up at once, and a round gives each in turn the same load. Figures are
 CPU time of all the server's processes for a call, the median over the rounds, and the median of the ratios to `bare`
 within a round. W4 adds the greatest peak of memory above idle, in payloads of 64 MiB, of which one comes in and one goes
@@ -43,17 +44,24 @@ STREAM = METHOD.replace("ModelInfer", "ModelStreamInfer")
 
 @dataclass(frozen=True)
 class Row:
-    """One load: calls of a workload, on so many connections with so many streams each."""
+    """One load: calls of a workload, on so many connections with so many streams each.
+
+    Attributes:
+        model: The model that is asked; "" for the workload's own.
+    """
 
     workload: str
     connections: int
     streams: int
     calls: int
     client: str = "h2load"
+    model: str = ""
 
 
 ROWS = {
     "W1-16-streams": Row("W1", 1, 16, 20_000),
+    "W1-16-each": Row("W1", 1, 16, 20_000, "each"),
+    "W1-16-streams-batched": Row("W1", 1, 16, 20_000, model="batched"),
     "W1-1-stream": Row("W1", 1, 1, 6_000),
     "W1-16-connections": Row("W1", 16, 1, 20_000),
     "W2-8-streams": Row("W2", 1, 8, 800),
@@ -91,10 +99,10 @@ def forget_peak(pid: int) -> None:
         Path(f"/proc/{one}/clear_refs").write_text("5")
 
 
-def build(folder: Path) -> Path:
-    """Compile the limit."""
-    made = folder / "bare"
-    subprocess.run(["cc", "-O2", HERE / "bare.c", "-lnghttp2", "-o", made], check=True)
+def build(folder: Path, name: str) -> Path:
+    """Compile a program: "bare", the limit, or "client"."""
+    made = folder / name
+    subprocess.run(["cc", "-O2", HERE / f"{name}.c", "-lnghttp2", "-o", made], check=True)
     return made
 
 
@@ -150,6 +158,12 @@ def stream_requests(address: str, row: Row) -> None:
             room.release()
 
 
+def call_one_by_one(address: str, row: Row, program: Path, body: Path) -> None:
+    """Have the C client make the calls, each in a packet of its own."""
+    port = address.rpartition(":")[2]
+    subprocess.run([program, port, str(row.streams), str(row.calls), body], check=True)
+
+
 def rest_body(workload: str) -> tuple[bytes, int]:
     """Return a binary request of KServe v2, and the length of its JSON."""
     shape = SHAPES[workload]
@@ -161,9 +175,12 @@ def rest_body(workload: str) -> tuple[bytes, int]:
     return header + tensor, len(header)
 
 
-def load(address: str, pid: int, row: Row, body: Path, fields: list[str]) -> float:
+def load(address: str, pid: int, row: Row, body: Path, fields: list[str], client: Path) -> float:
     """Give a server the load of a row; returns its CPU seconds for a call."""
     before = cpu_seconds(pid)
+    if row.client == "each":
+        call_one_by_one(address, row, client, body)
+        return (cpu_seconds(pid) - before) / row.calls
     if row.client in CLIENTS:
         CLIENTS[row.client](address, row)
         return (cpu_seconds(pid) - before) / row.calls
@@ -196,7 +213,7 @@ def main() -> None:
     results = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        program = build(folder)
+        program, client = build(folder, "bare"), build(folder, "client")
         write_models(folder / "models")
         ksrv = {
             name: stack.enter_context(
@@ -208,8 +225,8 @@ def main() -> None:
         print(f"{'':20}" + "".join(f"{name:>12}" for name in SERVERS) + "   ratios to bare")
         for name in given.rows or ROWS:
             row = ROWS[name]
-            message = request_of(row.workload)
-            body = folder / f"{row.workload}-{row.client}.bin"
+            message = request_of(row.workload, row.model)
+            body = folder / f"{name}.bin"
             fields = ["content-type: application/grpc", "te: trailers"]
             body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
             if row.client == "rest":
@@ -228,7 +245,10 @@ def main() -> None:
                 for _, pid in targets.values():
                     forget_peak(pid)
                 rounds = [
-                    {key: load(*target, row, body, fields) for key, target in targets.items()}
+                    {
+                        key: load(*target, row, body, fields, client)
+                        for key, target in targets.items()
+                    }
                     for _ in range(given.rounds)
                 ]
                 peaks = {

@@ -71,9 +71,10 @@ def answer(array: np.ndarray) -> np.ndarray:
     return array if array.shape[1] != 224 else array.reshape(1, -1)[:, :10]
 
 
-def request_of(workload: str) -> bytes:
+def request_of(workload: str, model: str = "") -> bytes:
     array = np.ones(SHAPES[workload], np.float32)
-    made = message_class("inference.ModelInferRequest")(model_name=workload.lower())
+    name = model or workload.lower()
+    made = message_class("inference.ModelInferRequest")(model_name=name)
     made.inputs.add(name="x", datatype="FP32", shape=array.shape)
     made.raw_input_contents.append(array.tobytes())
     encoded: bytes = made.SerializeToString()

@@ -1,0 +1,183 @@
+"""The instructions that a call of W1 takes, by the library that runs them.
+
+    python benchmarks/grpc/instructions.py [--calls 3000] [LOAD ...]
+
+They are counted by callgrind, and hardly depend on what else the machine does. Under valgrind a program runs some sixty
+times slower; `slow_clock.c` slows its clock as well, without which ksrv would take its handler for a slow one, hand
+each call to the model's own thread, and send each answer by itself. Needs valgrind, h2load and cc.
+"""
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
+from bench import HERE, build, rest_body
+from grpc_load import METHOD, request_of
+from servers import free_port, write_models
+
+LOADS = {
+    "the bare server, 16 streams": ("bare", "-c1", "-m16"),
+    "gRPC, 16 streams": ("grpc", "-c1", "-m16"),
+    "gRPC, one stream": ("grpc", "-c1", "-m1"),
+    "REST over HTTP/2, 16 streams": ("http", "-c1", "-m16"),
+    "REST over HTTP/1.1, 16 connections": ("http", "-c16", "--h1"),
+}
+"""For each load where it goes, and how h2load makes it."""
+
+PARTS = {
+    "libnghttp2": r"libnghttp2",
+    "libc, libstdc++": r"/(libc|libm|libstdc\+\+|libgcc_s|ld-linux[-\w]*)[-.\d]*\.so",
+    "native core": r"/_core\.|/bare$",
+    "Python, numpy": r"libpython|/python[\d.]*$|numpy|\.cpython-",
+}
+"""The objects of each part, which is the first one that fits. The slowed clock is of none."""
+
+COST = re.compile(r"^[+\-*\d]\S* (\d+)")
+NAMED = re.compile(r"^(c?ob)=\((\d+)\)(?: (.*))?$")
+
+
+def wait_for(port: int) -> None:
+    """Wait until somebody accepts connections."""
+    while True:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        time.sleep(0.2)
+
+
+def serving_process(started: int) -> int:
+    """Return the process that serves: a worker of the one that was started, or that one itself."""
+    workers = Path(f"/proc/{started}/task/{started}/children").read_text().split()
+    return int(workers[-1]) if workers else started
+
+
+@contextmanager
+def profiled(command: list[str], folder: Path, ports: list[int]) -> Iterator[int]:
+    """Run a server under callgrind, which counts nothing yet; the serving process is yielded."""
+    folder.mkdir()
+    clock = folder / "slow_clock.so"
+    subprocess.run(
+        ["cc", "-O2", "-shared", "-fPIC", HERE / "slow_clock.c", "-o", clock], check=True
+    )
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            ["valgrind", "--tool=callgrind", "--trace-children=yes", "--instr-atstart=no",
+             f"--callgrind-out-file={folder}/counts.%p", *command],
+            env=os.environ | {"LD_PRELOAD": str(clock)}, stdout=output, stderr=output,
+        )  # fmt: skip
+    pid = process.pid
+    try:
+        for port in ports:
+            wait_for(port)
+        pid = serving_process(process.pid)
+        yield pid
+    finally:  # at once: a drain would take a minute by the slowed clock
+        for one in {pid, process.pid}:
+            os.kill(one, signal.SIGKILL)
+        process.wait()
+
+
+def instructions(counts: Path) -> Counter[str]:
+    """Return the instructions by object, out of a file of callgrind's."""
+    names: dict[str, str] = {}
+    found: Counter[str] = Counter()
+    inside, of_call = "", False
+    for line in counts.read_text().splitlines():
+        if named := NAMED.match(line):
+            kind, number, name = named.groups()
+            names.setdefault(number, name)
+            inside = names[number] if kind == "ob" else inside
+        elif line.startswith("calls="):
+            of_call = True  # the next line is what the callee takes, which is counted there
+        elif cost := COST.match(line):
+            if not of_call:
+                found[inside] += int(cost[1])
+            of_call = False
+    return found
+
+
+def count(pid: int, folder: Path, calls: int, options: list[str], address: str) -> dict[str, float]:
+    """Make calls, of which the second half is counted; returns the instructions of one by part."""
+
+    def load() -> None:
+        done = subprocess.run(
+            ["h2load", "-n", str(calls), "-w", "30", "-W", "30", *options, address],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert f"{calls} 2xx" in done.stdout, done.stdout
+
+    def control(*asked: str) -> None:
+        subprocess.run(["callgrind_control", *asked, str(pid)], capture_output=True, check=True)
+
+    load()
+    control("--zero")
+    control("--instr=on")
+    load()
+    control("--instr=off")
+    control("--dump")
+    made = max(folder.glob(f"counts.{pid}.*"), key=lambda path: int(path.suffix[1:]))
+    found = dict.fromkeys(PARTS, 0.0)
+    for name, number in instructions(made).items():
+        part = next((part for part, of in PARTS.items() if re.search(of, name)), None)
+        if part is not None:
+            found[part] += number / calls
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("loads", nargs="*", choices=[*LOADS, []], help="all, if none is named")
+    parser.add_argument("--calls", type=int, default=3000)
+    given = parser.parse_args()
+    message = request_of("W1")
+    rest, header = rest_body("W1")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        write_models(folder / "models")
+        (folder / "call").write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+        (folder / "request").write_bytes(rest)
+        grpc = [
+            "-d",
+            f"{folder}/call",
+            "-H",
+            "content-type: application/grpc",
+            "-H",
+            "te: trailers",
+        ]
+        http = ["-d", f"{folder}/request", "-H", f"inference-header-content-length: {header}"]
+        bare_port, http_port, grpc_port = free_port(), free_port(), free_port()
+        bare = [str(build(folder, "bare")), str(bare_port), "W1"]
+        ksrv = [
+            sys.executable, "-m", "ksrv", "serve", f"{folder}/models", "--http",
+            f"127.0.0.1:{http_port}", "--grpc", f"127.0.0.1:{grpc_port}", "--max-connections", "64",
+        ]  # fmt: skip
+        bare_pid = stack.enter_context(profiled(bare, folder / "of-bare", [bare_port]))
+        ksrv_pid = stack.enter_context(profiled(ksrv, folder / "of-ksrv", [http_port, grpc_port]))
+        targets = {
+            "bare": (bare_pid, "of-bare", grpc, f"http://127.0.0.1:{bare_port}{METHOD}"),
+            "grpc": (ksrv_pid, "of-ksrv", grpc, f"http://127.0.0.1:{grpc_port}{METHOD}"),
+            "http": (ksrv_pid, "of-ksrv", http, f"http://127.0.0.1:{http_port}/v2/models/w1/infer"),
+        }
+        print(f"{'':36}" + "".join(f"{part:>17}" for part in [*PARTS, "all"]))
+        for name in given.loads or LOADS:
+            where, *options = LOADS[name]
+            pid, counts, body, address = targets[where]
+            parts = count(pid, folder / counts, given.calls, [*options, *body], address)
+            shown = [*parts.values(), sum(parts.values())]
+            print(f"{name:36}" + "".join(f"{number:17,.0f}" for number in shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()
