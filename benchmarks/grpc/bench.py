@@ -6,7 +6,7 @@
 `ksrv serve` with `--grpc-server` native and grpcio; the handler returns its tensor (W1, W4) or ten values (W2). The
 client is nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet; in
 the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. `each` is a C client
-(`client.c`) that sends every call in a packet of its own, and `batched` asks a model that joins its requests. `rest` sends the same tensor to the HTTP address as a
+(`client.c`) that sends every call by itself, with time between them, and `batched` asks a model that joins its requests. `rest` sends the same tensor to the HTTP address as a
 binary request of KServe v2 over HTTP/2, and `stream` sends requests over one ModelStreamInfer, which the bare server has not. All servers are up at once, and a round gives each in turn the same load. Figures are
 CPU time of all the server's processes for a call, the median over the rounds, and the median of the ratios to `bare`
 within a round. W4 adds the greatest peak of memory above idle, in payloads of 64 MiB, of which one comes in and one goes
@@ -73,10 +73,14 @@ ROWS = {
     "W2-8-rest": Row("W2", 1, 8, 800, "rest"),
     "W1-16-stream": Row("W1", 1, 16, 3_000, "stream"),
 }
-WITHOUT = {"rest": "grpcio", "stream": "bare"}
-"""The server that a client cannot ask."""
+WITHOUT = {"rest": "grpcio", "stream": "bare", "each": "grpcio"}
+"""The server that a client cannot ask, or does not."""
 
 PAYLOAD = 64 << 20
+
+CLIENT_US = 40
+"""What the client of `each` computes before a call: the bare server takes some 8 us for one then, as with the C++
+client by which the goal of 2.2 was set, and not 2 to 3."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -161,7 +165,8 @@ def stream_requests(address: str, row: Row) -> None:
 def call_one_by_one(address: str, row: Row, program: Path, body: Path) -> None:
     """Have the C client make the calls, each in a packet of its own."""
     port = address.rpartition(":")[2]
-    subprocess.run([program, port, str(row.streams), str(row.calls), body], check=True)
+    numbers = str(row.streams), str(row.calls)
+    subprocess.run([program, port, *numbers, body, str(CLIENT_US)], check=True)
 
 
 def rest_body(workload: str) -> tuple[bytes, int]:

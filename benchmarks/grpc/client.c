@@ -1,8 +1,9 @@
 // A client that sends each call by itself: a write of its own as soon as its stream's answer has come.
 //
-//     cc -O2 client.c -lnghttp2 -o client && ./client PORT STREAMS CALLS FILE
+//     cc -O2 client.c -lnghttp2 -o client && ./client PORT STREAMS CALLS FILE MICROSECONDS
 //
-// h2load sends the calls of all streams whose answers came together in one packet. FILE holds a call's message behind its
+// h2load sends the calls of all streams whose answers came together in one packet. This one computes for so many
+// microseconds before each call, as other clients do, so that the server meets calls one by one. FILE holds a call's message behind its
 // prefix. An answer without the status 0 ends the client with status 1.
 
 #include <arpa/inet.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NV(n, v) {(uint8_t *)n, (uint8_t *)v, sizeof n - 1, sizeof v - 1, \
@@ -23,7 +25,7 @@ enum { ROOM = 1 << 20 };
 
 static unsigned char message[ROOM], buffer[ROOM];
 static size_t length;
-static long ended, good, begun, calls;
+static long ended, good, begun, calls, pause_ns;
 static int fd;
 
 static void fail(const char *what) {
@@ -70,7 +72,17 @@ static void send_all(nghttp2_session *session) {
     }
 }
 
+static void compute(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    const long until = at.tv_sec * 1000000000 + at.tv_nsec + pause_ns;
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &at);
+    } while (at.tv_sec * 1000000000 + at.tv_nsec < until);
+}
+
 static void begin(nghttp2_session *session) {
+    if (pause_ns) compute();
     static const nghttp2_nv head[] = {NV(":method", "POST"),
                                       NV(":scheme", "http"),
                                       NV(":path", "/inference.GRPCInferenceService/ModelInfer"),
@@ -84,12 +96,13 @@ static void begin(nghttp2_session *session) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 5) return 2;
+    if (count != 6) return 2;
     FILE *file = fopen(arguments[4], "rb");
     if (!file || !(length = fread(message, 1, sizeof message, file))) fail("no message");
     fclose(file);
     const long streams = atol(arguments[2]);
     calls = atol(arguments[3]);
+    pause_ns = 1000 * atol(arguments[5]);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(arguments[1])),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int on = 1;
