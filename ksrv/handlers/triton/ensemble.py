@@ -3,7 +3,9 @@
 The calls are those of composition: through the other models' queues, joined there with the requests
 of other clients, with the deadline of the ensemble's request. A step is submitted as soon as its tensors are
 there, by the thread that has the last of them; so independent steps run side by side, and many requests are
-under way at a time. The sequence of a request is that of its calls, for steps whose models serve sequences.
+under way at a time. A request that has the ensemble to itself has no others to be joined with: its steps run on
+that thread where their models have proven quick, as for a request of the HTTP server, which saves the changes
+of thread. The sequence of a request is that of its calls, for steps whose models serve sequences.
 """
 
 import threading
@@ -27,6 +29,11 @@ class Ensemble(DeferredHandler):
 
     calls_models = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._under_way = 0
+
     def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
         """See `DeferredHandler.begin`; the error is that of the first step that failed.
 
@@ -36,7 +43,16 @@ class Ensemble(DeferredHandler):
         """
         context: Any = self.context
         names = [spec.name for spec in context.spec.outputs]
-        running = RunningSteps(context.config.ensemble, names, context.submit, inputs, ended)
+
+        def has_ended(result: Result) -> None:
+            with self._lock:
+                self._under_way -= 1
+            ended(result)
+
+        with self._lock:
+            inputs.beside_others = self._under_way > 0
+            self._under_way += 1
+        running = RunningSteps(context.config.ensemble, names, context.submit, inputs, has_ended)
         running.submit_ready()
         return running.cancel
 

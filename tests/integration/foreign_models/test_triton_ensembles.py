@@ -215,12 +215,14 @@ from ksrv import BaseHandler
 
 class Slow(BaseHandler):
     def inference(self, x):
-        time.sleep(0.6)
+        if x[0, 0] == 1:
+            time.sleep(0.6)
         return {"y": x}
 """
 
 
-def test_steps_behind_a_deadline_are_not_run(tmp_path):
+@pytest.mark.parametrize("quick", [0, 1200], ids=["at first", "after many quick runs"])
+def test_steps_behind_a_deadline_are_not_run(tmp_path, quick):
     write_model(
         tmp_path,
         "slow",
@@ -231,9 +233,12 @@ def test_steps_behind_a_deadline_are_not_run(tmp_path):
     )
     write_scale(write_folder(tmp_path, "by_two", SCALE) / "1/model.onnx", 2)
     write_folder(tmp_path, "late", GUARDED.replace("choosy", "slow"))
-    with Server(tmp_path) as running:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}
+    with Server(tmp_path) as running, requests.Session() as session:
+        for _ in range(quick):
+            session.post(f"{running.url}/v2/models/late/infer", json={"inputs": [tensor]})
         before = requests.get(f"{running.url}/v2/models/by_two/stats").json()["model_stats"][0]
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        tensor["data"] = [1, 2, 3, 4]
         body = {"inputs": [tensor], "parameters": {"timeout": 100_000}}
         answer = requests.post(f"{running.url}/v2/models/late/infer", json=body)
         assert answer.status_code == 504, answer.text

@@ -1,10 +1,12 @@
 """How the request of an ensemble ends: once, whatever its calls do."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from ksrv.errors import Cancelled
-from ksrv.handlers.triton.ensemble import RunningSteps
+from ksrv.handlers.triton.ensemble import Ensemble, RunningSteps
 from ksrv.request import BatchInputs, BatchRequest, InferResponse, Tensor
 from ksrv.source import EnsembleStep
 
@@ -37,14 +39,19 @@ class Call:
             callback(self)
 
 
+def one_request():
+    """Return the request of an ensemble with one step, and the step."""
+    x = Tensor("x", "FP32", (1, 1), np.zeros((1, 1), np.float32))
+    inputs = BatchInputs({"x": x}, 1, [BatchRequest(slice(0, 1))])
+    return inputs, EnsembleStep(model="m", version="", inputs={"x": "x"}, outputs={"y": "y"})
+
+
 @pytest.fixture
 def request_of():
     """Begin the request of an ensemble with one step, and return it with the list of its ends."""
 
     def begin(call):
-        x = Tensor("x", "FP32", (1, 1), np.zeros((1, 1), np.float32))
-        inputs = BatchInputs({"x": x}, 1, [BatchRequest(slice(0, 1))])
-        step = EnsembleStep(model="m", version="", inputs={"x": "x"}, outputs={"y": "y"})
+        inputs, step = one_request()
         ends = []
         steps = RunningSteps([step], ["y"], lambda request, caller: call, inputs, ends.append)
         steps.submit_ready()
@@ -67,3 +74,37 @@ def test_a_call_that_cannot_be_cancelled_does_not_keep_the_request(request_of):
     with pytest.raises(OSError, match="channel"):
         steps.cancel()
     assert [type(end) for end in ends] == [Cancelled]
+
+
+@pytest.mark.parametrize("gives_up", [False, True], ids=["answered", "given up"])
+def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up):
+    calls, may_keep = [], []
+
+    def submit(request, caller):
+        may_keep.append(not caller.beside_others)
+        calls.append(Call())
+        return calls[-1]
+
+    _, step = one_request()
+    ensemble = Ensemble()
+    ensemble.context = SimpleNamespace(
+        spec=SimpleNamespace(outputs=[SimpleNamespace(name="y")]),
+        config=SimpleNamespace(ensemble=[step]),
+        submit=submit,
+    )
+    ends = []
+
+    def begin():
+        return ensemble.begin(one_request()[0], ends.append)
+
+    def end(number, cancel):
+        if gives_up:
+            cancel()
+        calls[number].end(Tensor("y", "FP32", (1, 1), np.ones((1, 1), np.float32)))
+
+    first, second = begin(), begin()
+    end(0, first)
+    end(1, second)
+    begin()
+    assert may_keep == [True, False, True]
+    assert len(ends) == 2
