@@ -127,11 +127,12 @@ def threaded(tmp_path_factory):
     """A server whose messages threads of Python's read."""
     folder = tmp_path_factory.mktemp("models")
     write_double(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SCRIPT_NAME", "")
-        with Server(folder, grpc="off") as running:
-            assert "plain threaded worker" in running.log
-            yield running
+    with contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # for this server alone
+            patch.setenv("SCRIPT_NAME", "")
+            running = stack.enter_context(Server(folder, grpc="off"))
+        assert "plain threaded worker" in running.log
+        yield running
 
 
 @pytest.mark.parametrize("kind", ["server", "threaded"])
