@@ -137,11 +137,15 @@ def write(
         total += aligned(place.descriptor.nbytes)
     exported.check_size(nbytes)
     cdef Block scratch = None
-    cdef uint64_t number = 0
     if total:
         scratch = exported.lease(total)
-        number = exported.number_of(scratch)
         blocks.append(scratch)
+    return describe(places, scratch, exported.number_of(scratch) if total else 0), blocks
+
+
+cdef bytes describe(list places, Block scratch, uint64_t number):
+    """Copy what is to be copied into a block with a number, and return all descriptors."""
+    cdef Place place
     cdef string descriptors
     for place in places:
         if place.is_copied and place.descriptor.nbytes:
@@ -151,7 +155,7 @@ def write(
         descriptors.append(<char *>place.shape, place.descriptor.rank * sizeof(int64_t))
         if place.descriptor.permuted:
             descriptors.append(<char *>place.order, place.descriptor.rank)
-    return <bytes>descriptors, blocks
+    return <bytes>descriptors
 
 
 cdef class Place:
