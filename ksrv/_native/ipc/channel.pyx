@@ -212,8 +212,8 @@ cdef class Channel:
 
     def close(self) -> None:
         """Close the socket."""
+        self._fd = -1  # first: a late result must not be sent to the next owner of the number
         self._socket.close()
-        self._fd = -1
 
 
 cdef void close_all(const int *descriptors, int first, int count) noexcept:
