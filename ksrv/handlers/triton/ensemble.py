@@ -49,10 +49,10 @@ class Ensemble(DeferredHandler):
                 self._under_way -= 1
             ended(result)
 
+        running = RunningSteps(context.config.ensemble, names, context.submit, inputs, has_ended)
         with self._lock:
             inputs.beside_others = self._under_way > 0
-            self._under_way += 1
-        running = RunningSteps(context.config.ensemble, names, context.submit, inputs, has_ended)
+            self._under_way += 1  # from here on every failure is told to `has_ended`
         running.submit_ready()
         return running.cancel
 
@@ -86,20 +86,33 @@ class RunningSteps:
         self._calls: list[RequestHandle] = []
         self._tensors = dict(inputs.tensors)
         self._is_over = False
+        self._submitting: set[int] = set()  # threads
         given = inputs.requests[0].parameters
         self._parameters = {name: given[name] for name in SEQUENCE_PARAMETERS if name in given}
         self._context = copy_context()  # the later steps are submitted by threads of other requests
 
     def submit_ready(self) -> None:
-        """Submit the steps whose tensors are there."""
-        with self._lock:
-            ready = [step for step in self._waiting if self._is_ready(step)]
-            self._waiting = [step for step in self._waiting if not self._is_ready(step)]
+        """Submit the steps whose tensors are there, and those whose tensors come meanwhile on this thread."""
+        thread = threading.get_ident()
+        if thread in self._submitting:
+            return  # a step ran inline: the loop below goes on, so that no chain of steps is too deep
+        self._submitting.add(thread)
         try:
-            for step in ready:
+            while (step := self._next_ready()) is not None:
                 self._begin(step)
         except BaseException as error:  # noqa: BLE001  it is the request's failure, not the thread's
             self._end(error)
+        finally:
+            self._submitting.discard(thread)
+
+    def _next_ready(self) -> EnsembleStep | None:
+        with self._lock:
+            if self._is_over:
+                return None
+            for place, step in enumerate(self._waiting):
+                if self._is_ready(step):
+                    return self._waiting.pop(place)
+        return None
 
     def cancel(self) -> None:
         """Give the request up."""

@@ -1,5 +1,6 @@
 """How the request of an ensemble ends: once, whatever its calls do."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,3 +109,23 @@ def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up
     begin()
     assert may_keep == [True, False, True]
     assert len(ends) == 2
+
+
+def test_a_long_chain_of_steps_that_run_inline_is_not_deep():
+    class Ended(Call):
+        output = Tensor("y", "FP32", (1, 1), np.ones((1, 1), np.float32))
+
+        def add_done_callback(self, callback):
+            callback(self)
+
+    inputs, _ = one_request()
+    names = ["x", *(f"y{number}" for number in range(2000))]
+    steps = [
+        EnsembleStep(model="m", version="", inputs={"x": given}, outputs={"y": made})
+        for given, made in pairwise(names)
+    ]
+    ends = []
+    RunningSteps(
+        steps, names[-1:], lambda request, caller: Ended(), inputs, ends.append
+    ).submit_ready()
+    assert [list(end) for end in ends] == [names[-1:]]
