@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -109,6 +110,7 @@ struct Scene {
     const Client *good = nullptr;
     uint32_t served = 0;
     uint64_t waiting[CALLS] = {};
+    std::promise<void> all_served;
 
     static grpc::ServerConfig config() {
         grpc::ServerConfig made;
@@ -126,7 +128,11 @@ struct Scene {
                 std::string none;
                 grpc::Metadata nothing;
                 call->finish(grpc::OK, none, nothing);
-                if (scene->served < CALLS) scene->good->send_all(::call(scene->served + 1));
+                if (scene->served < CALLS) {
+                    scene->good->send_all(::call(scene->served + 1));
+                } else {
+                    scene->all_served.set_value();
+                }
             }
             call->release();
         }
@@ -151,6 +157,7 @@ int main(int count, char **arguments) {
     good.send_all(call(1));
     std::thread loop([&] { scene.server.run(0); });
     const bool read = first.reads("the end.") && second.reads("the end.");
+    if (read) scene.all_served.get_future().wait();  // the floods may be read before
     scene.server.stop();
     loop.join();
     scene.server.close_all();
