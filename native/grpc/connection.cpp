@@ -132,7 +132,10 @@ void Connection::run_owned(uint32_t events) noexcept {
         drain_mailbox();
         return;
     }
-    if (events & EVENT_READABLE) readable_ = true;
+    if (events & EVENT_READABLE) {
+        told_again_ = readable_;
+        readable_ = true;
+    }
     if (events & EVENT_HUNG_UP) hung_up_ = true;
     drain_mailbox();
     if (lingers_until_ns_) {
@@ -279,7 +282,7 @@ bool Connection::read_once(bool *more) noexcept {
     const ssize_t got = receive_into(parts, count);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        *more = false;
+        *more = told_again_ = false;
         return true;
     }
     if (got <= 0) {
@@ -291,8 +294,8 @@ bool Connection::read_once(bool *more) noexcept {
     note_received(static_cast<size_t>(got));
     size_t whole = static_cast<size_t>(got);
     // A short read has emptied the socket, and an event tells of more; but the event of the end may have come
-    // with these bytes.
-    *more = hung_up_ || (tls_ ? tls_.unread || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES);
+    // with these bytes. Under TLS it may have come while the library held bytes that were read before it.
+    *more = hung_up_ || (tls_ ? tls_.unread || told_again_ || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES);
     const size_t first = std::min(direct, whole);
     if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
     whole -= first;

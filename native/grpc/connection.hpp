@@ -184,6 +184,7 @@ class Connection final : public http2::SessionEvents {
     bool ended_ = false;  // the peer has sent its last byte, or is gone
     std::atomic<bool> closed_{false};
     bool broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
+    bool told_again_ = false;  // the socket had bytes when a turn had left off: what the library holds is not all
     uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
     uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
     uint64_t turn_ends_ns_ = 0;
