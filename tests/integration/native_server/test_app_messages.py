@@ -146,6 +146,7 @@ def test_the_refusal_of_a_head_request_has_no_body(request, kind, rest, status):
     assert body == b""
 
 
+@pytest.mark.differs_by("chunked", why="the relay passes heads on when they are whole")
 def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path, grpc="off", head_timeout=0.2) as server, connect(server) as client:
