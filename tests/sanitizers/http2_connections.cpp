@@ -15,30 +15,13 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "http2_frames.hpp"
 
 using namespace ksrv;
 
 namespace {
 
 constexpr int CLIENTS = 4, STREAMS = 40;
-
-std::string frame(int type, int flags, uint32_t stream, const std::string &payload) {
-    std::string made;
-    const size_t length = payload.size();
-    for (int shift : {16, 8, 0}) made.push_back(static_cast<char>(length >> shift));
-    made.push_back(static_cast<char>(type));
-    made.push_back(static_cast<char>(flags));
-    for (int shift : {24, 16, 8, 0}) made.push_back(static_cast<char>(stream >> shift));
-    return made + payload;
-}
-
-std::string field(const std::string &name, const std::string &value) {
-    std::string made(1, '\0');
-    made.push_back(static_cast<char>(name.size()));
-    made += name;
-    made.push_back(static_cast<char>(value.size()));
-    return made + value;
-}
 
 std::string head(const char *method, const char *path, const char *type) {
     std::string made = field(":method", method) + field(":scheme", "http") + field(":path", path) +

@@ -18,6 +18,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "http2_frames.hpp"
 
 namespace {
 
@@ -40,23 +41,6 @@ namespace {
 constexpr uint32_t CALLS = 4;
 constexpr size_t FLOOD_FRAMES = 12000;  // of nine bytes: more than four turns
 constexpr int FRAME_UNKNOWN = 0x20;     // which is ignored
-
-std::string frame(int type, int flags, uint32_t stream, const std::string &payload) {
-    std::string made;
-    for (int shift : {16, 8, 0}) made.push_back(static_cast<char>(payload.size() >> shift));
-    made.push_back(static_cast<char>(type));
-    made.push_back(static_cast<char>(flags));
-    for (int shift : {24, 16, 8, 0}) made.push_back(static_cast<char>(stream >> shift));
-    return made + payload;
-}
-
-std::string field(const std::string &name, const std::string &value) {
-    std::string made(1, '\0');
-    made.push_back(static_cast<char>(name.size()));
-    made += name;
-    made.push_back(static_cast<char>(value.size()));
-    return made + value;
-}
 
 std::string call(uint32_t number) {
     const std::string head = field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/unary") +
