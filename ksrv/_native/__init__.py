@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Sequence
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-_FILES = [Path(__file__).parent / f"_core{suffix}" for suffix in EXTENSION_SUFFIXES]
+from ksrv.source_folder import core_files
+
+_FILES = core_files(Path(__file__).parent.parent)
 
 
 class _CoreLoader(ExtensionFileLoader):
@@ -39,8 +41,9 @@ class CompiledModules:
                 loader = _CoreLoader(name, str(file))
                 return spec_from_file_location(name, file, loader=loader)
         raise ImportError(
-            f"the native core is not built for this Python: there is no {_FILES[0]}; build it"
-            " with `python setup.py build_ext --inplace`",
+            f"the native core is not built for this Python: there is no {_FILES[0]}. {_FILES[0].parents[2]} is the "
+            "source folder of ksrv: build the core there with `python setup.py build_ext --inplace`, or install ksrv "
+            "with `pip install .` and run Python elsewhere",
             name=name,
         )
 

@@ -298,7 +298,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         for (std::size_t i = 0; i < count; ++i) {
             if (!won[i]) continue;
             const Request *request = done.requests[i];
-            sums_->add_served(request->enqueued_ns, request->started_ns, request->ended_ns);
+            sums_->add_served(*request, times);
             ++served;
         }
         sums_->add_batch(done.rows, served, times,

@@ -112,7 +112,7 @@ void Connection::note_untaken(Call *call) noexcept {
     call->whole_ns = now_;
     untaken.fetch_add(1, std::memory_order_relaxed);
     server_->untaken.fetch_add(1, std::memory_order_relaxed);
-    due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + overdue_ns()), std::memory_order_relaxed);
+    look_by(now_ + overdue_ns());
 }
 
 uint64_t Connection::overdue_ns() const noexcept { return server_->config.grace_ns / OVERDUE_SHARE; }

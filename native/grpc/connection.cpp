@@ -20,7 +20,8 @@ constexpr uint64_t TURN_NS = 200000u;       // of reading, before other connecti
 constexpr size_t SLICE = 4096;              // bytes of small frames between two looks at the clock
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
-constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
+constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them;
+constexpr size_t COPIED_AHEAD = 64u << 10;  // of small frames, which take memory of their own
 constexpr int LINGER_READS = 4;             // of a turn
 constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to receive the last frames
 constexpr int LARGE_PIECE = 256 << 10;      // of large messages that come fast, each of which costs an event
@@ -57,14 +58,13 @@ void Connection::release() noexcept {
 MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
 bool Connection::open_accepted(const AcceptedHttp2 &accepted) noexcept {
+    tls_ = accepted.tls;  // ended with this connection, however far it comes
+    agreed_ = true;
+    listener_ = accepted.listener;
     if (!keep_early(accepted.bytes, accepted.length, true)) return false;
     takes_rest_ = true;
-    listener_ = accepted.listener;
-    tls_ = accepted.tls;
     note_received(early_.size());
-    const bool opened = open();
-    agreed_ = true;
-    return opened;
+    return open();
 }
 
 bool Connection::open() noexcept {
@@ -76,15 +76,27 @@ bool Connection::open() noexcept {
     limits.stream_window = server_->config.checks_callers || takes_rest_ ? 65535 : 1u << 20;
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    agreed_ = !server_->tls;
+    if (!server_->tls) agreed_ = true;
     return session_.open(limits);
 }
 
 void Connection::post(uint32_t events) noexcept {
     if (events) events_.fetch_or(events, std::memory_order_acq_rel);
-    if (work_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
+    if (work_.fetch_add(1, std::memory_order_acq_rel) == 0) own();
+}
+
+void Connection::begin(bool opened, uint32_t events) noexcept {
+    retain();  // closing gives the server's reference back
+    if (!opened) close_now();
+    events_.fetch_or(events, std::memory_order_acq_rel);
+    own();
+    release();
+}
+
+// Works until nothing is left. The caller has counted the first in `work_`.
+void Connection::own() noexcept {
     retain();
-    uint32_t seen = 1;
+    uint32_t seen;
     do {
         seen = work_.load(std::memory_order_acquire);
         run_owned(events_.exchange(0, std::memory_order_acq_rel));
@@ -132,10 +144,7 @@ void Connection::run_owned(uint32_t events) noexcept {
         drain_mailbox();
         return;
     }
-    if (events & EVENT_READABLE) {
-        told_again_ = readable_;
-        readable_ = true;
-    }
+    if (events & EVENT_READABLE) readable_ = true;
     if (events & EVENT_HUNG_UP) hung_up_ = true;
     drain_mailbox();
     if (lingers_until_ns_) {
@@ -172,7 +181,7 @@ void Connection::say_goodbye() noexcept {
     goodbye_ns_ = now_;
     session_.say_goodbye();
     session_.ping();
-    due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + GOODBYE_NS), std::memory_order_relaxed);
+    look_by(now_ + GOODBYE_NS);
 }
 
 // All is said. Closing while the peer still sends would reset the connection, and could take GOAWAY with it.
@@ -188,7 +197,7 @@ void Connection::linger() noexcept {
     shutdown(fd_, SHUT_WR);
     while (calls_) closed(calls_, http2::CANCEL);
     lingers_until_ns_ = now_ + LINGER_NS;
-    due_ns.store(lingers_until_ns_, std::memory_order_relaxed);
+    look_by(lingers_until_ns_);
     drain_lingering();
 }
 
@@ -282,11 +291,11 @@ bool Connection::read_once(bool *more) noexcept {
     const ssize_t got = receive_into(parts, count);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        *more = told_again_ = false;
+        *more = tls_.unread;  // its turn is over, and the socket may hold more
         return true;
     }
     if (got <= 0) {
-        server_->count(GRPC_DISCONNECTED);
+        server_->count(tls_.flooded ? GRPC_FLOODS : GRPC_DISCONNECTED);
         out_.clear();
         ended_ = true;
         return false;
@@ -294,8 +303,8 @@ bool Connection::read_once(bool *more) noexcept {
     note_received(static_cast<size_t>(got));
     size_t whole = static_cast<size_t>(got);
     // A short read has emptied the socket, and an event tells of more; but the event of the end may have come
-    // with these bytes. Under TLS it may have come while the library held bytes that were read before it.
-    *more = hung_up_ || (tls_ ? tls_.unread || told_again_ || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES);
+    // with these bytes. Under TLS what is short may be the rest of a record, or what the library held.
+    *more = hung_up_ || (tls_ ? tls_.unread || tls_.socket_unread || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES);
     const size_t first = std::min(direct, whole);
     if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
     whole -= first;
@@ -400,12 +409,13 @@ ssize_t Connection::send_some() noexcept {
 
 void Connection::flush() noexcept {
     for (;;) {
-        if (!session_.produce(SENT_AHEAD)) {
+        if (!session_.produce(SENT_AHEAD, COPIED_AHEAD)) {
             close_now();
             return;
         }
         if (out_.empty()) {
             blocked_ns_ = 0;
+            count_copied();
             return;
         }
         const ssize_t sent = send_some();
@@ -414,8 +424,9 @@ void Connection::flush() noexcept {
             if (!blocked_ns_) {
                 blocked_ns_ = now_;
                 blocked_sent_ = sent_bytes_;
-                due_ns.store(now_ + server_->config.grace_ns, std::memory_order_relaxed);
+                look_by(now_ + server_->config.grace_ns);
             }
+            count_copied();
             return;
         }
         if (sent < 0) {
@@ -426,6 +437,14 @@ void Connection::flush() noexcept {
         out_.drop_sent(static_cast<size_t>(sent));
         sent_bytes_ += static_cast<uint64_t>(sent);
     }
+}
+
+// Small frames that a peer does not take are in the budget; those that a socket takes at once never are.
+void Connection::count_copied() noexcept {
+    const size_t copied = out_.copied();
+    if (copied > counted_copied_) budget()->take(copied - counted_copied_);
+    if (copied < counted_copied_) budget()->give_back(counted_copied_ - copied);
+    counted_copied_ = copied;
 }
 
 Call *Connection::oldest_call() const noexcept {
@@ -457,6 +476,7 @@ void Connection::close_now() noexcept {
     server_->forget(this);
     while (calls_) closed(calls_, http2::CANCEL);
     out_.clear();
+    count_copied();
     take_early();
     ::close(fd_);
     fd_ = -1;

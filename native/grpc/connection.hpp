@@ -3,7 +3,8 @@
 // Strategy: whoever has something for a connection (the event loop an event, another thread an answer) counts it in
 // `work_`; who counts the first one is the owner and works until nothing is left. So a session is used by
 // one thread at a time, nobody waits for another thread, and what comes meanwhile is taken along. Answers wait
-// in a mailbox: many threads push, the owner takes all.
+// in a mailbox: many threads push, the owner takes all. The thread that makes a connection owns it until `begin`: the
+// server lists it before it is open, and a drain may come at once.
 
 #pragma once
 
@@ -53,6 +54,8 @@ class Connection final : public http2::SessionEvents {
     bool open() noexcept;
     // Goes on with a connection that the HTTP server has accepted, on one of its addresses.
     bool open_accepted(const AcceptedHttp2 &accepted) noexcept;
+    // Ends the ownership of the thread that has made it, with the first events; what was not opened is closed.
+    void begin(bool opened, uint32_t events) noexcept;
     void retain() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
     void release() noexcept;
 
@@ -75,7 +78,7 @@ class Connection final : public http2::SessionEvents {
     ListPlace unread;     // to be read again
     ListPlace shaking;    // its TLS handshake waits for a step
     ListPlace gathering;  // to be read when a large piece is there, or a millisecond has passed
-    std::atomic<uint64_t> due_ns{0};       // when the sweep is to look
+    std::atomic<uint64_t> due_ns{0};       // when the sweep is to look; `tick` alone puts it off
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
     std::atomic<uint32_t> stalled{0};     // requests of REST for whose client the HTTP server waits
@@ -90,6 +93,10 @@ class Connection final : public http2::SessionEvents {
     ~Connection();
 
     // connection.cpp
+    void look_by(uint64_t when) noexcept {
+        if (when < due_ns.load(std::memory_order_relaxed)) due_ns.store(when, std::memory_order_relaxed);
+    }
+    void own() noexcept;
     void run_owned(uint32_t events) noexcept;
     bool shake_hands(bool in_turn) noexcept;
     ssize_t receive_into(iovec *parts, int count) noexcept;
@@ -105,6 +112,7 @@ class Connection final : public http2::SessionEvents {
     void end_gathering() noexcept;
     bool ended() noexcept;
     void flush() noexcept;
+    void count_copied() noexcept;
     void drain_mailbox() noexcept;
     void make_room() noexcept;
     void free_streams() noexcept;
@@ -167,7 +175,7 @@ class Connection final : public http2::SessionEvents {
     Server *const server_;
     int fd_;
     std::atomic<int> refs_{1};
-    std::atomic<uint32_t> work_{0}, events_{0};
+    std::atomic<uint32_t> work_{1}, events_{0};
     std::atomic<Call *> mailbox_{nullptr};
 
     // The owner's.
@@ -178,13 +186,13 @@ class Connection final : public http2::SessionEvents {
     bool spoke_grpc_ = false;    // and calls have come over it
     bool agreed_ = false;  // on the keys, or on none
     http2::OutgoingBytes out_;
+    size_t counted_copied_ = 0;  // of its copied bytes, those that the budget has
     http2::Session session_;
     Call *calls_ = nullptr;
     bool hung_up_ = false;
     bool ended_ = false;  // the peer has sent its last byte, or is gone
     std::atomic<bool> closed_{false};
     bool broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
-    bool told_again_ = false;  // the socket had bytes when a turn had left off: what the library holds is not all
     uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
     uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
     uint64_t turn_ends_ns_ = 0;

@@ -130,6 +130,10 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
                                                         300) * SECOND;
     if (now - call->message_ns < allowed) return;
     server_->count(GRPC_TOO_SLOW);
+    if (takes_rest_ && !call->fields_done && !call->is_grpc) {
+        refuse_http(call, "408");
+        return;
+    }
     char text[240];
     snprintf(text, sizeof text,
              "no whole request message arrived within %.3g s; it must begin in time and make %llu bytes a second, "

@@ -67,11 +67,11 @@ void *Connection::opened(int32_t stream_id) noexcept {
     calls_ = call;
     open_calls.fetch_add(1, std::memory_order_relaxed);
     call->waits_for_first = true;
+    call->message_ns = now_;  // its head is waited for as its message is
     unfinished.fetch_add(1, std::memory_order_relaxed);
     if (server_->unfinished.fetch_add(1, std::memory_order_relaxed) >= server_->config.calls)
         server_->make_room();
-    due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + server_->config.head_ns),
-                 std::memory_order_relaxed);
+    look_by(now_ + server_->config.head_ns);
     return call;
 }
 
@@ -129,6 +129,7 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     if (call->fields_done) return;
     call->fields_done = true;
     spoke_ = true;
+    if (call->discards) return;  // it was refused before its head was whole
     call->message_ns = now_;
     if (takes_rest_ && !call->is_grpc) {
         begin_rest(call, !alone);
@@ -164,7 +165,10 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
         refuse(call, INTERNAL, "the call's grpc-timeout is malformed");
         return;
     }
-    if (call->has_timeout) call->deadline_ns = now_ + std::min<uint64_t>(call->timeout_ns, uint64_t(1) << 60);
+    if (call->has_timeout) {
+        call->deadline_ns = now_ + std::min<uint64_t>(call->timeout_ns, uint64_t(1) << 60);
+        look_by(call->deadline_ns);
+    }
     const std::string &shown = call->authorization;
     const bool checked = server_->config.checks_callers && !call->method->is_open;
     const bool known = !checked || (!call->method->control && !call->repeats_authorization &&

@@ -171,14 +171,9 @@ bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length,
     connection->address_length = length;
     open_connections.fetch_add(1, std::memory_order_relaxed);
     count(GRPC_ACCEPTED);
-    connection->retain();
-    const bool opened = accepted ? connection->open_accepted(*accepted) : connection->open();
-    if (!opened || !watch(connection, fd)) {
-        connection->post(EVENT_CLOSE);
-    } else {
-        connection->post(draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
-    }
-    connection->release();
+    const bool opened = (accepted ? connection->open_accepted(*accepted) : connection->open()) && watch(connection, fd);
+    // A drain that began before this connection was listed has told it nothing.
+    connection->begin(opened, draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
     return true;
 }
 

@@ -6,7 +6,7 @@ namespace ksrv {
 
 namespace {
 
-enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16 };
+enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16, HOST = 32, HEX = 64 };
 
 struct Table {
     uint8_t of[256] = {};
@@ -14,9 +14,11 @@ struct Table {
         for (int c = 0x20; c <= 0x7e; ++c) of[c] |= VALUE;
         for (int c = 0x21; c <= 0x7e; ++c) of[c] |= TARGET;
         of[static_cast<int>('\t')] |= VALUE;
-        for (int c = '0'; c <= '9'; ++c) of[c] |= NAME | FIELD | DIGIT;
-        for (int c = 'a'; c <= 'z'; ++c) of[c] |= NAME | FIELD;
-        for (int c = 'A'; c <= 'Z'; ++c) of[c] |= NAME | FIELD;
+        for (int c = '0'; c <= '9'; ++c) of[c] |= NAME | FIELD | DIGIT | HOST | HEX;
+        for (int c = 'a'; c <= 'z'; ++c) of[c] |= NAME | FIELD | HOST;
+        for (int c = 'A'; c <= 'Z'; ++c) of[c] |= NAME | FIELD | HOST;
+        for (const char *c = "abcdefABCDEF"; *c; ++c) of[static_cast<int>(*c)] |= HEX;
+        for (const char *c = "-._~!$&'()*+,;="; *c; ++c) of[static_cast<int>(*c)] |= HOST;
         of[static_cast<int>('-')] |= NAME | FIELD;
         of[static_cast<int>('.')] |= NAME;
         of[static_cast<int>('_')] |= NAME;
@@ -89,6 +91,18 @@ inline bool single_word(const unsigned char *at, const unsigned char *end, const
     while (at < end && (*at == ' ' || *at == '\t')) ++at;
     while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
     return named(at, static_cast<size_t>(end - at), lower);
+}
+
+// Whether a list of options has one of a name, in any case.
+template <size_t N>
+inline bool lists(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
+    for (;;) {
+        const void *comma = memchr(at, ',', static_cast<size_t>(end - at));
+        const unsigned char *const stop = comma ? static_cast<const unsigned char *>(comma) : end;
+        if (single_word(at, stop, lower)) return true;
+        if (!comma) return false;
+        at = stop + 1;
+    }
 }
 
 Span trimmed(const unsigned char *at, const unsigned char *end, const unsigned char *data) noexcept {
@@ -191,6 +205,29 @@ Route target_route(bool post, const unsigned char *at, const unsigned char *end,
 
 }  // namespace
 
+bool is_host(const unsigned char *text, size_t length) noexcept {
+    const unsigned char *at = text, *const end = text + length;
+    if (at == end) return true;
+    const bool literal = *at == '[';  // an IPv6 address
+    if (literal) ++at;
+    const unsigned char *const name = at;
+    while (at < end) {
+        if (is(*at, HOST) || (literal && *at == ':')) {
+            ++at;
+        } else if (*at == '%' && end - at >= 3 && is(at[1], HEX) && is(at[2], HEX)) {
+            at += 3;
+        } else {
+            break;
+        }
+    }
+    if (at == name) return false;
+    if (literal && (at == end || *at++ != ']')) return false;
+    if (at == end) return true;
+    if (*at++ != ':') return false;
+    while (at < end && is(*at, DIGIT)) ++at;
+    return at == end;
+}
+
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept {
     const size_t bound = filled < limit ? filled : limit;
@@ -283,10 +320,10 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                 content_type = true;
                 upload = is_upload(text, stop);
             } else if (named(name, width, "connection")) {
-                close = single_word(value, stop, "close");
+                close = lists(value, stop, "close");
                 keep = single_word(value, stop, "keep-alive");
                 if (connection) return Verdict::unusual;
-                if (!(close || keep) || (http_1_0 && has_tab(value, stop))) native = false;
+                if (!(keep || single_word(value, stop, "close")) || (http_1_0 && has_tab(value, stop))) native = false;
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
                 native = false;
@@ -301,7 +338,8 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             break;
         case 'h':
             if (named(name, width, "host")) {
-                if (host) return Verdict::unusual;
+                const Span named_host = trimmed(value, stop, data);
+                if (host || !is_host(data + named_host.offset, named_host.length)) return Verdict::unusual;
                 host = true;
             } else if (prefixed(name, width, "http2-")) {
                 native = false;

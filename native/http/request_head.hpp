@@ -75,6 +75,10 @@ enum class Ending : uint8_t { open, found, never };
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept;
 
+// Whether a value of Host names a host with an optional port (RFC 3986 3.2.2), or is empty, as where the target has no
+// authority (RFC 9112 3.2). It has no blanks around it.
+bool is_host(const unsigned char *text, size_t length) noexcept;
+
 // Judges a complete head of `length` bytes, the empty line included.
 Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits,
                    Head *head) noexcept;

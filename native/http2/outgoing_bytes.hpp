@@ -32,6 +32,7 @@ class OutgoingBytes {
 
     size_t length() const noexcept { return length_; }
     bool empty() const noexcept { return length_ == 0; }
+    size_t copied() const noexcept { return copied_.size(); }
 
     // These may throw std::bad_alloc, and change nothing then.
     void copy(const void *data, size_t length) {

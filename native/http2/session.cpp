@@ -71,7 +71,11 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
         go_away(ENHANCE_YOUR_CALM, "too many streams were reset for a fault");
         return false;
     }
+    data_came_ = false;
     const ssize_t taken = of_->receive(session_, data, length);
+    // The library passes over what a stream sends beyond its content-length, or once it is to be reset, without a word:
+    // how much of the frame is left is not known then.
+    if (!data_came_) data_left_ = 0;
     if (flooded_) {
         go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
         return false;
@@ -83,9 +87,9 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
     return taken == static_cast<ssize_t>(length) && !failed_;
 }
 
-bool Session::produce(size_t most) noexcept {
+bool Session::produce(size_t most, size_t most_copied) noexcept {
     try {
-        while (out_->length() < most) {
+        while (out_->length() < most && out_->copied() < most_copied) {
             const uint8_t *data = nullptr;
             const size_t before = out_->length();
             const ssize_t made = of_->send(session_, &data);
@@ -207,6 +211,8 @@ int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name,
 int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     uint64_t cost = 0;
+    self->data_left_ = 0;  // the frame before it is over
+    self->data_came_ = false;
     switch (frame->type) {
     case FRAME_DATA: {
         void *stream = self->stream_of(frame->stream_id);
@@ -280,6 +286,7 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
 int Session::on_data(NgSession *, uint8_t, int32_t stream_id, const uint8_t *data, size_t length,
                      void *user) {
     Session *self = self_of(user);
+    self->data_came_ = true;
     self->data_left_ = self->data_left_ > length ? self->data_left_ - length : 0;
     self->consume_connection(length);
     if (void *stream = self->stream_of(stream_id))

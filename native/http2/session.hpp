@@ -67,8 +67,8 @@ class Session {
     // Takes bytes from the peer. False: the connection is to be closed once `produce` has said why.
     bool receive(const unsigned char *data, size_t length, uint64_t now) noexcept;
 
-    // Makes bytes to be sent until `most` wait. False: the connection is broken.
-    bool produce(size_t most) noexcept;
+    // Makes bytes to be sent until `most` wait, or `most_copied` of those that are copied. False: the connection is broken.
+    bool produce(size_t most, size_t most_copied) noexcept;
 
     // Whether there is anything to be read or sent any more.
     bool over() const noexcept { return !of_->want_read(session_) && !of_->want_write(session_); }
@@ -76,7 +76,8 @@ class Session {
     // Frames that wait behind what `produce` has made.
     size_t queued() const noexcept { return of_->queued(session_); }
 
-    // Where the next bytes of a DATA frame without padding go, and how many come; null between frames.
+    // Where the next bytes of a DATA frame without padding go, and how many come; null between frames, and where that is
+    // not known.
     void *stream_in_data(size_t *left) const noexcept {
         *left = data_left_;
         return data_left_ ? data_stream_ : nullptr;
@@ -129,6 +130,7 @@ class Session {
     void *data_stream_ = nullptr;
     int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
+    bool data_came_ = false;  // bytes of the present frame, in the present call
     int32_t seen_id_ = 0;
     void *seen_ = nullptr;  // its stream
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;

@@ -18,6 +18,9 @@
 
 namespace ksrv {
 
+#ifndef F_SEAL_FUTURE_WRITE  // headers before Linux 5.1, which refuses it
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 #ifndef MADV_POPULATE_WRITE  // headers before Linux 5.14, which refuses it
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -28,6 +31,15 @@ void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
+}
+
+// Takes the pages of the first `nbytes`. A signal interrupts that, and what was taken stays.
+bool take_pages(int fd, std::size_t nbytes) noexcept {
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
+    } while (error == EINTR);
+    return error == 0;
 }
 
 // Header lines are made of a stage's name.
@@ -61,9 +73,8 @@ BatchRing *BatchRing::make() noexcept {
     if (fd < 0) return nullptr;
     void *data = MAP_FAILED;
     // Taken now, so that a lack of memory shows here and not as a SIGBUS of a writer.
-    if (ftruncate(fd, static_cast<off_t>(SIZE)) == 0 &&
-        posix_fallocate(fd, 0, static_cast<off_t>(SMALL)) == 0 &&
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    if (ftruncate(fd, static_cast<off_t>(SIZE)) == 0 && take_pages(fd, SMALL) &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
         data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     BatchRing *ring = data == MAP_FAILED
                           ? nullptr
@@ -90,6 +101,15 @@ BatchRing *BatchRing::map(int fd) noexcept {
 BatchRing::~BatchRing() {
     close_fd();
     munmap(data_, SIZE);
+}
+
+// A hole that the process punches would take pages from the worker, which its next writes ask for again: where there are
+// none left, that is a SIGBUS. The seal refuses holes (fallocate and MADV_REMOVE alike) and leaves mappings as they
+// are. What was punched before is filled here.
+bool BatchRing::seal() noexcept {
+    const bool sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+    if (!sealed && errno != EINVAL) return false;  // Linux before 5.1 has no such seal
+    return take_pages(fd_, SMALL);
 }
 
 void BatchRing::close_fd() noexcept {

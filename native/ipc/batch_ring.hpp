@@ -135,6 +135,10 @@ class BatchRing {
     // The worker's: has memory for so many bytes of a large place; false where there is none.
     bool reserve(int place, std::size_t nbytes) noexcept;
 
+    // The worker's, once the process has mapped it: has all memory of the small places, which nobody takes away from
+    // now on. False where there is no memory, or the process has sealed the descriptor itself.
+    bool seal() noexcept;
+
     int fd() const noexcept { return fd_; }
     void close_fd() noexcept;
 

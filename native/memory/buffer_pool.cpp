@@ -129,7 +129,8 @@ bool has_ordinary_pages(int fd) noexcept {
 }
 
 // Maps another process's memfd. One that its sender can still shrink, or whose pages the system may lack, is refused:
-// reading what is not there is a SIGBUS. On success the block owns `fd`.
+// reading what is not there is a SIGBUS. Of a longer one only the pages of `nbytes` are mapped: a file of holes costs its
+// sender nothing, and would use up addresses here. On success the block owns `fd`.
 AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0) return ADOPT_STAT;
@@ -139,7 +140,7 @@ AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) no
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_ordinary_pages(fd)) return ADOPT_SEALS;
 #endif
-    const std::size_t capacity = static_cast<std::size_t>(status.st_size);
+    const std::size_t capacity = whole_pages(nbytes);
     const int sharing = backend == BACKEND_BORROWED ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
     void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, sharing, fd, 0);
     if (data == MAP_FAILED) return ADOPT_MAP;

@@ -89,6 +89,12 @@ struct Request {
     std::int64_t enqueued_ns = 0, started_ns = 0, ended_ns = 0;
     std::int32_t ended_in = STATE_NEW;  // the open state that it was expired or cancelled in
 
+    // How long it waited, without the time in which its batch was assembled.
+    std::uint64_t queued_ns(std::uint64_t assemble_ns) const noexcept {
+        const auto waited = static_cast<std::uint64_t>(started_ns - enqueued_ns);
+        return waited > assemble_ns ? waited - assemble_ns : 0;
+    }
+
     std::atomic<std::int32_t> state{STATE_NEW};
     std::atomic<std::int32_t> done{0};
     std::atomic<std::int32_t> waiters{0};

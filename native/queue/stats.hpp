@@ -15,6 +15,8 @@
 #include <mutex>
 #include <new>
 
+#include "queue/request.hpp"
+
 namespace ksrv {
 
 // Upper bounds in nanoseconds; times above the last one go into one more bucket.
@@ -85,6 +87,8 @@ enum Stage : int {
     STAGE_PREPROCESS,
     STAGE_INFERENCE,
     STAGE_POSTPROCESS,
+    STAGE_CACHE_HIT,   // looking a request up that the response cache answered
+    STAGE_CACHE_MISS,  // the same of requests whose answers it had not
     STAGES,
 };
 
@@ -124,9 +128,9 @@ struct Sums {
     }
 
     // One request of a batch that was answered well.
-    void add_served(std::int64_t enqueued, std::int64_t started, std::int64_t ended) noexcept {
-        stages[STAGE_REQUEST].add(static_cast<std::uint64_t>(ended - enqueued));
-        stages[STAGE_QUEUE].add(static_cast<std::uint64_t>(started - enqueued));
+    void add_served(const Request &request, const BatchTimes &times) noexcept {
+        stages[STAGE_REQUEST].add(static_cast<std::uint64_t>(request.ended_ns - request.enqueued_ns));
+        stages[STAGE_QUEUE].add(request.queued_ns(times.assemble));
     }
 
     // A batch, with `served` requests that were answered well.

@@ -41,7 +41,8 @@ bool HttpServer::listen_on(const int *listeners, size_t count) noexcept {
     try {
         listeners_.assign(listeners, listeners + count);
         woken_.reserve(2 * config.connections);  // adding to them does not throw
-        taken_.reserve(2 * config.connections);
+        for (int i = 0; i < config.threads; ++i)
+            threads_[static_cast<size_t>(i)].woken_streams.reserve(2 * config.connections);
     } catch (const std::bad_alloc &) {
         return false;
     }
@@ -96,7 +97,7 @@ void HttpServer::run(int index) noexcept {
                 look_at(events[i].data.u64, now);
             }
         }
-        serve_woken_streams(now);
+        serve_woken_streams(index, now);
         uint64_t due = next_sweep_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
         send_gathered();
@@ -307,6 +308,7 @@ void HttpServer::drop(Connection *connection) noexcept {
         count(SERVER_STRAY);  // a place that is given back twice would be given to two clients
         return;
     }
+    if (connection->tls.flooded) count(SERVER_FLOOD);
     unwatch(connection);
     end_stream_of(connection);
     deadlines.set(connection->slot, Deadlines::NONE);

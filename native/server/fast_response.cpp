@@ -99,7 +99,7 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     else
         begin_json_fields(fields);
     fields.put("server-timing: queue;dur=");
-    fields.milliseconds(static_cast<std::uint64_t>(request->started_ns - request->enqueued_ns));
+    fields.milliseconds(request->queued_ns(stages[0].nanoseconds));
     for (int i = 0; i < stage_count; ++i)
         put_stage(fields, false, stages[i].name, stages[i].length, stages[i].nanoseconds);
     for (int i = 0; i < count; ++i) {

@@ -122,17 +122,19 @@ bool HttpServer::drop_cut(Connection *connection) noexcept {
     return true;
 }
 
-void HttpServer::serve_woken_streams(uint64_t now) noexcept {
+// A thread that has lost the lead may still be here while the one that has taken it comes: each has a vector of its own.
+void HttpServer::serve_woken_streams(int index, uint64_t now) noexcept {
+    std::vector<uint64_t> &taken = threads_[static_cast<size_t>(index)].woken_streams;
     {
         std::lock_guard<std::mutex> guard(woken_mutex_);
         if (woken_.empty()) return;
-        taken_.swap(woken_);
+        taken.swap(woken_);
     }
-    for (const uint64_t tag : taken_) {
+    for (const uint64_t tag : taken) {
         Connection *connection = connection_of(tag);
         if (connection && connection->claim_for_event()) on_event(connection, now);
     }
-    taken_.clear();
+    taken.clear();
 }
 
 }  // namespace ksrv

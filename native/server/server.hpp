@@ -110,6 +110,7 @@ enum ServerCounter : int {
     SERVER_TLS_AGREED,     // handshakes from the beginning,
     SERVER_TLS_RESUMED,    // those of clients that went on with an earlier session,
     SERVER_TLS_REFUSED,    // and those that failed
+    SERVER_FLOOD,          // connections that sent too many TLS records without data
     SERVER_STRAY,          // second answers to a message, which were not sent: faults of this program
     SERVER_COUNTERS,
 };
@@ -244,6 +245,7 @@ class HttpServer {
 
     struct alignas(64) Thread {
         std::atomic<uint64_t> busy_since{0};
+        std::vector<uint64_t> woken_streams;  // with an event, which this thread serves
     };
 
     struct IoThread {
@@ -279,7 +281,7 @@ class HttpServer {
         return connection->byte_stream && connection->byte_stream->is_cut();
     }
     bool drop_cut(Connection *connection) noexcept;
-    void serve_woken_streams(uint64_t now) noexcept;
+    void serve_woken_streams(int index, uint64_t now) noexcept;
     void send_gathered() noexcept {
         if (send_streams) send_streams(http2_owner);
     }
@@ -412,7 +414,7 @@ class HttpServer {
 
     std::atomic<uint32_t> streams_{0};  // places that streams hold
     std::mutex woken_mutex_;
-    std::vector<uint64_t> woken_, taken_;  // streams with an event; the leader has taken the second ones
+    std::vector<uint64_t> woken_;  // streams with an event
 
     std::mutex run_mutex_;
     Connection *run_first_ = nullptr, *run_last_ = nullptr;

@@ -15,6 +15,14 @@ typedef struct ssl_ctx_st SSL_CTX;
 typedef struct ssl_method_st SSL_METHOD;
 typedef struct X509_VERIFY_PARAM_st X509_VERIFY_PARAM;
 typedef struct x509_store_ctx_st X509_STORE_CTX;
+typedef struct X509_name_st X509_NAME;
+typedef struct evp_cipher_st EVP_CIPHER;
+typedef struct evp_cipher_ctx_st EVP_CIPHER_CTX;
+typedef struct evp_mac_ctx_st EVP_MAC_CTX;
+typedef struct engine_st ENGINE;
+typedef struct ossl_param_st OSSL_PARAM;
+typedef struct stack_st OPENSSL_STACK;
+struct stack_st_X509_NAME;
 
 namespace ksrv {
 
@@ -22,6 +30,8 @@ using AlpnSelect = int (*)(SSL *, const unsigned char **, unsigned char *, const
                            unsigned int, void *);
 using AskForPassword = int (*)(char *, int, int, void *);
 using VerifyCertificate = int (*)(int, X509_STORE_CTX *);
+using SeeMessage = void (*)(int, int, int, const void *, size_t, SSL *, void *);
+using UseTicketKey = int (*)(SSL *, unsigned char *, unsigned char *, EVP_CIPHER_CTX *, EVP_MAC_CTX *, int);
 
 // result, name, arguments
 #define KSRV_OPENSSL_FUNCTIONS(F)                                                                    \
@@ -42,7 +52,16 @@ using VerifyCertificate = int (*)(int, X509_STORE_CTX *);
     F(int, SSL_CTX_set_session_id_context, (SSL_CTX *, const unsigned char *, unsigned int))         \
     F(void, SSL_CTX_set_alpn_select_cb, (SSL_CTX *, AlpnSelect, void *))                             \
     F(void, SSL_CTX_set_default_read_buffer_len, (SSL_CTX *, size_t))                                \
+    F(void, SSL_CTX_set_msg_callback, (SSL_CTX *, SeeMessage))                                       \
+    F(int, SSL_CTX_set_tlsext_ticket_key_evp_cb, (SSL_CTX *, UseTicketKey))                          \
+    F(long, SSL_CTX_set_timeout, (SSL_CTX *, long))                                                  \
+    F(int, SSL_CTX_set_ex_data, (SSL_CTX *, int, void *))                                            \
+    F(void *, SSL_CTX_get_ex_data, (const SSL_CTX *, int))                                           \
+    F(SSL_CTX *, SSL_get_SSL_CTX, (const SSL *))                                                     \
+    F(stack_st_X509_NAME *, SSL_load_client_CA_file, (const char *))                                 \
+    F(void, SSL_CTX_set_client_CA_list, (SSL_CTX *, stack_st_X509_NAME *))                           \
     F(SSL *, SSL_new, (SSL_CTX *))                                                                   \
+    F(long, SSL_ctrl, (SSL *, int, long, void *))                                                    \
     F(void, SSL_free, (SSL *))                                                                       \
     F(int, SSL_set_fd, (SSL *, int))                                                                 \
     F(void, SSL_set_accept_state, (SSL *))                                                           \
@@ -50,11 +69,20 @@ using VerifyCertificate = int (*)(int, X509_STORE_CTX *);
     F(int, SSL_read, (SSL *, void *, int))                                                           \
     F(int, SSL_write, (SSL *, const void *, int))                                                    \
     F(int, SSL_shutdown, (SSL *))                                                                    \
+    F(void, SSL_set_shutdown, (SSL *, int))                                                          \
     F(int, SSL_has_pending, (const SSL *))                                                           \
     F(int, SSL_get_error, (const SSL *, int))                                                        \
     F(int, SSL_session_reused, (const SSL *))                                                        \
     F(void, SSL_get0_alpn_selected, (const SSL *, const unsigned char **, unsigned int *))           \
     F(int, X509_VERIFY_PARAM_set_flags, (X509_VERIFY_PARAM *, unsigned long))                        \
+    F(int, OPENSSL_sk_num, (const OPENSSL_STACK *))                                                  \
+    F(void *, OPENSSL_sk_value, (const OPENSSL_STACK *, int))                                        \
+    F(int, i2d_X509_NAME, (const X509_NAME *, unsigned char **))                                     \
+    F(const EVP_CIPHER *, EVP_aes_256_cbc, ())                                                       \
+    F(int, EVP_CipherInit_ex, (EVP_CIPHER_CTX *, const EVP_CIPHER *, ENGINE *, const unsigned char *,\
+                               const unsigned char *, int))                                          \
+    F(int, EVP_MAC_CTX_set_params, (EVP_MAC_CTX *, const OSSL_PARAM *))                              \
+    F(int, RAND_bytes, (unsigned char *, int))                                                       \
     F(void, ERR_clear_error, ())                                                                     \
     F(unsigned long, ERR_peek_error, ())                                                             \
     F(void, ERR_error_string_n, (unsigned long, char *, size_t))                                     \
@@ -76,7 +104,7 @@ const char *load_openssl() noexcept;
 namespace openssl_value {
 
 constexpr int FILE_PEM = 1;
-constexpr int CTRL_MODE = 33, CTRL_READ_AHEAD = 41, CTRL_SESSION_CACHE = 44, CTRL_TICKET_KEYS = 59,
+constexpr int CTRL_SEE_MESSAGE_ARGUMENT = 16, CTRL_MODE = 33, CTRL_READ_AHEAD = 41, CTRL_SESSION_CACHE = 44,
               CTRL_LEAST_VERSION = 123, CTRL_MOST_VERSION = 124;
 constexpr long MODE_PARTIAL_WRITE = 1, MODE_MOVING_WRITE_BUFFER = 2, MODE_RELEASE_BUFFERS = 16;
 constexpr long SESSION_CACHE_OFF = 0;
@@ -90,7 +118,19 @@ constexpr unsigned long LIBRARY_SHIFT = 23, LIBRARY_MASK = 0xff, LIBRARY_SSL = 2
                         REASON_MASK = 0x7fffff, REASON_HTTP_REQUEST = 156,
                         REASON_HTTPS_PROXY_REQUEST = 155;
 constexpr int ALPN_CHOSEN = 0, ALPN_IGNORED = 3;
-constexpr size_t TICKET_KEYS = 80;  // the length of name, HMAC key and AES key together
+constexpr int RECORD_HEADER = 256, RECEIVED_SHUTDOWN = 2;
+constexpr int APP_DATA = 0;  // the place of SSL_CTX_set_ex_data that is the application's
+constexpr int TICKET_KEY_NAME = 16, TICKET_IV = 16;
+constexpr unsigned PARAM_UTF8_STRING = 4, PARAM_OCTET_STRING = 5;
+constexpr const char *MAC_KEY = "key", *MAC_DIGEST = "digest";
+
+// OSSL_PARAM, whose name OpenSSL's own headers define.
+struct Param {
+    const char *key;
+    unsigned data_type;
+    void *data;
+    size_t data_size, return_size;
+};
 
 }  // namespace openssl_value
 }  // namespace ksrv

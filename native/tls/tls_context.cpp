@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "tls/tls_session.hpp"
+
 namespace ksrv {
 
 using namespace openssl_value;
@@ -10,6 +12,9 @@ namespace {
 
 // Enough for some records: a large body comes with fewer system calls.
 constexpr size_t READ_BUFFER = 65536;
+
+// What fits into a CertificateRequest of TLS 1.2 and an extension of TLS 1.3 (RFC 5246 7.4.4, RFC 8446 4.2.4).
+constexpr size_t MOST_NAMES = 60000;
 
 int no_password(char *, int, int, void *) { return 0; }  // else the terminal would be asked
 
@@ -49,6 +54,7 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
     openssl.SSL_CTX_clear_options(context_, OPTION_KTLS);
     control(CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_WRITE_BUFFER | MODE_RELEASE_BUFFERS);
     control(CTRL_READ_AHEAD, 1);
+    openssl.SSL_CTX_set_msg_callback(context_, TlsSession::see_message);
     openssl.SSL_CTX_set_default_read_buffer_len(context_, READ_BUFFER);
     // Clients keep their sessions, as tickets: this side remembers none.
     control(CTRL_SESSION_CACHE, SESSION_CACHE_OFF);
@@ -79,14 +85,17 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
     if (openssl.X509_VERIFY_PARAM_set_flags(openssl.SSL_CTX_get0_param(context_),
                                             rules.verify_flags) != 1)
         return refuse("the flags for verification");
-    if (rules.asks)
+    if (rules.asks) {
         openssl.SSL_CTX_set_verify(context_, VERIFY_PEER | (rules.demands ? VERIFY_FAIL_WITHOUT : 0),
                                    nullptr);
-    if (!rules.ticket_keys.empty()) {
-        std::string keys = rules.ticket_keys;
-        if (control(CTRL_TICKET_KEYS, static_cast<long>(keys.size()), &keys[0]) != 1)
-            return refuse("the keys of tickets");
+        if (!rules.authority.empty() && !name_authorities(rules.authority))
+            return refuse("the names of the authorities of clients");
     }
+    ticket_keys_ = rules.ticket_keys ? rules.ticket_keys : TicketKeys::make();
+    if (!ticket_keys_ || openssl.SSL_CTX_set_ex_data(context_, APP_DATA, ticket_keys_.get()) != 1 ||
+        openssl.SSL_CTX_set_tlsext_ticket_key_evp_cb(context_, use_ticket_key) != 1)
+        return refuse("the keys of tickets");
+    openssl.SSL_CTX_set_timeout(context_, TicketKeys::PERIOD_S);
     protocols_ = rules.protocols;
     if (!protocols_.empty()) openssl.SSL_CTX_set_alpn_select_cb(context_, choose_protocol, this);
     return true;
@@ -109,6 +118,26 @@ int TlsContext::choose_protocol(SSL *, const unsigned char **chosen, unsigned ch
         }
     }
     return ALPN_IGNORED;
+}
+
+bool TlsContext::name_authorities(const std::string &authority) noexcept {
+    stack_st_X509_NAME *names = openssl.SSL_load_client_CA_file(authority.c_str());
+    if (!names) return false;
+    openssl.SSL_CTX_set_client_CA_list(context_, names);  // which owns them now
+    const auto *stack = reinterpret_cast<const OPENSSL_STACK *>(names);
+    size_t length = 0;
+    for (int i = 0; i < openssl.OPENSSL_sk_num(stack); ++i)
+        length += 2 + static_cast<size_t>(openssl.i2d_X509_NAME(
+                          static_cast<const X509_NAME *>(openssl.OPENSSL_sk_value(stack, i)), nullptr));
+    // The message that names more cannot be built. Clients that are told no names choose for themselves.
+    if (length > MOST_NAMES) openssl.SSL_CTX_set_client_CA_list(context_, nullptr);
+    return true;
+}
+
+int TlsContext::use_ticket_key(SSL *ssl, unsigned char *name, unsigned char *iv, EVP_CIPHER_CTX *cipher,
+                               EVP_MAC_CTX *mac, int is_new) noexcept {
+    void *keys = openssl.SSL_CTX_get_ex_data(openssl.SSL_get_SSL_CTX(ssl), APP_DATA);
+    return static_cast<TicketKeys *>(keys)->use(name, iv, cipher, mac, is_new != 0);
 }
 
 }  // namespace ksrv

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tls/openssl.hpp"
+#include "tls/ticket_keys.hpp"
 
 namespace ksrv {
 
@@ -19,7 +21,7 @@ struct TlsRules {
     long least_version = 0, most_version = 0;  // as on the wire; 0: the library's
     std::string ciphers;         // of TLS 1.2, in OpenSSL's notation
     std::vector<std::string> protocols;  // for ALPN, the best one first
-    std::string ticket_keys;     // so that sessions resume in every process that has them
+    std::shared_ptr<TicketKeys> ticket_keys;  // sessions resume in every context that has them; none: its own
 };
 
 class TlsContext {
@@ -38,9 +40,15 @@ class TlsContext {
     static int choose_protocol(SSL *, const unsigned char **chosen, unsigned char *length,
                                const unsigned char *offered, unsigned int offered_length,
                                void *context) noexcept;
+    static int use_ticket_key(SSL *, unsigned char *name, unsigned char *iv, EVP_CIPHER_CTX *, EVP_MAC_CTX *,
+                              int is_new) noexcept;
+
+    // Tells clients which authorities are trusted, by which those that have several certificates choose one.
+    bool name_authorities(const std::string &authority) noexcept;
 
     SSL_CTX *context_ = nullptr;
     std::vector<std::string> protocols_;
+    std::shared_ptr<TicketKeys> ticket_keys_;
 };
 
 }  // namespace ksrv

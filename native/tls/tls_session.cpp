@@ -21,6 +21,28 @@ void forget_errors() noexcept {
 
 }  // namespace
 
+// A session moves from one owner to another: OpenSSL is told anew whose records it receives.
+void TlsSession::begin_call() noexcept {
+    forget_errors();
+    openssl.SSL_ctrl(ssl, CTRL_SEE_MESSAGE_ARGUMENT, 0, this);
+}
+
+// SSL_read goes on from record to record until one has application data, so that the peer decides how long it takes: a
+// KeyUpdate (RFC 8446 4.6.3) costs 10 us, and renegotiations that are refused do not end it either. Without
+// SSL_MODE_AUTO_RETRY it does the same for as long as its buffer holds bytes. SSL_do_handshake goes on until a message
+// is whole, which may come in records of one byte. So each record is counted where it begins, and a peer that sends too
+// many is treated like one that has closed, which ends the call at once.
+void TlsSession::see_message(int is_sent, int, int type, const void *, size_t, SSL *ssl, void *session) noexcept {
+    TlsSession *self = static_cast<TlsSession *>(session);
+    if (is_sent || type != RECORD_HEADER) return;
+    ++self->turn_records;
+    // What is in the record is not known yet: behind the last empty one that is allowed, it may be data.
+    const uint32_t most = self->agreed ? MOST_EMPTY_RECORDS + 1 : MOST_HANDSHAKE_RECORDS;
+    if (++self->empty_records <= most) return;
+    self->flooded = true;
+    openssl.SSL_set_shutdown(ssl, RECEIVED_SHUTDOWN);
+}
+
 bool TlsSession::agreed_on(const char *protocol) const noexcept {
     const unsigned char *chosen = nullptr;
     unsigned int length = 0;
@@ -41,10 +63,13 @@ bool TlsSession::begin(const TlsContext &context, int fd) noexcept {
 }
 
 Handshake TlsSession::shake_hands() noexcept {
-    forget_errors();
+    begin_call();
     const int done = openssl.SSL_do_handshake(ssl);
     if (done == 1) {
+        agreed = true;
+        socket_unread = true;  // the library may have read what is behind the handshake
         wants_write = false;
+        empty_records = turn_records = 0;
         return Handshake::done;
     }
     const int error = openssl.SSL_get_error(ssl, done);
@@ -59,20 +84,39 @@ Handshake TlsSession::shake_hands() noexcept {
 }
 
 ssize_t TlsSession::receive(void *data, size_t room) noexcept {
-    forget_errors();
+    if (turn_records >= MOST_TURN_RECORDS) {
+        turn_records = 0;
+        unread = true;
+        errno = EAGAIN;
+        return -1;
+    }
+    begin_call();
     wants_write = false;
+    const uint32_t records_before = turn_records;
+    socket_unread = socket_unread || unread || partial_record;
     const int got = openssl.SSL_read(ssl, data, static_cast<int>(std::min(room, size_t{1} << 30)));
     if (got > 0) {
+        empty_records = 0;
+        partial_record = false;
         unread = openssl.SSL_has_pending(ssl) == 1;
         return got;
     }
     unread = false;
+    if (flooded) {
+        openssl.ERR_clear_error();
+        errno = EPROTO;
+        return -1;
+    }
     const int system = errno;
     switch (openssl.SSL_get_error(ssl, got)) {
     case ERROR_WANT_WRITE:
         wants_write = true;
         [[fallthrough]];
     case ERROR_WANT_READ:
+        // A record whose header alone has come is not pending; it was counted.
+        partial_record = partial_record || turn_records != records_before || openssl.SSL_has_pending(ssl) == 1;
+        socket_unread = false;
+        turn_records = 0;
         errno = EAGAIN;
         return -1;
     case ERROR_ZERO_RETURN:
@@ -105,8 +149,7 @@ void TlsSession::say_farewell() noexcept {
 
 void TlsSession::end() noexcept {
     if (ssl) openssl.SSL_free(ssl);
-    ssl = nullptr;
-    unread = wants_write = interim_waits = false;
+    *this = TlsSession{};
 }
 
 }  // namespace ksrv

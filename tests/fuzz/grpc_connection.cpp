@@ -1,6 +1,6 @@
 // libFuzzer harness of native/grpc and native/http2: a connection of an arbitrary peer, from its preface to its end.
 //
-// The bytes stand behind the preface and an empty SETTINGS frame. The first byte chooses how they are cut into
+// The bytes stand behind the preface, an empty SETTINGS frame and the answer to the server's. The first byte chooses how they are cut into
 // reads, and whether calls are answered with a message, with an error, or never. Whatever comes, all memory
 // of the budget is given back once the connection has gone, and no call is left.
 
@@ -19,7 +19,9 @@ namespace {
 
 using namespace ksrv;
 
-constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0";
+
+constexpr std::size_t MOST_AT_ONCE = 128 * 1024;  // more than any buffer of a read
 
 void require(bool condition) {
     if (!condition) std::abort();
@@ -69,7 +71,8 @@ void drain(int fd) {
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t size) {
     if (!http2::library() || size == 0) return 0;
     const int way = data[0] & 3;
-    const std::size_t cut = data[0] & 4 ? 1 + (data[0] >> 3) : 4096;
+    const std::size_t cut = data[0] & 4 ? 1 + (data[0] >> 3) : MOST_AT_ONCE;
+    process_pool().cap_bytes.store(0);  // so that the address sanitizer sees each block's end
     MemoryBudget budget;
     budget.set_bound(1 << 18);
     grpc::Server server(config(), &budget, nullptr, nullptr);

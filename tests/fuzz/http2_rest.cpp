@@ -1,6 +1,6 @@
 // libFuzzer harness of REST over HTTP/2: native/grpc's side of a stream, and the HTTP server's, as in a worker.
 //
-// The bytes stand behind the preface and an empty SETTINGS frame. The first byte chooses how they are cut into
+// The bytes stand behind the preface, an empty SETTINGS frame and the answer to the server's. The first byte chooses how they are cut into
 // reads, and how large an answer is. The HTTP server runs on a thread of its own, and requests for the app are
 // answered by two more, so that a stream's two sides meet as they do in a worker. Whatever comes, every stream and all
 // memory of the budget are given back once the connection has gone.
@@ -20,7 +20,8 @@ namespace {
 
 using namespace ksrv;
 
-constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0";
+constexpr std::size_t MOST_AT_ONCE = 128 * 1024;  // more than any buffer of a read
 constexpr int PATIENCE = 20000;  // times 500 us
 
 void require(bool condition) {
@@ -48,6 +49,7 @@ struct Worker {
 
     Worker() {
         process_budget().set_bound(8u << 20);
+        process_pool().cap_bytes.store(0);  // so that the address sanitizer sees each block's end
         for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
         server.serve_with(&http);
         require(http.listen_on(nullptr, 0) && server.listen_on(nullptr, 0));
@@ -88,7 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     if (!http2::library() || size == 0) return 0;
     static Worker &worker = *new Worker;
     worker.answer_length.store(data[0] & 1 ? worker.body.size() : 5);
-    const std::size_t cut = data[0] & 2 ? 1 + (data[0] >> 2) : 4096;
+    const std::size_t cut = data[0] & 2 ? 1 + (data[0] >> 2) : MOST_AT_ONCE;
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     AcceptedHttp2 accepted{};

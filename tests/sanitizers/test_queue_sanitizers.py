@@ -17,10 +17,10 @@ def test_the_queue_is_clean(flavour):
 @pytest.mark.timeout(600)
 @FLAVOURS
 def test_a_message_has_one_answer_and_a_place_one_client(flavour):
-    run_program(flavour, "http_server_turns.cpp")
+    run_program(flavour, "connections/http_server_turns.cpp")
 
 
 @pytest.mark.timeout(600)
 @FLAVOURS
 def test_connections_that_are_muted_lose_no_message(flavour):
-    assert "0 lost" in run_program(flavour, "connection_arming.cpp", "40")
+    assert "0 lost" in run_program(flavour, "connections/connection_arming.cpp", "40")

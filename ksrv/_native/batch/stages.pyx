@@ -153,6 +153,16 @@ cdef int _note(RunningBatch context, str name, int64_t *stage, int64_t nanosecon
     return 0
 
 
+cdef int _note_outputs(RunningBatch context, int64_t nanoseconds) except -1:
+    """Count the making of the answer's tensors as postprocessing of a handler with stages."""
+    if context.timings_by_stage is None:
+        if context.times.postprocess != NOT_RUN:
+            context.times.postprocess += nanoseconds
+    elif "postprocess" in context.timings_by_stage:
+        context.add_time("postprocess", nanoseconds)
+    return 0
+
+
 cdef object _infer(handler, inputs, RunningBatch context):
     # To ask an abstract class about an array runs Python code.
     if cnp.PyArray_CheckExact(inputs):
@@ -241,7 +251,9 @@ cdef class StageRunner:
                 tensors = self._drain(result, inputs)
             else:
                 context.stage = "outputs"
+                began = now_ns()
                 tensors = self.read(result, inputs)
+                _note_outputs(context, now_ns() - began)
             result = None
         except BaseException as error:
             failure = self.failure_of(error, context.stage, inputs)

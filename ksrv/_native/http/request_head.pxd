@@ -57,6 +57,8 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         bint expects_continue
         bint question
 
+    bint is_host_text "ksrv::is_host"(const unsigned char *text, size_t length) noexcept
+
     Verdict classify "ksrv::classify_head"(
         const unsigned char *data, size_t filled, size_t *searched,
         const HeadLimits &limits, Head *head

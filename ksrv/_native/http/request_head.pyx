@@ -116,6 +116,11 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     return seen
 
 
+def is_host(bytes value not None):
+    """Tell whether a value of Host, without blanks around it, is a host (:port) or empty."""
+    return bool(is_host_text(value, len(value)))
+
+
 def classify_head(bytes data not None, HeadRules rules not None, pieces=()):
     """Judge the bytes at the start of a message.
 

@@ -95,6 +95,7 @@ cdef extern from "ipc/batch_ring.hpp" namespace "ksrv" nogil:
         unsigned char *large(int place) noexcept
         unsigned char *answer(uint64_t number) noexcept
         const unsigned char *answer_rows(uint64_t number) noexcept
+        bint seal() noexcept
         int fd() noexcept
         void close_fd() noexcept
 

@@ -80,6 +80,14 @@ cdef class WorkerRing:
         """Return the descriptor of the memory, for the process; -1 once it was closed."""
         return self.ring.fd()
 
+    def seal(self) -> bool:
+        """Keep the memory from being taken away, once the process has mapped it.
+
+        Returns:
+            False where there is no memory, or the process has sealed the descriptor itself.
+        """
+        return self.ring.seal()
+
     def close_fd(self) -> None:
         """Close the descriptor; the memory stays."""
         self.ring.close_fd()

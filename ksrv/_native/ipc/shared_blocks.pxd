@@ -10,6 +10,7 @@ cdef class Shared:
     cdef Block block
     cdef bint announced
     cdef bint named
+    cdef bint sealed
     cdef readonly bint lent
 
 

@@ -18,6 +18,7 @@ lent for one message. The other side cannot write there, maps it for as long as 
 there refers to it, and gives nothing back; this side goes on with it as if it had not been lent.
 """
 
+import errno
 import fcntl
 import os
 import threading
@@ -35,6 +36,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *object)
 
 
+cdef int F_SEAL_FUTURE_WRITE = 0x0010  # which Python 3.11 has no name for
 cdef size_t SMALLEST = 64 * 1024
 cdef size_t NAMED_BLOCKS = 16
 cdef size_t IDLE_BLOCKS = 8
@@ -92,12 +94,34 @@ cdef Block make(size_t nbytes):
     try:
         # Taken now, so that a lack of memory is an error here and not a SIGBUS of a writer.
         os.posix_fallocate(descriptor, 0, nbytes)
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         return buffer_pool.adopt_fd(descriptor, nbytes)
     except BaseException:
         os.close(descriptor)
         raise
+
+
+cdef bint keeps_its_memory(Shared shared) noexcept:
+    """Whether a block that the other side has mapped has all its pages, and keeps them.
+
+    A hole that the other side punches would have this side's next writes ask for pages again, which
+    is a SIGBUS where there are none. The seal refuses holes and leaves mappings as they are.
+    """
+    cdef int descriptor = shared.block.block.fd
+    if shared.sealed:
+        return True
+    try:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # Linux before 5.1 has no such seal
+                return False
+        os.posix_fallocate(descriptor, 0, shared.block.block.size)
+    except OSError:
+        return False
+    shared.sealed = True
+    return True
 
 
 cdef class ExportedBlocks:
@@ -133,7 +157,7 @@ cdef class ExportedBlocks:
     cdef Block _leased(self, size_t nbytes):
         cdef Shared shared
         cdef size_t size
-        for shared in self._shared:
+        for shared in list(self._shared):
             size = shared.block.block.size
             if (
                 not shared.named
@@ -141,7 +165,9 @@ cdef class ExportedBlocks:
                 and size // 4 <= nbytes + SMALLEST
                 and unreferenced(shared)
             ):
-                return shared.block
+                if not shared.announced or keeps_its_memory(shared):
+                    return shared.block
+                self._disown(shared)
         self._trim(0)
         try:
             block = make(rounded(nbytes))

@@ -9,8 +9,8 @@ lie one after the other behind a table of their sizes; in the place of one that 
 a reference to it.
 
 An array or a long element in the large body of a request is not copied: its block is lent. Where
-the answer is such an array again, unchanged, and nothing else refers to it, the answer names the
-place in the lent block.
+the answer is such an array again, unchanged, the answer names the place in the lent block. The
+reader sees nothing of what a handler writes there afterwards, for its process has its own pages.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -39,7 +39,7 @@ from ksrv._native.ipc.shared_blocks cimport (
 import numpy
 
 from ksrv._native.ipc.shared_blocks import BlockError
-from ksrv._native.tensor import aliasing_check, datatype as _datatype
+from ksrv._native.tensor import datatype as _datatype
 
 
 cdef extern from "ipc/borrowed_pages.hpp" namespace "ksrv" nogil:
@@ -106,7 +106,6 @@ def write(
     cdef list places = []
     cdef list blocks = []
     cdef list written = list(tensors)
-    cdef list unshared = None
     cdef dict borrowed = None
     cdef Place place
     cdef size_t total = 0
@@ -114,9 +113,6 @@ def write(
     cdef Py_ssize_t i
     if imported is not None:
         borrowed = imported.borrowed_for(batch_number)
-    if borrowed:  # before the places hold the arrays
-        own = dict.fromkeys(map(id, borrowed.values()), 1)
-        unshared = aliasing_check.unshared(written, own, [])
     for i in range(len(written)):
         place = place_of(written[i])
         places.append(place)
@@ -124,7 +120,7 @@ def write(
         if place.elements is not None:
             refer_to_lent(place, exported, blocks)
         elif place.descriptor.nbytes and (
-            (unshared is not None and unshared[i] and lies_borrowed(place, borrowed))
+            (borrowed and lies_borrowed(place, borrowed))
             or lies_here(place, exported, blocks)
             or is_lent(
                 place.array, place.data, exported, blocks,

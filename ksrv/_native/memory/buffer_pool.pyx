@@ -144,6 +144,29 @@ def lease_body(nbytes, *, bint fresh=False) -> Block:
     return ksrv_wrap(block)
 
 
+def block_under(buffer not None) -> tuple:
+    """Return the block that a memoryview is one of, as the owner of arrays over the view's bytes.
+
+    An array over the memoryview itself could not be told from other views of the same bytes.
+
+    Args:
+        buffer: Any buffer.
+
+    Returns:
+        The block and where in it the view begins; for any other buffer, and for a view that must
+        not be written through, the buffer itself and 0.
+    """
+    cdef Py_buffer bytes_of
+    cdef size_t start
+    if type(buffer) is not memoryview or type(buffer.obj) is not Block or buffer.readonly:
+        return buffer, 0
+    cdef Block block = buffer.obj
+    PyObject_GetBuffer(buffer, &bytes_of, PyBUF_SIMPLE)
+    start = <size_t>(<unsigned char *>bytes_of.buf - block.block.data)
+    PyBuffer_Release(&bytes_of)
+    return block, start
+
+
 def give_back(view not None, size_t begin, size_t end) -> None:
     """Give memory of a received body back to the system before its block goes.
 

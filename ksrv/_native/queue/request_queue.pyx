@@ -237,7 +237,9 @@ cdef class Queue:
                 (<NativeHandle>handles[i])._call_back()  # the batch's may be the last reference
         return [handles[i] for i in range(alive.size()) if alive[i]]
 
-    def finish(self, list handles not None, list answers not None, bint later=False) -> list:
+    def finish(
+        self, list handles not None, list answers not None, bint later=False, count=None
+    ) -> list:
         """Answer the handles of a batch, each once.
 
         Args:
@@ -245,6 +247,8 @@ cdef class Queue:
             answers: For each its response, or the exception that it failed with.
             later: Wake the waiters only when this thread next calls `take` or `wake_waiters`, once
                 the GIL is free for them. Then the thread must call one of the two soon.
+            count: Called with what is returned before anybody is told of an answer, so that
+                whoever has an answer finds it counted; it must not block.
 
         Returns:
             For each whether it was answered now; False where it had expired or was cancelled, or
@@ -263,11 +267,14 @@ cdef class Queue:
         # Nothing behind this raises: this thread must answer the requests that it wins.
         self.queue.finish(requests.data(), requests.size(), won.data())
         for i in range(won.size()):
+            result[i] = won[i] != 0
+        if count is not None:
+            _call(count, result)
+        for i in range(won.size()):
             handle = <NativeHandle>handles[i]
             if not won[i]:
                 handle._call_back()  # the batch's may be the last reference
                 continue
-            result[i] = True
             if handle.native.answered != NULL:
                 handle.native.answered(handle.native, <void *>answers[i])
             else:
@@ -378,6 +385,11 @@ cdef class Queue:
             "expired_running": q.counters[<int>COUNT_EXPIRED_RUNNING].load(),
             "invalid": q.counters[<int>COUNT_INVALID].load(),
         }
+
+
+cdef void _call(object count, list result) noexcept:
+    """Call what counts answers; what it raises goes to `sys.unraisablehook`."""
+    count(result)
 
 
 cdef list _handles(CRequest **requests, size_t count):

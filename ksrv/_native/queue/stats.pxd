@@ -23,6 +23,8 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         STAGE_PREPROCESS
         STAGE_INFERENCE
         STAGE_POSTPROCESS
+        STAGE_CACHE_HIT
+        STAGE_CACHE_MISS
         STAGES
 
     cdef cppclass Histogram:
@@ -56,7 +58,7 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         uint64_t rows
         uint64_t batches
         int64_t last_ms
-        void add_served(int64_t enqueued, int64_t started, int64_t ended) noexcept
+        void add_served(const CRequest &request, const BatchTimes &times) noexcept
         void add_batch(
             uint64_t size, uint64_t served, const BatchTimes &times, int64_t milliseconds
         ) noexcept

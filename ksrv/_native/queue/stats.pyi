@@ -14,6 +14,7 @@ class Snapshot(TypedDict):
 
 class Stats:
     def failed(self, count: int) -> None: ...
+    def looked_up(self, hit: bool, nanoseconds: int) -> None: ...
     def batch(
         self,
         handles: list[Any],

@@ -9,7 +9,10 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
 
 
-STAGE_NAMES = ("request", "failed", "queue", "assemble", "preprocess", "inference", "postprocess")
+STAGE_NAMES = (
+    "request", "failed", "queue", "assemble", "preprocess", "inference", "postprocess", "cache_hit",
+    "cache_miss",
+)
 assert len(STAGE_NAMES) == STAGES
 
 BOUNDS_NS = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
@@ -18,7 +21,7 @@ FIRST_EXPONENTIAL = CFIRST_EXPONENTIAL
 
 
 cdef class Stats:
-    """Counts and times of one instance. Only the thread that runs the instance's batches writes."""
+    """Counts and times of one instance, or of requests that no instance has run."""
 
     def failed(self, uint64_t count) -> None:
         """Note requests that failed before they reached a handler.
@@ -28,6 +31,22 @@ cdef class Stats:
         """
         self.sums.mutex.lock()
         self.sums.stages[<int>STAGE_FAILED].add(0, count)
+        self.sums.mutex.unlock()
+
+    def looked_up(self, bint hit, uint64_t nanoseconds) -> None:
+        """Note that the response cache was asked for a request's answer.
+
+        Args:
+            hit: Whether it had the answer, so that the request was answered.
+            nanoseconds: How long it took.
+        """
+        self.sums.mutex.lock()
+        if hit:
+            self.sums.stages[<int>STAGE_REQUEST].add(nanoseconds)
+            self.sums.stages[<int>STAGE_CACHE_HIT].add(nanoseconds)
+            self.sums.last_ms = _milliseconds()
+        else:
+            self.sums.stages[<int>STAGE_CACHE_MISS].add(nanoseconds)
         self.sums.mutex.unlock()
 
     def batch(self, list handles not None, list answers, list won not None,
@@ -63,7 +82,7 @@ cdef class Stats:
                 served.push_back(handle.native)
         self.sums.mutex.lock()
         for request in served:
-            self.sums.add_served(request.enqueued_ns, request.started_ns, request.ended_ns)
+            self.sums.add_served(request[0], times)
         for request in failed:
             self.sums.stages[<int>STAGE_FAILED].add(request.ended_ns - request.enqueued_ns)
         self.sums.add_batch(rows, served.size(), times, _milliseconds())
@@ -79,9 +98,7 @@ cdef class Stats:
             rows += requests[i].rows
             if won[i]:
                 served += 1
-                self.sums.add_served(
-                    requests[i].enqueued_ns, requests[i].started_ns, requests[i].ended_ns
-                )
+                self.sums.add_served(requests[i][0], times)
         self.sums.add_batch(rows, served, times, _milliseconds())
         self.sums.mutex.unlock()
 

@@ -33,9 +33,7 @@ cdef class FastBatch(BatchInputs):
     cdef object dispatched  # the record of a batch that a handler process was given, else None
     cdef public int64_t spent_ns
     cdef public int64_t ran_ns
-    cdef bint counted
-    cdef list input_arrays
-    cdef dict references
+    cdef readonly object references  # to the inputs before the batch ran, or None
 
     cdef FastRequests read  # what a handler has asked for
 

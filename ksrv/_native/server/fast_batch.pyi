@@ -4,6 +4,7 @@ from typing import Any
 from ksrv._native.batch.batch import BatchInputs, BatchOutputs
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
+from ksrv._native.tensor.aliasing_check import InputReferences
 from ksrv._native.tensor.tensor import Tensor
 
 class FastBatches:
@@ -27,7 +28,7 @@ class FastBatch(BatchInputs):
     attempts: int
     streamed: bool
     ended_before: dict[int, Any]
-    arrays: tuple[list[Any], dict[int, int]]
+    references: InputReferences | None
     tensors: dict[str, Tensor]
     failed: list[tuple[Any, Any]]
     def takes(self, handles: list[Any]) -> bool: ...

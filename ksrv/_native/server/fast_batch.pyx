@@ -30,7 +30,7 @@ from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport BatchTimes, Stats
 from ksrv._native.tensor.tensor cimport Tensor
 
-from ksrv._native.tensor import aliasing_check
+from ksrv._native.tensor.aliasing_check import InputReferences
 
 cnp.import_array()
 
@@ -169,11 +169,6 @@ cdef class FastBatch(BatchInputs):
         """The answers of requests that ended before their batch: none, for none streams."""
         return {}
 
-    @property
-    def arrays(self):
-        """The arrays of the inputs, and the counts of references to them before the batch ran."""
-        return self.input_arrays, self.references
-
     def takes(self, list handles not None) -> bool:
         """Tell whether requests can be added, because they are fast-path requests."""
         return ksrv_are_fast(handles)
@@ -265,11 +260,10 @@ cdef class FastBatch(BatchInputs):
 
     cdef int prepare(self) except -1:
         cdef int64_t began
-        self.read = None
+        self.read = self.references = None
         if self.dispatched is not None:
             self.tensors = {}
             self.spent_ns = self.dispatched.assemble_ns
-            self.counted = False
             return 0
         if self.joined == 0 and len(self.handles) == 1:
             self.tensors = ksrv_received_tensors(self.handles[0])
@@ -281,10 +275,8 @@ cdef class FastBatch(BatchInputs):
                 self._join()
                 self.spent_ns += now_ns() - began
             self.tensors = self.joined_rows.tensors()
-        self.counted = not self.source.copied
-        if self.counted:
-            self.input_arrays = [(<Tensor>one).data for one in self.tensors.values()]
-            self.references = aliasing_check.counts(self.input_arrays)
+        if not self.source.copied:
+            self.references = InputReferences(list(self.tensors.values()))
         return 0
 
     def answer(
@@ -299,8 +291,6 @@ cdef class FastBatch(BatchInputs):
             self.source.copied = _reply(self, outputs, queue, stats)
             if self.source.copied:
                 return 0
-        if not self.counted:
-            self.input_arrays, self.references = [], {}
         self.source.answer_generally(self, outputs, queue, stats, later)
         return 0
 
@@ -463,6 +453,7 @@ cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats
     times = _batch_times(batch, outputs)
     # Nothing below raises: the thread that wins a request must answer it.
     queue.queue.finish(requests, count, won)
+    stats.note_answered(requests, won, count, times)  # first: a client may ask as it reads
     rows = 0
     for i in range(count):
         if won[i]:
@@ -472,7 +463,6 @@ cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats
             )
             publish(requests[i])
         rows += requests[i].rows
-    stats.note_answered(requests, won, count, times)
     for i in range(count):
         if won[i]:
             release_request(requests[i])

@@ -6,7 +6,7 @@ from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
 from ksrv._native.server.fast_images import FastImages
 
-# What compiled code calls of `ksrv.server.http.fast_path.FastPath`, which stands above it.
+# What compiled code calls of `ksrv.server.rest.fast_path.FastPath`, which stands above it.
 class FastPathCalls(Protocol):
     def __call__(self, exchange: Exchange) -> None: ...
     def fast_request(self, spec: Any, body: memoryview, header_length: str, head: bytes) -> Any: ...

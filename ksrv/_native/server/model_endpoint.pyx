@@ -173,7 +173,7 @@ cdef class ModelEndpoint:
         spec: Its description; every input has fixed dimensions behind the first.
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the Python requests that are looked at, and gives answers of the general form:
-            see `ksrv.server.http.fast_path.FastPath`.
+            see `ksrv.server.rest.fast_path.FastPath`.
         runs: For each slot what is called with the handles to be run on it, once it is claimed.
         late: The answer past the deadline: status line, header lines but for the length, and the
             body in three parts: up to the milliseconds, behind them for a request that waited, and

@@ -1,9 +1,6 @@
-from typing import Any
+from ksrv._native.tensor.tensor import Tensor
 
-import numpy as np
-import numpy.typing as npt
+class InputReferences:
+    def __init__(self, tensors: list[Tensor]) -> None: ...
 
-def counts(arrays: list[npt.NDArray[Any]]) -> dict[int, int]: ...
-def unshared(
-    tensors: list[Any], before: dict[int, int], inputs: list[npt.NDArray[np.generic]]
-) -> list[bool]: ...
+def unshared(tensors: list[Tensor], before: InputReferences | None = None) -> list[bool]: ...

@@ -1,151 +1,172 @@
 # It relies on the GIL: it reads reference counts, which mean something else without the GIL.
-"""Tells whether memory has other holders that can write to it, by counting references.
+"""Tells which outputs may be sent from where they lie: those whose memory nothing else can reach.
 
-An answer may be sent from where the handler left it only where no other object holds the array or
-anything it is a view of. Such a chain runs from an array over its bases to the object that owns the
-memory. How the batch's own inputs were referred to before the handler ran is known (`counts`); so a
-handler that answers with its input, and keeps nothing, is found as well.
+Everything is copied but what is proven to be exclusive. The proof needs both:
 
-Memory of `bytes` never changes. An owner of a kind that is not known here is
-taken for shared, and so is a torch tensor over a batch's input: its own reference to the input
-looks like a reference that the handler keeps.
+- The memory belongs to an array that owns its data, to a block of the buffer pool, or to a storage
+  that torch allocated. Of any other owner (a DLPack capsule, a memoryview, an object with
+  `__array_interface__`) it is not known who else writes to its memory.
+- Every reference to the owner, and to each array between it and the output, is accounted for: it
+  belongs to the outputs, or it was there before the handler ran (`InputReferences`), because a
+  handler may answer with its input. None of them has a weak reference, which no count shows.
 """
 
 from cpython.object cimport PyObject
 
-from numpy import may_share_memory, ndarray
+cimport numpy as cnp
 
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.imported_torch import imported_torch
+from ksrv.torch_memory import TorchMemory
+
+cnp.import_array()
 
 
 cdef extern from "Python.h":
     # On pointers, because a conversion to an object would itself count as a reference.
     Py_ssize_t Py_REFCNT(PyObject *thing) noexcept
     PyObject *PyList_GET_ITEM(PyObject *listed, Py_ssize_t index) noexcept
+    # Null, or of a type without weak references, where nothing refers to the object weakly.
+    bint PyType_SUPPORTS_WEAKREFS(type kind) noexcept
+    PyObject **PyObject_GET_WEAKREFS_LISTPTR(PyObject *thing) noexcept
 
 
-cdef inline Py_ssize_t _held(list objects, Py_ssize_t index) noexcept:
-    """The references to an object of a list, other than the list's own."""
-    return Py_REFCNT(PyList_GET_ITEM(<PyObject *>objects, index)) - 1
+cdef inline object _identity(object one):
+    """Return what `id` does, without its audit event, to which `own_writes` would listen."""
+    return <size_t><PyObject *>one
 
 
-cdef inline object _id(list objects, Py_ssize_t index):
-    return <size_t>PyList_GET_ITEM(<PyObject *>objects, index)
+cdef inline bint _weakly_held(object thing) noexcept:
+    return (
+        PyType_SUPPORTS_WEAKREFS(type(thing))
+        and PyObject_GET_WEAKREFS_LISTPTR(<PyObject *>thing)[0] != NULL
+    )
+
+
+cdef inline Py_ssize_t _references(list objects, Py_ssize_t index) noexcept:
+    """The references to an object of a list, the list's own among them."""
+    return Py_REFCNT(PyList_GET_ITEM(<PyObject *>objects, index))
 
 
 cdef list _chain(object array):
     """The array and its bases, down to the owner of the memory."""
-    cdef list chain = []
-    while array is not None:
+    cdef list chain = [array]
+    while cnp.PyArray_CheckExact(array) and array.base is not None:
+        array = array.base
         chain.append(array)
-        array = array.base if isinstance(array, ndarray) else None
     return chain
 
 
-def counts(list arrays not None) -> dict:
-    """Count the references to some arrays and their bases.
+cdef class InputReferences:
+    """The references to the inputs of a batch, counted before the handler runs.
 
     Args:
-        arrays: The inputs of a batch that is about to run.
-
-    Returns:
-        The references by `id`, for `unshared`.
+        tensors: The inputs. They are held here, so that their own references stay.
     """
-    cdef dict found = {}
-    cdef list objects = []
-    cdef Py_ssize_t i
-    cdef object array, one
-    for array in arrays:
-        for one in _chain(array):
-            if found.setdefault(id(one), len(objects)) == len(objects):
-                objects.append(one)
-    array = one = None
-    for i in range(len(objects)):
-        found[_id(objects, i)] = _held(objects, i)
-    return found
+
+    cdef list tensors
+    cdef list objects  # the arrays, their bases and owners
+    cdef dict counted  # the references to each, by its `id`
+
+    def __init__(self, list tensors not None):
+        cdef dict place = {}
+        cdef Py_ssize_t i
+        cdef object tensor, one
+        self.tensors = tensors
+        self.objects = []
+        for tensor in tensors:
+            if isinstance(tensor.data, cnp.ndarray):
+                for one in _chain(tensor.data):
+                    if place.setdefault(_identity(one), len(self.objects)) == len(self.objects):
+                        self.objects.append(one)
+        tensor = one = None
+        self.counted = {key: _references(self.objects, i) for key, i in place.items()}
 
 
-def unshared(list tensors not None, dict before not None, list inputs not None) -> list:
-    """Tell which outputs have no reference but that of their tensors.
+def unshared(list tensors not None, InputReferences before=None) -> list:
+    """Tell of outputs whether their memory can be reached through these outputs only.
 
     Args:
-        tensors: The outputs; each holds its array, or a list, in `data`.
-        before: What `counts` returned for `inputs`.
-        inputs: The arrays of the batch's inputs, which `before` counted with this list alive.
+        tensors: The outputs; each holds its array, or a list of elements, in `data`.
+        before: Of the batch's inputs; None where these may not be sent from where they lie.
 
     Returns:
-        For each tensor whether its memory can be written through the tensor only.
+        True for each tensor that may be sent from where it lies. Elements are `bytes`, which
+        never change.
     """
     cdef object tensor, data
     # The common case: the array owns its memory, and only the tensor and `data` refer to it.
     for tensor in tensors:
         data = tensor.data
-        if isinstance(data, ndarray) and (data.base is not None or Py_REFCNT(<PyObject *>data) > 2):
+        if not _owns_alone(data) and type(data) is not list:
             break
     else:
         return [True] * len(tensors)
     tensor = data = None
-    return _unshared(tensors, before, inputs)
+    return _proven(tensors, before)
 
 
-cdef list _unshared(list tensors, dict before, list inputs):
-    cdef list chains = []
-    cdef list objects = []
-    cdef dict place = {}
-    cdef list own = []  # references by the outputs themselves, in the order of `objects`
-    cdef set counted = set()
-    cdef list shared = []
-    cdef Py_ssize_t i
-    cdef object tensor, data, one, key, child
+cdef inline bint _owns_alone(object data) noexcept:
+    # The argument is no reference of its own: the caller's variable is, and the tensor's.
+    return (
+        cnp.PyArray_CheckExact(data)
+        and cnp.PyArray_CHKFLAGS(data, cnp.NPY_ARRAY_OWNDATA)
+        and Py_REFCNT(<PyObject *>data) == 2
+        and not _weakly_held(data)
+    )
+
+
+cdef list _proven(list tensors, InputReferences before):
+    cdef list chains = []    # for each tensor, the places of its chain in `objects`
+    cdef list objects = []   # the inputs' first
+    cdef dict place = {}     # in `objects`, by `id`
+    cdef list expected = []  # references to each that are accounted for
+    cdef set children = set()
+    cdef set reached = set()  # the objects that something else can reach
+    cdef list own
+    cdef Py_ssize_t i, inputs = 0
+    cdef object tensor, one, key, child
+    if before is not None:
+        inputs = len(before.objects)
+        for one in before.objects:
+            place[_identity(one)] = len(objects)
+            objects.append(one)
+            expected.append(before.counted[_identity(one)] + 1)  # by `objects`
     for tensor in tensors:
-        data = tensor.data
-        places = []
-        chains.append(places)
-        if not isinstance(data, ndarray):
-            continue
+        own = []
+        chains.append(own)
         child = None
-        for one in _chain(data):
-            key = id(one)
+        for one in [] if type(tensor.data) is list else _chain(tensor.data):
+            key = _identity(one)
             if key not in place:
                 place[key] = len(objects)
                 objects.append(one)
-                own.append(0)
+                expected.append(1)  # by `objects`
             i = place[key]
-            places.append(i)
+            own.append(i)
             if child is None:
-                own[i] += 1  # the tensor's
-            elif child not in before and child not in counted:
-                counted.add(child)
-                own[i] += 1  # that of an array which did not exist before the handler ran
-            child = key
-    tensor = data = one = None
+                expected[i] += 1  # by the tensor
+            elif child >= inputs and child not in children:
+                children.add(child)
+                expected[i] += 1  # by an array which did not exist before the handler ran
+            child = i
+    tensor = one = None
     for i in range(len(objects)):
-        shared.append(_held(objects, i) > own[i] + before.get(_id(objects, i), 0))
+        if _references(objects, i) != expected[i]:
+            reached.add(i)
+    reached.update([i for i, one in enumerate(objects) if _weakly_held(one)])
+    one = None
+    if not reached.isdisjoint(range(inputs)):
+        reached.update(range(inputs))  # in one block: who has one of them finds the others
     return [
-        not places or _free(tensors[i].data, objects[places[len(places) - 1]],
-                            any([shared[n] for n in places]), before, inputs)
-        for i, places in enumerate(chains)
+        not own or (reached.isdisjoint(own) and _is_known(objects[own[len(own) - 1]]))
+        for own in chains
     ]
 
 
-cdef bint _free(object data, object owner, bint shared, dict before, list inputs):
-    cdef object kind = type(owner)
-    if kind is bytes or (kind is memoryview and owner.readonly and type(owner.obj) is bytes):
+cdef bint _is_known(object owner) except -1:
+    """Whether all ways to an owner's memory are references to the owner."""
+    if cnp.PyArray_CheckExact(owner):
+        return cnp.PyArray_CHKFLAGS(owner, cnp.NPY_ARRAY_OWNDATA)
+    if type(owner) is Block:
         return True
-    if shared:
-        return False
-    if isinstance(owner, ndarray) or kind is Block or id(owner) in before:
-        return True
-    if kind.__name__ == "PyCapsule":
-        return True
-    return _is_own_tensor(owner) and not any([may_share_memory(data, one) for one in inputs])
-
-
-cdef bint _is_own_tensor(object owner):
-    """Whether an array's base is a torch tensor with memory that no other tensor refers to."""
-    cdef object torch = imported_torch()
-    if torch is None or not isinstance(owner, torch.Tensor):
-        return False
-    # The count holds the tensor itself and the storage object that is asked here.
-    return torch._C._storage_Use_Count(owner.untyped_storage()._cdata) <= 2
+    return type(owner) is TorchMemory and owner.is_exclusive()

@@ -12,8 +12,10 @@ cdef extern from "tls/openssl.hpp" namespace "ksrv" nogil:
     const char *load_openssl() noexcept
 
 
-cdef extern from "tls/openssl.hpp" namespace "ksrv::openssl_value" nogil:
-    const size_t TICKET_KEYS
+cdef extern from "tls/ticket_keys.hpp" namespace "ksrv" nogil:
+    cdef cppclass CTicketKeys "ksrv::TicketKeys":
+        @staticmethod
+        shared_ptr[CTicketKeys] make() noexcept
 
 
 cdef extern from "tls/tls_context.hpp" namespace "ksrv" nogil:
@@ -28,12 +30,16 @@ cdef extern from "tls/tls_context.hpp" namespace "ksrv" nogil:
         long most_version
         string ciphers
         vector[string] protocols
-        string ticket_keys
+        shared_ptr[CTicketKeys] ticket_keys
 
     cdef cppclass CTlsContext "ksrv::TlsContext":
         cbool set_up(const TlsRules &rules, string *why) except +
 
     ctypedef CTlsContext const_tls "const ksrv::TlsContext"
+
+
+cdef class TicketKeys:
+    cdef shared_ptr[CTicketKeys] keys
 
 
 cdef class TlsContext:

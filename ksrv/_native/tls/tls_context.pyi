@@ -1,10 +1,9 @@
 from collections.abc import Sequence
-from typing import Final
-
-TICKET_KEY_BYTES: Final[int]
 
 def openssl_version() -> str: ...
 def why_no_tls() -> str | None: ...
+
+class TicketKeys: ...
 
 class TlsContext:
     def __init__(
@@ -20,5 +19,5 @@ class TlsContext:
         most_version: int = 0,
         ciphers: str = "",
         protocols: Sequence[str] = (),
-        ticket_keys: bytes = b"",
+        ticket_keys: TicketKeys | None = None,
     ) -> None: ...

@@ -1,7 +1,5 @@
 """TLS of the native servers: the system's OpenSSL, and what the connections of a server share."""
 
-TICKET_KEY_BYTES = TICKET_KEYS
-
 
 def why_no_tls():
     """Say why the native servers have no TLS here; None where they have it."""
@@ -21,6 +19,21 @@ def openssl_version():
     return (<bytes>openssl.OpenSSL_version(0)).decode()
 
 
+cdef class TicketKeys:
+    """The keys of session tickets, renewed every hour and the same in all processes forked behind.
+
+    Raises:
+        RuntimeError: There is no OpenSSL.
+        MemoryError: There is no memory that processes can share.
+    """
+
+    def __cinit__(self):
+        openssl_version()
+        self.keys = CTicketKeys.make()
+        if self.keys.get() == NULL:
+            raise MemoryError("TLS: no shared memory for the keys of session tickets")
+
+
 cdef class TlsContext:
     """A certificate, its key and the rules of the connections that are made with them.
 
@@ -35,8 +48,8 @@ cdef class TlsContext:
         most_version: The highest one.
         ciphers: Those of TLS 1.2, in OpenSSL's notation; "" are OpenSSL's own.
         protocols: What may be chosen by ALPN, the best one first; none leaves ALPN out.
-        ticket_keys: TICKET_KEY_BYTES random bytes. Sessions resume in every context that has the
-            same; b"" makes keys that no other context has.
+        ticket_keys: Sessions resume in every context that has the same ones; None makes keys that
+            no other context has.
 
     Raises:
         ValueError: A file or a rule cannot be used.
@@ -46,14 +59,13 @@ cdef class TlsContext:
     def __cinit__(
         self, str chain not None, str key not None, *, str authority=None, bint asks=False,
         bint demands=False, unsigned long verify_flags=0, long least_version=0,
-        long most_version=0, str ciphers="", protocols=(), bytes ticket_keys=b""
+        long most_version=0, str ciphers="", protocols=(),
+        TicketKeys ticket_keys=None
     ):
         cdef TlsRules rules
         cdef string reason
         cdef CTlsContext *made
         openssl_version()
-        if len(ticket_keys) not in (0, TICKET_KEY_BYTES):
-            raise ValueError(f"ticket_keys has {len(ticket_keys)} bytes, not {TICKET_KEY_BYTES}")
         rules.chain = chain.encode()
         rules.key = key.encode()
         rules.authority = (authority or "").encode()
@@ -68,7 +80,8 @@ cdef class TlsContext:
             if not 0 < len(name) < 256:
                 raise ValueError(f"protocol {protocol!r} has no length from 1 to 255")
             rules.protocols.push_back(name)
-        rules.ticket_keys = ticket_keys
+        if ticket_keys is not None:
+            rules.ticket_keys = ticket_keys.keys
         made = new CTlsContext()
         self.context = shared_ptr[const_tls](<const_tls *>made)
         if not made.set_up(rules, &reason):

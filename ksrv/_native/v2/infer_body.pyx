@@ -26,6 +26,7 @@ from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
 
+from ksrv._native.memory.buffer_pool import block_under
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 from ksrv._native.tensor.datatype import NAMES as DATATYPE_NAMES
 
@@ -250,7 +251,8 @@ cdef object _view(
     if length == 0:
         return empty(shape, DTYPES[<int>datatype])
     if <uintptr_t>start % item == 0:
-        return ndarray(shape, DTYPES[<int>datatype], buffer, offset)
+        owner, begin = block_under(buffer)
+        return ndarray(shape, DTYPES[<int>datatype], owner, begin + offset)
     array = empty(shape, DTYPES[<int>datatype])
     PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
     memcpy(target.buf, start, length)

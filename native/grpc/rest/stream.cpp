@@ -120,9 +120,30 @@ std::string RestStream::first_line(const Call &call) {
 void RestStream::append(const unsigned char *data, size_t length) {
     if (in_at_ && in_at_ == in_.size()) {
         in_.clear();
-        in_at_ = 0;
+        in_at_ = chunk_length_ = 0;
     }
     in_.insert(in_.end(), data, data + length);
+}
+
+// DATA joins the last chunk, unless the server has read some of that: a size for each frame of one byte would take six
+// times the bytes that the peer's window allows.
+void RestStream::append_chunk(const unsigned char *data, size_t length) {
+    constexpr size_t SIZE_LINE = 10;  // "0000ffff\r\n"
+    static constexpr unsigned char END[] = "\r\n";
+    if (chunk_length_ && in_at_ <= chunk_at_) {
+        in_.resize(in_.size() - 2);
+    } else {
+        static constexpr unsigned char NO_SIZE[SIZE_LINE] = {};
+        append(NO_SIZE, SIZE_LINE);
+        chunk_at_ = in_.size() - SIZE_LINE;
+        chunk_length_ = 0;
+    }
+    append(data, length);
+    append(END, 2);
+    chunk_length_ += length;
+    char line[SIZE_LINE + 1];
+    snprintf(line, sizeof line, "%08zx\r\n", chunk_length_);
+    memcpy(in_.data() + chunk_at_, line, SIZE_LINE);
 }
 
 bool RestStream::put(const unsigned char *data, size_t length) noexcept {
@@ -139,13 +160,7 @@ bool RestStream::put(const unsigned char *data, size_t length) noexcept {
         return true;
     }
     try {
-        if (in_chunks_) {
-            char size[24];
-            const int digits = snprintf(size, sizeof size, "%zx\r\n", length);
-            append(reinterpret_cast<const unsigned char *>(size), static_cast<size_t>(digits));
-        }
-        append(data, length);
-        if (in_chunks_) append(reinterpret_cast<const unsigned char *>("\r\n"), 2);
+        in_chunks_ ? append_chunk(data, length) : append(data, length);
     } catch (const std::bad_alloc &) {
         return false;
     }
@@ -490,7 +505,7 @@ void RestStream::close() noexcept {
         if (wide_) process_budget().give_back(WINDOW);
         wide_ = widens_ = false;
         in_.clear();
-        in_at_ = 0;
+        in_at_ = chunk_length_ = 0;
         read_more(0);
         tells = !cut_ && (state_ != State::over || in_read_);
     }

@@ -83,6 +83,7 @@ class RestStream final : public ByteStream {
     void tell_server() noexcept;
     void read_more(size_t length) noexcept;
     void append(const unsigned char *data, size_t length);
+    void append_chunk(const unsigned char *data, size_t length);
     size_t put_answer(const unsigned char *data, size_t length);
     void read_head();
     size_t add_piece(const unsigned char *data, size_t length);
@@ -100,6 +101,7 @@ class RestStream final : public ByteStream {
     size_t ahead_room_ = 0, ahead_got_ = 0;
     bool wide_ = false, widens_ = false;
     bool in_chunks_ = false;            // DATA becomes chunks
+    size_t chunk_at_ = 0, chunk_length_ = 0;  // the last chunk that lies in `in_`, and its bytes of DATA; 0: there is none
     bool in_over_ = false, cut_ = false, closed_ = false;
     bool is_head_ = false;  // the answer has no body
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import socket
 import time
 
@@ -11,7 +12,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.models import write_all, write_double, write_model
 from tests.support.wait_until import wait_until
-from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http2_client import Answer, Http2Client
 from tests.support.wire.http2_wire import (
     DATA,
     END_HEADERS,
@@ -450,3 +451,41 @@ def test_expect_is_answered_before_the_body_comes(server):
         stream = client.begin("POST", "/v2/models/none/infer", told)
         answer = client.wait(stream)
         assert (answer.interim, answer.status) == ([], 404)
+
+
+def begin_late(client, cut=3):
+    """Send the head of a request but for its last bytes; return its stream and what is left."""
+    stream = client.h2.get_next_available_stream_id()
+    head = [(":method", "GET"), (":scheme", "http"), (":path", LIVE), (":authority", "ksrv")]
+    client.h2.send_headers(stream, head, end_stream=True)
+    client.answers[stream] = Answer()
+    whole = client.h2.data_to_send()
+    client.socket.sendall(whole[:-cut])
+    return stream, whole[-cut:]
+
+
+def test_a_head_that_the_network_cuts_is_waited_for(tmp_path):
+    """Connections are looked at again and again once the first time for a head is over."""
+    write_double(tmp_path)
+    with (
+        Server(tmp_path, head_timeout=5.0) as server,
+        Http2Client(server.http) as client,
+        Http2Client(server.http) as silent,
+    ):
+        assert client.request("GET", LIVE).status == 200
+        silent.until_over()  # which takes as long
+        for _ in range(3):
+            stream, rest = begin_late(client)
+            assert not select.select([client.socket], [], [], 0.3)[0]
+            client.socket.sendall(rest)
+            assert client.wait(stream).status == 200
+
+
+def test_a_head_that_never_ends_is_told_as_http_tells_it(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path, head_timeout=0.5) as server, Http2Client(server.http) as client:
+        assert client.request("GET", LIVE).status == 200
+        stream, rest = begin_late(client)
+        assert client.wait(stream).status == 408
+        client.socket.sendall(rest)
+        assert client.request("GET", LIVE).status == 200

@@ -16,8 +16,8 @@ from gunicorn.config import Config
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv.limits import Limits
-from ksrv.server.http.app_messages import AppMessages
-from ksrv.server.http.fast_path import prepared_answers
+from ksrv.server.rest.app_messages import AppMessages
+from ksrv.server.rest.fast_path import prepared_answers
 from ksrv.testing import Server
 from tests.support.models import write_double
 from tests.support.wait_until import wait_until
@@ -116,6 +116,8 @@ MALFORMED_HEADS = {
     ),
     "field name": (b"/v2 HTTP/1.1\r\nHost: x\r\nX(A): b\r\n\r\n", 400),
     "version": (b"/v2 HTTP/3.0\r\nHost: x\r\n\r\n", 400),
+    "no host": (b"/v2 HTTP/1.1\r\nX-A: b\r\n\r\n", 400),
+    "host with a path": (b"/v2 HTTP/1.1\r\nHost: x/y\r\n\r\n", 400),
     "long target": (b"/" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
     "long field": (b"/v2 HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 20_000 + b"\r\n\r\n", 431),
     "long head": (b"/v2 HTTP/1.1\r\nHost: x\r\n" + b"X-A: %b\r\n" % (b"a" * 8000) * 20, 431),
@@ -144,6 +146,15 @@ def test_the_refusal_of_a_head_request_has_no_body(request, kind, rest, status):
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"Connection: close" in head
     assert body == b""
+
+
+@pytest.mark.parametrize("kind", ["server", "threaded"])
+def test_close_among_other_options_ends_the_connection(request, kind):
+    with connect(request.getfixturevalue(kind)) as client:
+        client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: te, close\r\n\r\n")
+        head, _, _ = read_all(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"Connection: close" in head
 
 
 @pytest.mark.differs_by("chunked", why="the relay passes heads on when they are whole")

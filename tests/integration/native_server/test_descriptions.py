@@ -48,7 +48,9 @@ def server(repository):
 
 
 def get(client, path, *fields):
-    client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode() + b"".join(fields) + b"\r\n")
+    client.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\n".encode() + b"".join(fields) + b"\r\n"
+    )
     head, body, _ = read_message(client)
     return re.sub(rb"\r\n(?:Date|x-request-id): [^\r]+", b"", head), body
 
@@ -77,7 +79,7 @@ def test_an_unloaded_model_is_gone_at_once_and_back_at_once(server):
 
 
 def post(client, path):
-    client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+    client.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
     assert read_message(client)[0].startswith(b"HTTP/1.1 200 ")
 
 

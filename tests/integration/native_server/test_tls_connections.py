@@ -249,6 +249,47 @@ def test_an_expired_certificate_of_a_client_is_refused(engine, files):
         assert_serves(address, client_context(files, client="expired"))
 
 
+def names_that_clients_are_told(address, version):
+    """The lines behind the heading under which openssl prints the authorities' names, if it does."""
+    host, port = address
+    seen = subprocess.run(
+        ["openssl", "s_client", "-connect", f"{host}:{port}", version],
+        check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    lines = seen.stdout.splitlines()
+    heading = "Acceptable client certificate CA names"
+    return lines[lines.index(heading) + 1 :] if heading in lines else []
+
+
+@pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
+def test_clients_are_told_the_authorities_of_their_certificates(engine, files, tmp_path, version):
+    both = tmp_path / "both.pem"
+    both.write_text("".join(files[name][1].read_text() for name in ("client", "other")))
+    rules = {"cert_reqs": ssl.CERT_OPTIONAL, "ca_certs": str(both)}
+    with opened(engine, tls=certificates(files, **rules).native_context()) as (_, address):
+        told = names_that_clients_are_told(address, version)
+        assert {line.replace(" ", "") for line in told[:2]} == {"CN=client", "CN=other"}
+
+
+def test_too_many_authorities_for_a_message_are_not_told(engine, files, tmp_path):
+    many = tmp_path / "many.pem"
+    long_name = "/O=" + "x" * 64
+    made = []
+    for number in range(3):
+        out = tmp_path / f"{number}.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", out.with_suffix(".key"),
+             "-out", out, "-days", "1", "-subj", f"/CN={number}" + long_name * 300],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+        made.append(out.read_text())
+    many.write_text("".join([*made, files["client"][1].read_text()]))
+    rules = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": str(many)}
+    with opened(engine, tls=certificates(files, **rules).native_context()) as (_, address):
+        assert names_that_clients_are_told(address, "-tls1_3") == []
+        assert_serves(address, client_context(files, client="client"))
+
+
 def session_of(address, context):
     with connect(address, context) as client:
         client.sendall(LIVE)
@@ -297,6 +338,43 @@ def test_a_handshake_in_trickling_bytes_is_ended_in_time(impatient, files):
             time.sleep(0.02)
         raise AssertionError("the connection was never ended")
     assert server.counters()["too_slow"] == 1
+
+
+def in_records(hello, size):
+    """The message of a record in records of so many bytes."""
+    content = hello[5:]
+    pieces = [content[at : at + size] for at in range(0, len(content), size)]
+    return b"".join(hello[:3] + len(piece).to_bytes(2, "big") + piece for piece in pieces)
+
+
+def test_a_handshake_in_some_small_records_is_made(address, files):
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    made = client_context(files).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with socket.create_connection(address, 60) as client:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            made.do_handshake()
+        client.sendall(in_records(outgoing.read(), 8))
+        while True:
+            incoming.write(client.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                made.do_handshake()
+                break
+        made.write(LAST)
+        client.sendall(outgoing.read())
+        incoming.write(read_all(client))
+        assert made.read(1 << 16).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_handshake_in_too_many_records_is_ended_before_it_is_whole(engine, files):
+    hello = b"\x16\x03\x01\xff\xff" + b"\x01\x01\xf0\x00\x03\x03" + b"x" * 600
+    tls = certificates(files).native_context()
+    with (
+        opened(engine, tls=tls, head=3600.0) as (server, address),
+        socket.create_connection(address, 60) as client,
+    ):
+        client.sendall(in_records(hello, 1))
+        assert read_all(client) == b""
+        assert server.counters()["tls_refused"] == 1
 
 
 def test_connections_that_say_nothing_behind_their_handshake_are_ended(impatient, files):

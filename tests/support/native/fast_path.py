@@ -19,8 +19,8 @@ from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
-from ksrv.server.http.descriptions import describe
-from ksrv.server.http.fast_path import FastPath, endpoint_for, prepared_answers, render_error
+from ksrv.server.rest.fast_path import FastPath, endpoint_for, prepared_answers, render_error
+from ksrv.server.rest.metadata import describe
 from tests.support.wire.http_reader import read_message
 
 PAIR = """

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,6 +292,21 @@ def test_large_bodies_alone_lie_in_shared_blocks():
     finally:
         buffer_pool.configure(lendable_above=2**64 - 1)
     assert buffer_pool.lease_body(10_001).fd == -1
+
+
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_only_the_announced_bytes_of_a_file_of_holes_are_mapped(borrowed):
+    sparse = os.memfd_create("sparse", os.MFD_ALLOW_SEALING)
+    os.ftruncate(sparse, 1 << 30)
+    fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    before = buffer_pool.statistics()["leased_bytes"]
+    block = buffer_pool.adopt_fd(sparse, 5000, borrowed=borrowed)
+    assert (len(block), block.capacity) == (5000, 8192)
+    assert buffer_pool.statistics()["leased_bytes"] - before == 8192
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    [line] = [line for line in lines if "memfd:sparse" in line]
+    first, last = (int(address, 16) for address in line.split()[0].split("-"))
+    assert last - first == 8192
 
 
 def test_a_descriptor_that_is_no_sealed_block_is_refused(tmp_path):

@@ -1,15 +1,21 @@
-"""Which outputs may be sent from where they lie."""
+"""Which outputs may be sent from where they lie: those whose memory nothing else can reach."""
+
+import ctypes
 
 import numpy as np
 import pytest
 
+from ksrv import torch_memory
 from ksrv._native.memory import buffer_pool
-from ksrv._native.tensor.aliasing_check import counts, unshared
+from ksrv._native.tensor.aliasing_check import InputReferences, unshared
+from ksrv.handlers.outputs import as_tensor
 from ksrv.request import Tensor
 
+torch = pytest.importorskip("torch")
 
-def out(array):
-    return Tensor("y", "FP32", np.shape(array), array)
+FLAGS = 64
+"""Where in an array its flags are (`PyArrayObject_fields`)."""
+OWNDATA = 4
 
 
 def new(rows=3):
@@ -18,10 +24,11 @@ def new(rows=3):
 
 def judged(handler, *arrays):
     """Run a handler on inputs as the engine does, and judge what it returns."""
-    tensors = [Tensor("x", "FP32", one.shape, one) for one in arrays]
-    inputs = [tensor.data for tensor in tensors]
-    before = counts(inputs)
-    return unshared([out(one) for one in handler(*inputs)], before, inputs)
+    inputs = [Tensor("x", "FP32", one.shape, one) for one in arrays]
+    del arrays
+    before = InputReferences(inputs)
+    outputs = [as_tensor("y", one) for one in handler(*[one.data for one in inputs])]
+    return unshared(outputs, before)
 
 
 def test_a_new_array_is_unshared():
@@ -34,23 +41,6 @@ def test_views_of_a_new_array_are_unshared():
         return [made[0], made[1], made.reshape(6, 4)]
 
     assert judged(handler, new()) == [True] * 3
-
-
-def test_an_array_that_the_handler_keeps_is_shared():
-    kept = new()
-    assert judged(lambda x: [kept], new()) == [False]
-    assert judged(lambda x: [kept[:2], x + 1], new()) == [False, True]
-
-
-def test_a_view_that_the_handler_keeps_makes_its_base_shared():
-    views = []
-
-    def handler(x):
-        made = new()
-        views.append(made[1:])
-        return [made]
-
-    assert judged(handler, new()) == [False]
 
 
 def test_the_same_array_twice_is_unshared():
@@ -69,41 +59,72 @@ def test_the_input_itself_and_its_views_are_unshared():
 def test_an_input_of_a_block_is_unshared():
     block = buffer_pool.lease(64)
     made = buffer_pool.array(block, "<f4", (4, 4))
+    del block
     assert judged(lambda x: [x], made[:2]) == [True]
     assert judged(lambda x: [x.reshape(-1)], made) == [True]
 
 
-def test_an_input_that_the_handler_keeps_is_shared():
+@pytest.mark.parametrize("keep", [lambda x: x, lambda x: x[1:], lambda x: x.base], ids="xvb")
+def test_an_input_that_the_handler_keeps_is_shared(keep):
     kept = []
-
-    def handler(x):
-        kept.append(x)
-        return [x]
-
-    assert judged(handler, new()) == [False]
-    assert judged(lambda x: [kept.append(x[1:]) or x[:1]], new()) == [False]
+    made = buffer_pool.array(buffer_pool.lease(64), "<f4", (4, 4))
+    assert judged(lambda x: [kept.append(keep(x)) or x[:1]], made) == [False]
 
 
-def test_bytes_are_never_shared():
-    payload = bytes(64)
-    array = np.frombuffer(payload, np.float32).reshape(4, 4)
-    view = np.frombuffer(memoryview(payload), np.float32).reshape(4, 4)
+def test_an_input_is_shared_where_the_handler_keeps_another_of_the_same_block():
+    block = buffer_pool.lease(128)
+    inputs = [buffer_pool.array(block, "<f4", (4, 4), start) for start in (0, 64)]
     kept = []
-    assert judged(lambda x: [kept.append(x) or x], array) == [True]
-    assert judged(lambda x: [kept.append(x) or x], view) == [True]
+    assert judged(lambda x, z: [kept.append(z) or x, x + 1], *inputs) == [False, True]
+
+
+def test_without_counts_an_input_is_shared():
+    x = new()
+    held = Tensor("x", "FP32", x.shape, x)
+    assert unshared([Tensor("y", "FP32", x.shape, held.data), as_tensor("z", new())]) == [
+        False,
+        True,
+    ]
 
 
 def test_elements_are_never_shared():
-    assert unshared([Tensor("y", "BYTES", (1,), [b"a"])], {}, []) == [True]
+    assert unshared([Tensor("y", "BYTES", (1,), [b"a"])]) == [True]
 
 
-def test_an_owner_of_an_unknown_kind_is_taken_for_shared():
-    assert judged(lambda x: [np.frombuffer(bytearray(64), np.float32)], new()) == [False]
+def test_an_array_without_an_owner_is_shared():
+    """As a C extension makes one over memory that it keeps."""
+    owned = new()
+    flags = ctypes.c_int.from_address(id(owned) + FLAGS)
+    flags.value &= ~OWNDATA
+    assert (owned.flags.owndata, owned.base) == (False, None)
+    outputs = [Tensor("y", "FP32", owned.shape, owned)]
+    flags, owned = None, None
+    found = unshared(outputs)
+    ctypes.c_int.from_address(id(outputs[0].data) + FLAGS).value |= OWNDATA
+    assert found == [False]
 
 
-def test_torch_tensors():
-    torch = pytest.importorskip("torch")
-    kept = torch.ones(3, 4)
-    assert judged(lambda x: [torch.ones(3, 4).numpy()], new()) == [True]
-    assert judged(lambda x: [kept.numpy()], new()) == [False]
-    assert judged(lambda x: [torch.from_numpy(x).numpy()], new()) == [False]
+def test_new_tensors_are_unshared():
+    assert judged(lambda x: [torch.ones(3, 4)], new()) == [True]
+    assert judged(lambda x: [torch.ones(3, 4, dtype=torch.bfloat16)], new()) == [True]
+    assert judged(lambda x: [torch.ones(4, 4)[:, 1:]], new()) == [True]
+    with torch.inference_mode():
+        assert judged(lambda x: [torch.ones(4, 4)[1:]], new()) == [True]
+
+
+def test_the_array_of_a_tensor_is_shared_for_it_does_not_tell_who_allocated_it():
+    kept = new()
+    assert judged(lambda x: [torch.ones(3, 4).numpy()], new()) == [False]
+    assert judged(lambda x: [torch.from_numpy(kept).numpy()], new()) == [False]
+
+
+def test_where_torch_does_not_count_holders_every_tensor_is_shared(monkeypatch):
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    torch_memory._holders_of_one_tensor.cache_clear()
+    try:
+        assert judged(lambda x: [torch.ones(3, 4)], new()) == [False]
+        torch_memory._holders_of_one_tensor.cache_clear()
+        monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda storage: 2, raising=False)
+        assert judged(lambda x: [torch.ones(3, 4)], new()) == [False]
+    finally:
+        torch_memory._holders_of_one_tensor.cache_clear()

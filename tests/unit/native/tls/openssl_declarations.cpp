@@ -2,7 +2,10 @@
 
 #include "tls/openssl.hpp"
 
+#include <openssl/core_names.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
 #include <openssl/ssl.h>
 
 #include <type_traits>
@@ -15,10 +18,10 @@ KSRV_OPENSSL_FUNCTIONS(SAME_TYPE)
 
 #define SAME_VALUE(name, macro) static_assert(declared::name == (macro), #macro);
 SAME_VALUE(FILE_PEM, SSL_FILETYPE_PEM)
+SAME_VALUE(CTRL_SEE_MESSAGE_ARGUMENT, SSL_CTRL_SET_MSG_CALLBACK_ARG)
 SAME_VALUE(CTRL_MODE, SSL_CTRL_MODE)
 SAME_VALUE(CTRL_READ_AHEAD, SSL_CTRL_SET_READ_AHEAD)
 SAME_VALUE(CTRL_SESSION_CACHE, SSL_CTRL_SET_SESS_CACHE_MODE)
-SAME_VALUE(CTRL_TICKET_KEYS, SSL_CTRL_SET_TLSEXT_TICKET_KEYS)
 SAME_VALUE(CTRL_LEAST_VERSION, SSL_CTRL_SET_MIN_PROTO_VERSION)
 SAME_VALUE(CTRL_MOST_VERSION, SSL_CTRL_SET_MAX_PROTO_VERSION)
 SAME_VALUE(MODE_PARTIAL_WRITE, SSL_MODE_ENABLE_PARTIAL_WRITE)
@@ -45,5 +48,26 @@ SAME_VALUE(REASON_HTTP_REQUEST, SSL_R_HTTP_REQUEST)
 SAME_VALUE(REASON_HTTPS_PROXY_REQUEST, SSL_R_HTTPS_PROXY_REQUEST)
 SAME_VALUE(ALPN_CHOSEN, SSL_TLSEXT_ERR_OK)
 SAME_VALUE(ALPN_IGNORED, SSL_TLSEXT_ERR_NOACK)
+SAME_VALUE(RECORD_HEADER, SSL3_RT_HEADER)
+SAME_VALUE(RECEIVED_SHUTDOWN, SSL_RECEIVED_SHUTDOWN)
+SAME_VALUE(TICKET_IV, EVP_MAX_IV_LENGTH)
+SAME_VALUE(PARAM_UTF8_STRING, OSSL_PARAM_UTF8_STRING)
+SAME_VALUE(PARAM_OCTET_STRING, OSSL_PARAM_OCTET_STRING)
+
+constexpr bool same_text(const char *one, const char *other) {
+    return *one == *other && (*one == 0 || same_text(one + 1, other + 1));
+}
+static_assert(same_text(declared::MAC_KEY, OSSL_MAC_PARAM_KEY), "OSSL_MAC_PARAM_KEY");
+static_assert(same_text(declared::MAC_DIGEST, OSSL_MAC_PARAM_DIGEST), "OSSL_MAC_PARAM_DIGEST");
+
+static_assert(sizeof(declared::Param) == sizeof(OSSL_PARAM), "OSSL_PARAM");
+#define SAME_FIELD(field)                                                                         \
+    static_assert(offsetof(declared::Param, field) == offsetof(OSSL_PARAM, field), #field);       \
+    static_assert(std::is_same_v<decltype(declared::Param::field), decltype(OSSL_PARAM::field)>, #field);
+SAME_FIELD(key)
+SAME_FIELD(data_type)
+SAME_FIELD(data)
+SAME_FIELD(data_size)
+SAME_FIELD(return_size)
 
 int main() {}

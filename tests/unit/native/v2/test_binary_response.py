@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ksrv._native.v2.binary_response import binary_reply
 from ksrv.protocol import rest
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
-from ksrv.server.http.fast_path import header_lines
-from ksrv.server.rest.responses import server_timing
+from ksrv.server.http.answers import server_timing
+from ksrv.server.rest.fast_path import header_lines
 from tests.support.examples import examples
 
 

@@ -12,12 +12,12 @@ FLOOD = 12_000 * 9
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["thread", "sanitize"])
 def test_streams_of_several_clients_are_all_answered(flavour):
-    assert "0 left" in run_program(flavour, "http2_connections.cpp", "10")
+    assert "0 left" in run_program(flavour, "connections/http2_connections.cpp", "10")
 
 
 def served_beside_floods(*arguments: str) -> list[int]:
     """Return the bytes of two floods that waited when each of four calls was served."""
-    printed = run_program("sanitize", "http2_turns.cpp", *arguments)
+    printed = run_program("sanitize", "connections/http2_turns.cpp", *arguments)
     if "no libnghttp2" in printed:
         pytest.skip(printed)
     assert "4 calls served, floods read, 0 bytes are held" in printed

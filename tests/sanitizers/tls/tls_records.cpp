@@ -4,7 +4,8 @@
 //
 // A server's transport and a client of OpenSSL's talk over pairs of sockets in one thread. A round sends an
 // answer of random parts and a request of random pieces and compares what came; every third round flips a byte
-// on the way, after which both ends must come to an end by themselves.
+// on the way, after which both ends must come to an end by themselves. A client that sends records without data is
+// served up to a bound.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,6 +22,7 @@
 
 #include "http/transport.hpp"
 #include "tls/tls_context.hpp"
+#include "../../support/native/tls_peer.hpp"
 
 using namespace ksrv;
 
@@ -203,6 +205,31 @@ void round_of(const TlsContext &context, SSL_CTX *clients, void (*connect_state)
     openssl.SSL_free(client.ssl);
 }
 
+// So many records without data, and a byte of data behind them: whether the byte comes.
+bool is_received(const TlsContext &context, int version, uint32_t records) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) _exit(2);
+    Transport transport;
+    transport.fd = ends[0];
+    check(transport.tls.begin(context, transport.fd), "a session begins");
+    TlsPeer peer(ends[1], version);
+    for (bool shaken = false, connected = false; !shaken || !connected;) {
+        connected = connected || peer.shake_hands();
+        shaken = shaken || transport.tls.shake_hands() == Handshake::done;
+    }
+    std::string sent;
+    for (uint32_t i = 0; i < records; ++i)  // TLS 1.2 has no update of keys, and its renegotiation is refused
+        sent += version == 0x0304 ? peer.key_update()
+                                  : peer.record(RECORD_HANDSHAKE, std::string("\1\0\0\2\3\3", 6));
+    peer.send_all(sent + peer.data("x"));
+    char piece[10];
+    const ssize_t got = receive_some(&transport, piece, sizeof piece);
+    check(transport.tls.turn_records <= TlsSession::MOST_EMPTY_RECORDS + 2, "one call takes no more records");
+    check(got == 1 || (got < 0 && errno == EPROTO), "the byte comes, or the session fails");
+    close_transport(&transport);
+    return got == 1;
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -228,6 +255,10 @@ int main(int argc, char **argv) {
                              openssl_value::MODE_PARTIAL_WRITE | openssl_value::MODE_MOVING_WRITE_BUFFER, nullptr);
         for (int i = 0; i < rounds; ++i) round_of(context, clients, connect_state, i % 3 == 2);
         openssl.SSL_CTX_free(clients);
+        check(is_received(context, version, 0), "data comes");
+        check(is_received(context, version, TlsSession::MOST_EMPTY_RECORDS), "some records without data are taken");
+        check(!is_received(context, version, TlsSession::MOST_EMPTY_RECORDS + 1), "more end the session");
+        check(!is_received(context, version, 500), "so do many more");
     }
     printf("%d faults\n", faults);
     return faults != 0;

@@ -18,7 +18,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
-#include "../support/native/http2_frames.hpp"
+#include "../../support/native/http2_frames.hpp"
 
 namespace {
 

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "grpc/server.hpp"
 #include "http2/library.hpp"
-#include "../support/native/http2_frames.hpp"
+#include "../../support/native/http2_frames.hpp"
+#include "../../support/native/http2_worker.hpp"
 
 using namespace ksrv;
 
@@ -41,65 +41,9 @@ size_t count_ended(int fd, std::string *buffer, bool *over) {
     }
     buffer->append(some, static_cast<size_t>(got));
     size_t ended = 0;
-    while (buffer->size() >= 9) {
-        const auto byte = [&](size_t at) { return static_cast<unsigned char>((*buffer)[at]); };
-        const size_t length = byte(0) << 16 | byte(1) << 8 | byte(2);
-        if (buffer->size() < 9 + length) break;
-        const int type = byte(3), flags = byte(4);
-        if (type == http2::FRAME_RST_STREAM || (type <= http2::FRAME_HEADERS && flags & http2::FLAG_END_STREAM))
-            ++ended;
-        buffer->erase(0, 9 + length);
-    }
+    for (ReceivedFrame got_frame; ReceivedFrame::take(buffer, &got_frame);) ended += got_frame.ends_stream();
     return ended;
 }
-
-struct Worker {
-    HttpServer http{config(), [](void *) {}, nullptr};
-    grpc::Server server{grpc_config(), &process_budget(), serve_calls, this};
-    std::atomic<bool> stops{false};
-
-    static HttpServerConfig config() {
-        HttpServerConfig made;
-        made.connections = 200;
-        made.limits.body = 1 << 20;
-        return made;
-    }
-    static grpc::ServerConfig grpc_config() {
-        grpc::ServerConfig made;
-        made.threads = 3;
-        return made;
-    }
-    static void serve_calls(void *owner) {
-        grpc::Server &server = static_cast<Worker *>(owner)->server;
-        int reasons = 0;
-        while (grpc::Call *call = server.next_to_run(&reasons)) {
-            grpc::Message message;
-            if (reasons & grpc::RUN_READY && call->take_message(&message)) {
-                grpc::free_message(&message, server.budget);
-                std::string words;
-                std::vector<std::pair<std::string, std::string>> none;
-                grpc::Payload *payload = grpc::Payload::make(&server, 1, 3);
-                std::memcpy(payload->bytes(), "abc", 3);
-                payload->add(payload->bytes(), 3);
-                payload->close();
-                call->finish(grpc::OK, words, none, payload);
-            }
-            call->release();
-        }
-    }
-    void answer_messages(int which) {
-        static constexpr char fields[] = "content-type: text/plain\r\ncontent-length: 5\r\n";
-        while (Connection *connection = http.next_app_message(which)) {
-            connection = http.take_turn(http.turn_of(connection));
-            if (!connection) continue;
-            if (http.put_answer(connection, 200, "200 OK", 6, fields, sizeof fields - 1, "hello", 5)) {
-                http.answer(connection, nullptr);
-            } else {
-                http.drop(connection);
-            }
-        }
-    }
-};
 
 // A client that waits for its answers, or breaks off. Returns the streams that got none.
 size_t run_client(Worker &worker, unsigned seed, bool breaks) {
@@ -160,16 +104,7 @@ int main(int count, char **arguments) {
     }
     process_budget().set_bound(64u << 20);
     auto *worker = new Worker;
-    for (PreparedAnswer &made : worker->http.prepared_answers)
-        made = {200, "200 OK", "content-length: 4\r\n", "good"};
-    worker->server.add_method({"/s/unary", false, false, false, true, false});
-    worker->server.serve_with(&worker->http);
-    if (!worker->http.listen_on(nullptr, 0) || !worker->server.listen_on(nullptr, 0)) std::abort();
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 2; ++i) threads.emplace_back([=] { worker->http.run(i); });
-    for (int i = 0; i < 3; ++i) threads.emplace_back([=] { worker->server.run(i); });
-    for (int which : {HttpServer::QUESTIONS, HttpServer::OTHERS, HttpServer::OTHERS})
-        threads.emplace_back([=] { worker->answer_messages(which); });
+    worker->start(nullptr, 0);
     std::atomic<size_t> left{0};
     for (int round = 0; round < rounds; ++round) {
         std::vector<std::thread> clients;
@@ -186,9 +121,7 @@ int main(int count, char **arguments) {
                     worker->http.connections.open());
         return 1;
     }
-    worker->server.stop();
-    worker->http.stop();
-    for (std::thread &thread : threads) thread.join();
+    worker->stop();
     delete worker;
     if (process_budget().held()) {
         std::printf("%llu bytes are held still\n", static_cast<unsigned long long>(process_budget().held()));

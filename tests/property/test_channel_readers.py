@@ -1,0 +1,265 @@
+"""What a handler process may send about tensors, against readers in plain Python that are slow and easy to check.
+
+Whatever the bytes are, the compiled readers find what the plain ones find, or both refuse them.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksrv._native.ipc import plain_tensors, tensor_descriptors
+from ksrv._native.ipc.channel import Channel, Link
+from ksrv._native.ipc.shared_blocks import BlockError
+from ksrv._native.tensor.datatype import DTYPES, NAMES
+from ksrv.engine.executors import messages
+from ksrv.engine.executors.messages import MessageType
+from ksrv.request import BatchOutputs, Tensor
+from tests.support.examples import examples
+
+BYTES = NAMES.index("BYTES")
+REFERRED_TO, LEAST_REFERRED_TO = 1 << 63, 64 * 1024
+MOST_RANK, MOST_DIMENSION = 32, 2**31 - 1
+HEAD = struct.Struct("<BBBBxxxxQQQQ")
+SIZE = 200_000
+ALLOWED = 300_000
+
+LENGTHS = st.sampled_from(
+    [0, 1, 2, 3, 7, 8, 16, 24, 40, 64, 65_536, SIZE, 2**31, 2**62, 2**63, 2**64 - 8]
+)
+NUMBERS = st.one_of(LENGTHS, st.integers(0, 100), st.integers(0, 2**64 - 1))
+DIMENSIONS = st.one_of(
+    st.integers(0, 4), st.sampled_from([-1, -(2**63), 2**31 - 1, 2**31, 2**62, 2**63 - 1])
+)
+
+
+class Refused(Exception):
+    """The plain reader refuses the bytes."""
+
+
+def sure(condition: bool) -> None:
+    if not condition:
+        raise Refused
+
+
+def count_of(shape: tuple[int, ...], width: int) -> int:
+    sure(len(shape) <= MOST_RANK and all(0 <= size <= MOST_DIMENSION for size in shape))
+    count = math.prod(shape)
+    sure(count * width < 1 << 62)
+    return count
+
+
+class Bytes:
+    """Bytes that are taken from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self.left = data
+
+    def take(self, length: int) -> bytes:
+        sure(length <= len(self.left))
+        found, self.left = self.left[:length], self.left[length:]
+        return found
+
+
+def plain_read(payload: bytes) -> Any:
+    """Read what `plain_tensors.write` writes."""
+    reader = Bytes(payload)
+
+    def text(length: int) -> str:
+        try:
+            return reader.take(length).decode()
+        except UnicodeDecodeError:
+            raise Refused from None
+
+    number, tensors, name_length, span_length = struct.unpack("<QIHH", reader.take(16))
+    sure(tensors <= plain_tensors.PLAIN_TENSORS)
+    name, span = text(name_length), text(span_length)
+    found = []
+    for _ in range(tensors):
+        nbytes, length, code, rank = struct.unpack("<IHBB", reader.take(8))
+        sure(rank <= MOST_RANK)
+        shape = struct.unpack(f"<{rank}q", reader.take(8 * rank))
+        sure(code < BYTES)
+        width = DTYPES[code].itemsize
+        sure(count_of(shape, width) * width == nbytes <= plain_tensors.PLAIN_BYTES)
+        found.append((text(length), NAMES[code], shape, nbytes))
+    values = [(*one[:3], reader.take(one[3])) for one in found]
+    sure(not reader.left)
+    return number, name, span, values
+
+
+def plain_read_descriptors(payload: bytes, count: int, blocks: dict[int, bytes]) -> Any:
+    """Read what `tensor_descriptors.write` writes."""
+    reader = Bytes(payload)
+    allowed = ALLOWED
+
+    def part(number: int, offset: int, nbytes: int) -> bytes:
+        sure(number in blocks and offset + nbytes <= len(blocks[number]))
+        return blocks[number][offset : offset + nbytes]
+
+    found = []
+    for _ in range(count):
+        code, rank, permuted, readers, elements, block, offset, nbytes = HEAD.unpack(
+            reader.take(40)
+        )
+        sure(code <= BYTES and rank <= MOST_RANK and permuted <= 1)
+        shape = struct.unpack(f"<{rank}q", reader.take(8 * rank))
+        order = reader.take(rank * permuted)
+        sure(nbytes <= allowed)
+        allowed -= nbytes
+        width = 1 if code == BYTES else DTYPES[code].itemsize
+        size = count_of(shape, width)
+        if code == BYTES:
+            sure(elements == size and not permuted)
+            values = []
+            if elements or nbytes:
+                sure(elements * 8 <= nbytes)
+                content = Bytes(part(block, offset, nbytes))
+                sizes = struct.unpack(f"<{elements}Q", content.take(8 * elements))
+                for length in sizes:
+                    if length & REFERRED_TO:
+                        length ^= REFERRED_TO
+                        number, at = struct.unpack("<QQ", content.take(16))
+                        sure(LEAST_REFERRED_TO <= length <= allowed)
+                        allowed -= length
+                        values.append(part(number, at, length))
+                    else:
+                        values.append(content.take(length))
+                sure(not content.left)
+            found.append(("BYTES", shape, values))
+            continue
+        sure(size * width == nbytes)
+        if nbytes:
+            sure(offset % width == 0 and not readers)
+        data = part(block, offset, nbytes) if nbytes else b""
+        array = np.frombuffer(data, DTYPES[code]).reshape(shape)
+        if permuted:
+            sure(sorted(order) == list(range(rank)))
+            array = array.transpose([order.index(axis) for axis in range(rank)])
+        found.append((NAMES[code], array.shape, array.tobytes()))
+    sure(not reader.left)
+    return found
+
+
+def lied(data: st.DataObject, text: bytes) -> bytes:
+    """Change some bytes, or cut some off, or add some."""
+    changed = bytearray(text)
+    for at, value in data.draw(
+        st.lists(st.tuples(st.integers(0, max(len(text) - 1, 0)), st.integers(0, 255)), max_size=3)
+    ):
+        if changed:
+            changed[at] = value
+    end = data.draw(st.sampled_from([0, 0, 0, 0, 1, 7]))
+    return bytes(changed[: len(changed) - end]) + data.draw(st.sampled_from([b"", b"", b"", b"1"]))
+
+
+@st.composite
+def plain_payloads(draw: st.DrawFn) -> bytes:
+    records, content = [], b""
+    for _ in range(draw(st.integers(0, 3))):
+        code = draw(st.integers(0, len(NAMES) - 2))
+        shape = draw(st.lists(st.integers(0, 3), max_size=3))
+        nbytes = math.prod(shape) * DTYPES[code].itemsize
+        content += draw(st.binary(min_size=nbytes, max_size=nbytes))
+        if draw(st.integers(0, 5)) == 0:
+            shape = draw(st.lists(DIMENSIONS, max_size=4))
+        name = draw(st.text(max_size=5)).encode()
+        head = struct.pack("<IHBB", nbytes, len(name), code, len(shape))
+        records.append(head + struct.pack(f"<{len(shape)}q", *shape) + name)
+    model, span = draw(st.text(max_size=5)).encode(), draw(st.text(max_size=5)).encode()
+    head = struct.pack("<QIHH", draw(NUMBERS), len(records), len(model), len(span))
+    return head + model + span + b"".join(records) + content
+
+
+@examples(3000)
+@given(st.data(), plain_payloads())
+def test_a_message_of_plain_tensors(data, payload):
+    payload = lied(data, payload)
+    try:
+        expected = plain_read(payload)
+    except Refused:
+        with pytest.raises(ValueError):
+            plain_tensors.read(payload)
+        return
+    number, name, span, tensors = plain_tensors.read(payload)
+    found = [(one.name, one.datatype, tuple(one.shape), one.data.tobytes()) for one in tensors]
+    assert (number, name, span, found) == expected
+
+
+@pytest.fixture(scope="module")
+def imported() -> Iterator[tuple[Any, dict[int, bytes]]]:
+    """The blocks of a link's other end, of which there is one, and what lies in it."""
+    near, far = Channel.pair()
+    sender, receiver = Link(near), Link(Channel(far))
+    content = np.random.default_rng(0).integers(0, 256, SIZE, "u1")
+    for at, sizes in ((0, (1, 2)), (64, (0, 0, 0)), (128, (REFERRED_TO + 65_536, 1)), (256, (8,))):
+        some = struct.pack(f"<{len(sizes)}Q", *sizes)
+        content[at : at + len(some)] = np.frombuffer(some, "u1")
+    content[144:160] = np.frombuffer(struct.pack("<QQ", 1, 4096), "u1")
+    outputs = BatchOutputs([Tensor("t", "UINT8", (SIZE,), content)])
+    written, blocks = tensor_descriptors.write(outputs.tensors, sender.exported)
+    payload, lenient = messages.pack_answer(outputs, written)
+    sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
+    receiver.receive()
+    receiver.imported.most_bytes = ALLOWED
+    yield receiver.imported, {1: bytes(memoryview(blocks[0]))}
+    sender.close()
+    receiver.close()
+
+
+@st.composite
+def descriptors(draw: st.DrawFn) -> bytes:
+    code = draw(st.integers(0, len(NAMES) - 1))
+    if code == BYTES:
+        at, count, nbytes = draw(
+            st.sampled_from([(0, 2, 19), (64, 3, 24), (128, 2, 33), (256, 1, 16), (0, 0, 0)])
+        )
+        shape = [count]
+    else:
+        shape = draw(st.lists(st.integers(0, 4), max_size=4))
+        width = DTYPES[code].itemsize
+        at, count = width * draw(st.integers(0, 1000)), 0
+        nbytes = math.prod(shape) * width
+    number, readers = 1, 0
+    lie = draw(st.integers(0, 12))
+    if lie == 0:
+        shape = draw(st.lists(DIMENSIONS, max_size=5))
+    if lie == 1:
+        at = draw(NUMBERS)
+    if lie == 2:
+        nbytes = draw(NUMBERS)
+    if lie == 3:
+        number = draw(NUMBERS)
+    if lie == 4:
+        count = draw(NUMBERS)
+    if lie == 5:
+        readers = 1
+    order = bytes(draw(st.permutations(range(len(shape))))) if draw(st.booleans()) else b""
+    if lie == 6:
+        order = bytes(draw(st.lists(st.integers(0, 255), min_size=len(shape), max_size=len(shape))))
+    head = HEAD.pack(code, len(shape), bool(order), readers, count, number, at, nbytes)
+    return head + struct.pack(f"<{len(shape)}q", *shape) + order
+
+
+@examples(3000)
+@given(st.data(), st.lists(descriptors(), max_size=4), st.integers(0, 20))
+def test_descriptors_of_tensors_in_blocks(imported, data, written, more):
+    blocks, contents = imported
+    payload = lied(data, b"".join(written))
+    count = len(written) + (more == 0)
+    try:
+        expected = plain_read_descriptors(payload, count, contents)
+    except Refused:
+        with pytest.raises((ValueError, BlockError)):
+            tensor_descriptors.read(payload, 0, len(payload), count, blocks)
+        return
+    found = tensor_descriptors.read(payload, 0, len(payload), count, blocks)
+    assert [
+        (name, shape, list(map(bytes, held)) if name == "BYTES" else held.tobytes())
+        for name, shape, held in found
+    ] == expected

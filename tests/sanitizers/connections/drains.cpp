@@ -1,0 +1,186 @@
+// Servers that drain, close and stop while connections come.
+//
+//     drains [ROUNDS]
+//
+// Two moments are held still first: a connection is listed and not open yet when the server drains, or closes all. Then
+// workers are stopped as Python does it while clients connect, speak HTTP/1.1, HTTP/2 and gRPC, and break off. Prints what is
+// wrong and exits 1.
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "http2/library.hpp"
+#include "../../support/native/http2_frames.hpp"
+#include "../../support/native/http2_worker.hpp"
+
+namespace {
+
+std::atomic<bool> holds{false}, inside{false}, go_on{false};
+
+void wait_for(const std::atomic<bool> &flag) {
+    while (!flag.load()) usleep(100);
+}
+
+}  // namespace
+
+// In place of the C library's: where a connection is opened, which has been made and listed before.
+extern "C" int setsockopt(int fd, int level, int name, const void *value, socklen_t length) noexcept {
+    if (level == IPPROTO_TCP && name == TCP_NODELAY && holds.load()) {
+        inside.store(true);
+        wait_for(go_on);
+    }
+    return static_cast<int>(syscall(SYS_setsockopt, fd, level, name, value, length));
+}
+
+using namespace ksrv;
+
+namespace {
+
+constexpr int CLIENTS = 4;
+const std::string PREFACE = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "");
+
+void require(bool holds_true, const char *what) {
+    if (holds_true) return;
+    std::printf("%s\n", what);
+    std::exit(1);
+}
+
+// All that comes until the end of the stream.
+std::string read_all(int fd) {
+    std::string got;
+    char some[4096];
+    for (ssize_t more; (more = recv(fd, some, sizeof some, 0)) > 0;) got.append(some, static_cast<size_t>(more));
+    return got;
+}
+
+void check_held(bool closes) {
+    grpc::Server server{grpc::ServerConfig{}, &process_budget(), [](void *) {}, nullptr};
+    require(server.listen_on(nullptr, 0), "it does not listen");
+    int ends[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
+    require(send(ends[0], PREFACE.data(), PREFACE.size(), 0) > 0, "nothing is sent");
+    inside.store(false);
+    go_on.store(false);
+    holds.store(true);
+    std::thread adopter([&] {
+        const sockaddr_storage address{};
+        require(server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+    });
+    wait_for(inside);
+    closes ? server.close_all() : server.drain();
+    const bool open = fcntl(ends[1], F_GETFD) >= 0;
+    holds.store(false);
+    go_on.store(true);
+    adopter.join();
+    require(open, "the descriptor was closed while a thread opened its connection");
+    server.close_all();
+    require(server.open_connections.load() == 0, "a connection is open still");
+    fcntl(ends[0], F_SETFL, 0);
+    const std::string goodbye = frame(http2::FRAME_GOAWAY, 0, 0, std::string("\x7f\xff\xff\xff\0\0\0\0", 8));
+    require(closes || read_all(ends[0]).find(goodbye) != std::string::npos, "the peer is not told of the drain");
+    close(ends[0]);
+}
+
+std::string head(const char *method, const char *path, const char *type) {
+    return field(":method", method) + field(":scheme", "http") + field(":path", path) + field(":authority", "x") +
+           field("content-type", type);
+}
+
+// Connects, sends and breaks off until the server takes nobody any more.
+void run_client(const sockaddr_in &address, unsigned seed, const std::atomic<bool> &over) {
+    const std::string call = frame(http2::FRAME_HEADERS, 4, 1, head("POST", "/s/unary", "application/grpc")) +
+                             frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
+    const std::string rest = frame(http2::FRAME_HEADERS, 4, 3, head("POST", "/x", "text/plain")) +
+                             frame(http2::FRAME_DATA, 1, 3, std::string(5000, 'a'));
+    const std::string live = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    const std::string infer = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd";
+    const std::string sent[] = {PREFACE, PREFACE + call, PREFACE + call + rest, PREFACE.substr(0, 10), live,
+                                live + infer, infer.substr(0, infer.size() - 2)};
+    for (unsigned i = seed; !over.load(); i = i * 1103515245 + 12345) {
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);  // a full backlog is not waited for
+        if (connect(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) {
+            const std::string &bytes = sent[i / 65536 % (sizeof sent / sizeof *sent)];
+            if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0 && i / 1024 % 4) {
+                pollfd asked{fd, POLLIN, 0};
+                char some[4096];
+                if (poll(&asked, 1, static_cast<int>(i / 2048 % 4)) > 0) (void)!recv(fd, some, sizeof some, 0);
+            }
+        }
+        close(fd);
+    }
+}
+
+// Stops a worker beside its clients. A quiet one has all memory back; one that stops at once keeps what its queues hold, as a
+// process does that ends.
+void check_stop(unsigned seed, bool quiet) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    require(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(listener, 64) == 0 &&
+                getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length) == 0,
+            "it does not listen");
+    auto *worker = new Worker;
+    worker->start(&listener, 1);
+    worker->http.accept_enabled(true);
+    std::atomic<bool> over{false};
+    std::vector<std::thread> clients;
+    for (unsigned i = 0; i < CLIENTS; ++i) clients.emplace_back([&, i] { run_client(address, seed * CLIENTS + i, over); });
+    usleep(1000 * (seed % 7));
+    // As a worker that is told to leave: gRPC's drain comes before the HTTP server stops accepting.
+    worker->server.drain();
+    usleep(1000 * (seed % 3));
+    worker->http.accept_enabled(false);
+    worker->http.drain();
+    if (seed % 2) usleep(2000);
+    worker->server.close_all();
+    if (!quiet) worker->stop();
+    over.store(true);
+    for (std::thread &client : clients) client.join();
+    close(listener);
+    if (!quiet) {
+        static auto &kept = *new std::vector<Worker *>;
+        kept.push_back(worker);
+        return;
+    }
+    const auto is_empty = [worker] {
+        return !worker->server.open_connections.load() && !worker->http.connections.open() && !process_budget().held();
+    };
+    for (int turns = 0; turns < 2000 && !is_empty(); ++turns) {
+        worker->server.close_all();  // what the HTTP server has handed over meanwhile
+        usleep(5000);
+    }
+    require(is_empty(), "connections or bytes are held still");
+    worker->stop();
+    delete worker;
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+    const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
+    if (!http2::library()) {
+        std::printf("0 faults: there is no libnghttp2\n");
+        return 0;
+    }
+    process_budget().set_bound(64u << 20);
+    check_held(false);
+    check_held(true);
+    for (int round = 0; round < rounds; ++round) check_stop(static_cast<unsigned>(round), round < rounds * 3 / 4);
+    std::printf("0 faults\n");
+    return 0;
+}

@@ -1,0 +1,11 @@
+"""Servers that drain, close and stop while connections come, in a program without Python."""
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("flavour", ["thread", "sanitize"])
+def test_connections_that_come_meanwhile_are_told_or_closed(flavour):
+    assert "0 faults" in run_program(flavour, "connections/drains.cpp", "100")

@@ -1,0 +1,31 @@
+"""The memory that one HTTP/2 connection takes, in a program without Python."""
+
+import re
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+CALLS, ANSWER = 100, 4000
+DATA = 60_000
+COPIED_AHEAD = 64 << 10
+"""Bytes of small frames that a connection makes before its socket takes them."""
+
+
+@pytest.fixture(scope="module")
+def printed():
+    text = run_program("sanitize", "connections/held_bytes.cpp")
+    if "no libnghttp2" in text:
+        pytest.skip("there is no libnghttp2")
+    return {name: int(count) for name, count in re.findall(r"^(.*): (\d+)$", text, re.M)}
+
+
+def test_small_answers_that_are_not_taken_are_few_and_in_the_budget(printed):
+    held = printed["held for answers that are not taken"]
+    assert COPIED_AHEAD / 2 < held < COPIED_AHEAD + 2 * ANSWER
+    assert printed["held behind them"] == 0
+    assert printed["taken at last"] > CALLS * ANSWER
+
+
+def test_a_body_in_frames_of_one_byte_takes_little_more_than_its_bytes(printed):
+    assert DATA <= printed[f"taken for {DATA} bytes in frames of one"] < 3 * DATA

@@ -1,0 +1,11 @@
+"""The HTTP server's races, each held still in a program without Python."""
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("flavour", ["sanitize", "thread"])
+def test_the_races_of_the_http_server_are_decided(flavour):
+    assert "0 races" in run_program(flavour, "connections/http_server_races.cpp")

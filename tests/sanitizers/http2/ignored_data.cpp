@@ -1,0 +1,111 @@
+// A DATA frame that libnghttp2 passes over, for its stream has sent more than its content-length: what comes behind the
+// frame is not read into the memory of the stream's message, which goes when the stream does.
+//
+// The client leaves an answer, so that the server's own RST_STREAM waits and the client's comes first. Memory that is
+// given back is freed, where the sanitizer sees a look at it.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "grpc/server.hpp"
+#include "http2/library.hpp"
+#include "../../support/native/driven_loop.hpp"
+#include "../../support/native/http2_frames.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+constexpr size_t LARGE = 4u << 20;  // bytes of an answer that no socket takes at once
+constexpr double SHORTLY = 0.1;          // seconds behind which the loop's lists are empty
+constexpr int ACKNOWLEDGES = 1, ENDS_STREAM = 1, ENDS_HEADERS = 4;
+
+void require(bool holds, const char *what) {
+    if (holds) return;
+    std::printf("%s\n", what);
+    std::exit(1);
+}
+
+struct Calls {
+    grpc::Server server{grpc::ServerConfig{1}, &process_budget(), serve_calls, this};
+    DrivenLoop loop{[this] { server.run(0); }, [this] { server.stop(); }};
+    const std::string answer = std::string(LARGE, 'a');
+    size_t served = 0;
+
+    Calls() {
+        server.add_method({"/s/large", false, false, false, true, false});
+        require(server.listen_on(nullptr, 0), "it does not listen");
+    }
+
+    static void serve_calls(void *owner) {
+        Calls *self = static_cast<Calls *>(owner);
+        int reasons = 0;
+        while (grpc::Call *call = self->server.next_to_run(&reasons)) {
+            grpc::Message message;
+            if (reasons & grpc::RUN_READY && call->take_message(&message)) {
+                grpc::free_message(&message, self->server.budget);
+                std::string words;
+                grpc::Metadata none;
+                grpc::Payload *payload = grpc::Payload::make(&self->server, 1, 0);
+                payload->add(self->answer.data(), self->answer.size());
+                payload->close();
+                call->finish(grpc::OK, words, none, payload);
+                ++self->served;
+            }
+            call->release();
+        }
+    }
+};
+
+std::string head(uint32_t stream, const std::string &length) {
+    return frame(http2::FRAME_HEADERS, ENDS_HEADERS, stream,
+                 field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/large") +
+                     field(":authority", "x") + field("content-type", "application/grpc") +
+                     field("content-length", length));
+}
+
+std::string call(uint32_t stream) {
+    return head(stream, "8") + frame(http2::FRAME_DATA, ENDS_STREAM, stream, std::string("\0\0\0\0\3abc", 8));
+}
+
+}  // namespace
+
+int main() {
+    if (!http2::library()) {
+        std::printf("there is no libnghttp2\n");
+        return 0;
+    }
+    process_pool().cap_bytes.store(0);
+    process_budget().set_bound(64u << 20);
+    auto calls = std::make_unique<Calls>();
+    int ends[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
+    const sockaddr_storage address{};
+    require(calls->server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+    const auto send_all = [&](const std::string &bytes) {
+        require(send(ends[0], bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()),
+                "the server takes no more");
+        calls->loop.settle();
+    };
+    const std::string wide("\x7f\xff\xff\xff", 4), more("\x3f\xff\xff\xff", 4), cancel("\0\0\0\x08", 4);
+    send_all("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, std::string("\0\4", 2) + wide) +
+             frame(http2::FRAME_WINDOW_UPDATE, 0, 0, more));
+    send_all(frame(http2::FRAME_SETTINGS, ACKNOWLEDGES, 0, "") + call(1));
+    require(calls->served == 1, "the first call is not served");
+    const std::string begin = std::string("\0\0\1\x86\xa0", 5) + std::string(20000, 'm');  // of 100,000 bytes
+    send_all(head(3, "30000") + frame(http2::FRAME_DATA, 0, 3, begin));
+    send_all(frame(http2::FRAME_DATA, 0, 3, std::string(40000, 'm')));
+    send_all(frame(http2::FRAME_RST_STREAM, 0, 3, cancel) + call(5));
+    std::printf("%zu calls are served\n", calls->served);
+    close(ends[0]);
+    calls->loop.settle_after(SHORTLY);
+    calls->server.close_all();
+    calls->loop.settle_after(SHORTLY);
+    require(process_budget().held() == 0, "bytes are held");
+    return 0;
+}

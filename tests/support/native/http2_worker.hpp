@@ -1,0 +1,86 @@
+// gRPC's server beside the HTTP server, as in a worker, without Python: calls of /s/unary, infer requests and messages for the
+// app are answered at once.
+
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "grpc/server.hpp"
+
+namespace ksrv {
+
+struct Worker {
+    HttpServer http{config(), serve_requests, this};
+    grpc::Server server{grpc_config(), &process_budget(), serve_calls, this};
+    std::vector<std::thread> threads;
+
+    void start(const int *listeners, size_t count) {
+        for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
+        server.add_method({"/s/unary", false, false, false, true, false});
+        server.serve_with(&http);
+        if (!http.listen_on(listeners, count) || !server.listen_on(nullptr, 0)) std::abort();
+        for (int i = 0; i < 2; ++i) threads.emplace_back([=] { http.run(i); });
+        for (int i = 0; i < 3; ++i) threads.emplace_back([=] { server.run(i); });
+        for (int which : {HttpServer::QUESTIONS, HttpServer::OTHERS, HttpServer::OTHERS})
+            threads.emplace_back([=] { answer_messages(which); });
+    }
+    void stop() {
+        server.stop();
+        http.stop();
+        for (std::thread &thread : threads) thread.join();
+    }
+
+    static HttpServerConfig config() {
+        HttpServerConfig made;
+        made.connections = 200;
+        made.limits.body = 1 << 20;
+        return made;
+    }
+    static grpc::ServerConfig grpc_config() {
+        grpc::ServerConfig made;
+        made.threads = 3;
+        return made;
+    }
+    static void serve_requests(void *owner) {
+        HttpServer &http = static_cast<Worker *>(owner)->http;
+        while (Connection *connection = http.next_to_run())
+            if ((connection = http.take_turn(http.turn_of(connection)))) http.answer_prepared(connection, ANSWER_LIVE);
+    }
+    static void serve_calls(void *owner) {
+        grpc::Server &server = static_cast<Worker *>(owner)->server;
+        int reasons = 0;
+        while (grpc::Call *call = server.next_to_run(&reasons)) {
+            grpc::Message message;
+            if (reasons & grpc::RUN_READY && call->take_message(&message)) {
+                grpc::free_message(&message, server.budget);
+                std::string words;
+                std::vector<std::pair<std::string, std::string>> none;
+                grpc::Payload *payload = grpc::Payload::make(&server, 1, 3);
+                std::memcpy(payload->bytes(), "abc", 3);
+                payload->add(payload->bytes(), 3);
+                payload->close();
+                call->finish(grpc::OK, words, none, payload);
+            }
+            call->release();
+        }
+    }
+    void answer_messages(int which) {
+        static constexpr char fields[] = "content-type: text/plain\r\ncontent-length: 5\r\n";
+        while (Connection *connection = http.next_app_message(which)) {
+            connection = http.take_turn(http.turn_of(connection));
+            if (!connection) continue;
+            if (http.put_answer(connection, 200, "200 OK", 6, fields, sizeof fields - 1, "hello", 5)) {
+                http.answer(connection, nullptr);
+            } else {
+                http.drop(connection);
+            }
+        }
+    }
+};
+
+}  // namespace ksrv
