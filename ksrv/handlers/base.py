@@ -16,6 +16,7 @@ from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model, graphed_model
 from ksrv.handlers.context import Context
+from ksrv.handlers.imports.initialize_lock import initialized_beside_others
 from ksrv.handlers.streaming.streams import postprocessed
 from ksrv.imported_torch import imported_torch
 from ksrv.loaders.device import torch_device
@@ -60,9 +61,10 @@ class BaseHandler:
         """
         self.context = context
         self.labels = context.labels
-        loaded = context.load_model()
-        if loaded is not None:
-            self.model = graphed_model(compile_model(loaded, context), loaded, context)
+        with initialized_beside_others():
+            loaded = context.load_model()
+            if loaded is not None:
+                self.model = graphed_model(compile_model(loaded, context), loaded, context)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
         """Declare inputs and outputs that model.yaml leaves open; called after `initialize`.
@@ -86,14 +88,16 @@ class BaseHandler:
             One value, or a mapping that is passed to `inference` as keywords. By default the only
             input, or all inputs by name; torch tensors where the model is torch, else arrays.
         """
+        by_name = len(batch.names) != 1 or batch.optional
+        absent = dict.fromkeys(batch.absent)
         if not self._takes_tensors():
             names = batch.names
-            return batch[names[0]] if len(names) == 1 else {name: batch[name] for name in names}
+            return {name: batch[name] for name in names} | absent if by_name else batch[names[0]]
         named = {
             name: batch[name] if batch.datatype(name) == "BYTES" else batch.tensor(name)
             for name in batch
         }
-        return named.popitem()[1] if len(named) == 1 else named
+        return named | absent if by_name else named.popitem()[1]
 
     def inference(self, /, *inputs: Any, **named: Any) -> Any:
         """Run the model.

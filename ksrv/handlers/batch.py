@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import InferenceError, KsrvError
+from ksrv.errors import InferenceError, KsrvError, check_text
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.sequences import Sequence as RowSequence
-from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
+from ksrv.header_fields import check_field
+from ksrv.request import INTEGERS, Array, BatchInputs, BatchRequest, Parameter, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +29,11 @@ class Batch(Mapping[str, Array]):
         nchw_inputs: The image inputs that the handler sees with channels first.
         put: Returns an array as a torch tensor on the handler's device.
         send: Sends an intermediate answer of this batch, with the headers that are set so far.
+        optional: The names of the inputs that a request may leave out.
 
     Attributes:
         names: The names of the inputs, in order.
+        absent: The names of the optional inputs that the requests of the batch have left out.
         rows: How many rows the batch has.
         requests: For each request its `slice` of the rows, its number of `rows`, id, parameters (also those of its inputs and
             outputs, by name) and headers.
@@ -48,6 +51,7 @@ class Batch(Mapping[str, Array]):
         nchw_inputs: Container[str],
         put: Callable[[Array], Any],
         send: Callable[[BatchInputs, Any, dict[int, dict[str, str]]], bool] | None = None,
+        optional: Sequence[str] = (),
     ) -> None:
         self.rows = inputs.rows
         self.requests: Sequence[BatchRequest] = inputs.requests
@@ -64,6 +68,8 @@ class Batch(Mapping[str, Array]):
         self._send = send
         self._arrays: dict[str, Array] = {}
         self.names = tuple(inputs.tensors)
+        self.optional = tuple(optional)
+        self.absent = tuple(name for name in optional if name not in inputs.tensors)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -86,13 +92,16 @@ class Batch(Mapping[str, Array]):
 
         Returns:
             The array. BYTES are an object array of `bytes`, BF16 an array of its 16-bit patterns,
-            images of an input with `model_layout: NCHW` their NCHW view.
+            images of an input with `model_layout: NCHW` their NCHW view. An optional input that was left
+            out is None.
 
         Raises:
             KeyError: There is no such input.
         """
         array = self._arrays.get(name)
         if array is None:
+            if name in self.absent:
+                return None  # type: ignore[return-value]  # whoever declares an optional input knows
             entry = self._tensors.get(name) or self._entry(name)
             array = self._arrays[name] = self._array(entry)
         return array
@@ -115,12 +124,14 @@ class Batch(Mapping[str, Array]):
             name: The input's name.
 
         Returns:
-            The tensor; bfloat16 for BF16.
+            The tensor; bfloat16 for BF16. An optional input that was left out is None.
 
         Raises:
             KeyError: There is no such input.
             TypeError: It is BYTES, which torch cannot hold.
         """
+        if name in self.absent:
+            return cast("torch.Tensor", None)
         entry = self._entry(name)
         if entry.datatype == "BYTES":
             raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
@@ -152,6 +163,7 @@ class Batch(Mapping[str, Array]):
 
         Raises:
             IndexError: The batch has no such row.
+            ValueError: The message cannot be sent, or the status is not an error status.
         """
         self.failures.setdefault(self.request_of(row), InferenceError(message, status))
 
@@ -162,11 +174,17 @@ class Batch(Mapping[str, Array]):
             row: The row.
             name: The header's name.
             value: Its value, a text or a number.
+
+        Raises:
+            IndexError: The batch has no such row.
+            TypeError: The name or the value is of another type.
+            ValueError: A header cannot have such a name or value.
         """
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is a {type(name).__name__}, not a text")
         if not isinstance(value, (int, float, str)):
             raise TypeError(f"the header {name!r} is a {type(value).__name__}")
+        check_field(name, str(value))
         self.headers.setdefault(self.request_of(row), {})[name] = str(value)
 
     def set_parameter(self, row: int, name: str, value: Parameter) -> None:
@@ -175,10 +193,25 @@ class Batch(Mapping[str, Array]):
         Args:
             row: The row.
             name: The parameter's name.
-            value: A bool, a number or a text.
+            value: A bool, a number or a text; integers have 64 bits.
+
+        Raises:
+            IndexError: The batch has no such row.
+            TypeError: The name or the value is of another type.
+            ValueError: The protocol cannot carry the name or the value.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a parameter is a {type(name).__name__}, not a text")
         if not isinstance(value, (bool, int, float, str)):
             raise TypeError(f"the parameter {name!r} is a {type(value).__name__}")
+        check_text("the name of a parameter", name)
+        if isinstance(value, str):
+            check_text(f"the parameter {name!r}", value)
+        elif isinstance(value, int) and value not in INTEGERS:
+            raise ValueError(
+                f"the parameter {name!r} is an integer of {value.bit_length()} bits; the protocol carries "
+                f"{INTEGERS[0]} to {INTEGERS[-1]}"
+            )
         self.parameters.setdefault(self.request_of(row), {})[name] = value
 
     def send(self, outputs: Any) -> bool:

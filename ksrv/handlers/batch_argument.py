@@ -39,6 +39,16 @@ def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
             handler.model = _bound(handler.model, handler, asked, alone)
 
 
+def asked_of(function: Callable[..., Any], *, sequences: bool) -> tuple[tuple[str, ...], bool]:
+    """Return which of `batch` and `sequences` a function gets behind the default `preprocess`, and whether nothing else.
+
+    Args:
+        function: The handler's function, or its `inference`.
+        sequences: Whether the model serves sequences.
+    """
+    return _asked(function, frozenset(READ if sequences else ("batch",)), False)
+
+
 def _asked(
     function: Callable[..., Any], names: frozenset[str], takes_value: bool
 ) -> tuple[tuple[str, ...], bool]:

@@ -14,9 +14,11 @@ from ksrv.errors import (
     DeadlineExceeded,
     DeviceLost,
     HandlerFailed,
+    HandlerTypeError,
     InferenceError,
     KsrvError,
     ModelFailed,
+    StreamNeeded,
     quote,
     without_paths,
 )
@@ -48,6 +50,7 @@ class HandlerBatches(StageRunner):
         device: The way to the handler's device.
         sequences: The states of the sequences that it serves.
         nchw_inputs: The image inputs that the handler gets with their channels first.
+        optional_inputs: The names of the inputs that a request may leave out.
         serves_sequences: Whether the model serves sequences.
         shares_loop: Whether many batches run on one event loop.
     """
@@ -59,6 +62,7 @@ class HandlerBatches(StageRunner):
         self.on_device_lost: Callable[[str], None] = note_lost
         self.sequences = SequenceStates()
         self.nchw_inputs: frozenset[str] = frozenset()
+        self.optional_inputs: tuple[str, ...] = ()
         self.serves_sequences = False
         self.shares_loop = False
         self._handlers_device: Any = None
@@ -69,7 +73,7 @@ class HandlerBatches(StageRunner):
         Args:
             inputs: The batch as the engine made it.
         """
-        batch = Batch(inputs, self.nchw_inputs, self._put, self._send)
+        batch = Batch(inputs, self.nchw_inputs, self._put, self._send, self.optional_inputs)
         if self.serves_sequences:
             batch.sequences = self.sequences.of_batch(inputs, batch.failures)
         return batch
@@ -97,7 +101,7 @@ class HandlerBatches(StageRunner):
     def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
         if inputs.emit is None:
             return False
-        outputs = BatchOutputs(self.read_outputs(result, inputs), headers=headers)
+        outputs = BatchOutputs(self.read_chunk(result, inputs), headers=headers)
         sender: Any = inputs.emit
         if self.shares_loop and _on_event_loop():
             sender.offer(outputs)  # waiting for one slow client would hold up all other batches
@@ -109,13 +113,29 @@ class HandlerBatches(StageRunner):
         """Return the tensors of a handler's result.
 
         Args:
-            result: What the handler returned, or yielded.
+            result: What the handler returned.
             inputs: The batch.
 
         Raises:
             KsrvError: It does not fit the batch.
         """
         made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        self.device.finish()
+        return made
+
+    def read_chunk(self, chunk: Any, inputs: BatchInputs) -> list[Tensor]:
+        """Return the tensors of what a handler yielded, or sent.
+
+        Args:
+            chunk: A part of its answer.
+            inputs: The batch.
+
+        Raises:
+            KsrvError: It does not fit the batch.
+        """
+        if inputs.explain:
+            return self.read_outputs(chunk, inputs)
+        made: list[Tensor] = self.outputs.read_chunk(chunk, inputs.rows, inputs.tensors)
         self.device.finish()
         return made
 
@@ -128,7 +148,8 @@ class HandlerBatches(StageRunner):
     def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         """Return what clients are told of an error of the handler; the log has its traceback.
 
-        Not so of refusals and deadlines of the models that it calls: those are logged as for any request.
+        Not so of refusals and deadlines of the models that it calls, which are logged as for any request, nor of a
+        stream that was not asked for as one.
 
         Args:
             error: The error.
@@ -137,7 +158,7 @@ class HandlerBatches(StageRunner):
         """
         if isinstance(error, InferenceError):
             return excess(error.headers) or error
-        if isinstance(error, (Cancelled, DeadlineExceeded)):
+        if isinstance(error, (Cancelled, DeadlineExceeded, StreamNeeded)):
             return error
         if isinstance(error, KsrvError) and error.reason:
             return error  # the refusal of a model that the handler called
@@ -157,9 +178,8 @@ class HandlerBatches(StageRunner):
         if isinstance(error, CompileError):
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
-        failure = HandlerFailed(
-            f"the stage {stage} of {self._shown()} failed with {type(error).__name__}"
-        )
+        kind = HandlerTypeError if isinstance(error, TypeError) else HandlerFailed
+        failure = kind(f"the stage {stage} of {self._shown()} failed with {type(error).__name__}")
         if self.source.debug:
             add_traceback(failure, error, inputs, self.source.folder, self.source.root)
         return failure

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ksrv._native.batch.stages import RunningBatch
 from ksrv.handlers.context import Context
@@ -18,7 +18,8 @@ from ksrv.handlers.devices.choice import choose_device, choose_onnx_device
 from ksrv.handlers.devices.device import Device
 from ksrv.handlers.devices.opening import open_device
 from ksrv.handlers.diagnostics.metrics import Metrics
-from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
+from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, resolve
+from ksrv.handlers.imports.initialize_lock import initialized_alone, initialized_beside_others
 from ksrv.handlers.models import Models, Submit, refuse_calls
 from ksrv.source import ModelConfig, ModelSource
 
@@ -63,7 +64,12 @@ class HandlerContext(RunningBatch, Context):
         self.submit = submit
         self.source = source
         self.modules = ModelImporter(
-            source.name, (source.folder, source.root), version=source.version, instance=instance
+            source.name,
+            (source.folder, source.root),
+            version=source.version,
+            instance=instance,
+            alone=source.alone,
+            sources={} if source.loaded is None else source.loaded.sources,
         )
 
     @cached_property
@@ -127,15 +133,16 @@ class HandlerContext(RunningBatch, Context):
             inputs=self.spec.inputs,
             openvino=self.config.openvino,
         )
-        try:
-            self.loaded = load_model(request)
-        except ModelLoadError as error:
-            if self._runtime != "onnx" or self.config.device != "auto" or self.device == "cpu":
-                raise
-            # A GPU whose libraries do not fit this ONNX Runtime shows only now.
-            log.warning("%s: on the CPU, because %s", self.model_file, error)
-            self.device = "cpu"
-            self.loaded = load_model(replace(request, device="cpu"))
+        with initialized_beside_others():
+            try:
+                self.loaded = load_model(request)
+            except ModelLoadError as error:
+                if self._runtime != "onnx" or self.config.device != "auto" or self.device == "cpu":
+                    raise
+                # A GPU whose libraries do not fit this ONNX Runtime shows only now.
+                log.warning("%s: on the CPU, because %s", self.model_file, error)
+                self.device = "cpu"
+                self.loaded = load_model(replace(request, device="cpu"))
         if self.loaded.note:
             log.warning("%s: %s", self.model_file, self.loaded.note)
         return self.loaded
@@ -146,4 +153,9 @@ class HandlerContext(RunningBatch, Context):
         found = resolve(self.config.model_class, self.modules)
         if not callable(found):
             raise HandlerError(f"{self.config.model_class} is a {type(found).__name__}, no class")
-        return cast(Callable[[], Any], found)
+
+        def make() -> Any:
+            with initialized_alone(self.model_name, self.config.start_timeout_s):
+                return found()
+
+        return make

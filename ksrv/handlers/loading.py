@@ -14,7 +14,7 @@ from typing import Any
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
+from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, resolve
 
 BUILT_IN = {
     "image_classifier": "ImageClassifier",
@@ -90,6 +90,13 @@ def handler_of(found: Any, target: str) -> Any:
             return InferenceFunctionHandler(made)
         raise HandlerError(f"{target}: the class {found.__name__} has no method handle")
     if inspect.isfunction(found) and found.__name__ == "handle":
+        try:
+            inspect.signature(found).bind(None, None)
+        except TypeError:
+            raise HandlerError(
+                f"{target}: a function called handle gets two arguments, handle(batch, context), and this one is "
+                f"handle{inspect.signature(found)}; give a function of the inputs another name"
+            ) from None
         return HandleFunctionHandler(found)
     if callable(found):
         return InferenceFunctionHandler(found)

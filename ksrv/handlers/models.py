@@ -6,13 +6,12 @@ for that batch any more.
 """
 
 import asyncio
-import dis
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
+from ksrv._native.memory import buffer_pool
 from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import as_tensor
@@ -50,14 +49,17 @@ class ModelCall:
 
     def __init__(self, pending: RequestHandle) -> None:
         self._pending = pending
+        self._outputs: list[Tensor] | None = None
 
     def result(self) -> dict[str, Array]:
         """Return the outputs by name, waiting for them; BYTES are object arrays of `bytes`.
 
+        The arrays belong to the caller, who may write to them. Further calls return the same arrays.
+
         Raises:
             KsrvError: Why there are none.
         """
-        return {tensor.name: array_of(tensor) for tensor in self._pending.wait().outputs}
+        return {tensor.name: array_of(tensor) for tensor in self._own_outputs()}
 
     async def tensors(self) -> dict[str, Tensor]:
         """Return the outputs by name as tensors, which know their datatypes.
@@ -66,7 +68,12 @@ class ModelCall:
             KsrvError: Why there are none.
         """
         await self._ended()
-        return {tensor.name: tensor for tensor in self._pending.wait().outputs}
+        return {tensor.name: tensor for tensor in self._own_outputs()}
+
+    def _own_outputs(self) -> list[Tensor]:
+        if self._outputs is None:
+            self._outputs = _writable(self._pending.wait().outputs)
+        return self._outputs
 
     def cancel(self) -> bool:
         """Give the call up; return whether this ended it."""
@@ -206,6 +213,28 @@ def _read_only(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _writable(outputs: list[Tensor]) -> list[Tensor]:
+    """Return outputs that can be written to, each without an effect on the others.
+
+    A cached answer is read-only. A called model may answer with read-only arrays, or twice with one array.
+    """
+    owned: list[Tensor] = []
+    for tensor in outputs:
+        data = tensor.data
+        if isinstance(data, np.ndarray):
+            shared = any(
+                isinstance(one.data, np.ndarray) and np.may_share_memory(one.data, data)
+                for one in owned
+            )
+            if shared or not data.flags.writeable:
+                buffer_pool.count_copy(data.nbytes)
+                tensor = Tensor(
+                    tensor.name, tensor.datatype, tensor.shape, data.copy(), tensor.parameters
+                )
+        owned.append(tensor)
+    return owned
+
+
 def _has_texts(values: Any) -> bool:
     return bool(len(values)) and isinstance(values[0], (str, bytes, bytearray, memoryview))
 
@@ -222,51 +251,3 @@ def array_of(tensor: Tensor) -> Array:
     for place, element in enumerate(tensor.data):
         array[place] = bytes(element)
     return array.reshape(tensor.shape)
-
-
-# ---- finding handlers that call models ----------------------------------------------------------
-
-
-def calls_models(handler: Any) -> bool:
-    """Tell whether a handler says so, or the code of its modules reads `context.models`.
-
-    Args:
-        handler: The handler.
-    """
-    if getattr(type(handler), "calls_models", None) is True:
-        return True
-    seen: set[int] = set()
-    functions = list(_functions(type(handler)))
-    functions += [one for one in vars(handler).values() if isinstance(one, FunctionType)]
-    for function in functions:
-        space = function.__globals__
-        if id(space) in seen or str(space.get("__name__", "")).startswith("ksrv."):
-            continue
-        seen.add(id(space))
-        for value in list(space.values()):
-            found = _functions(value) if isinstance(value, type) else [value]
-            if any(isinstance(one, FunctionType) and _mentions(one.__code__) for one in found):
-                return True
-    return False
-
-
-def _functions(kind: type) -> Iterator[Any]:
-    for base in kind.__mro__:
-        for value in vars(base).values():
-            function = getattr(value, "__func__", getattr(value, "fget", value))
-            if isinstance(function, FunctionType):
-                yield function
-
-
-def _mentions(code: CodeType) -> bool:
-    """Whether a function reads `context.models`; other things are called models too."""
-    if "models" in code.co_names:
-        before = ""
-        for instruction in dis.get_instructions(code):
-            is_read = instruction.opname == "LOAD_ATTR" and instruction.argval == "models"
-            if is_read and before in ("context", "ctx"):
-                return True
-            if instruction.opname != "CACHE":
-                before = str(instruction.argval)
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return any(map(_mentions, inner))

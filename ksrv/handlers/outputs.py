@@ -5,8 +5,8 @@ tuple of them, in the order of the declared outputs (a list as well, where sever
 or a list with one value for each row.
 
 Declared outputs give the names, the datatypes and the shapes. A value of another datatype is cast
-when it stays of its kind: floats to any float (unless finite values become infinite), integers to
-any integer that holds every value, integers to floats. Nothing else is cast: a float is never cut
+when it stays of its kind: numbers to floats (unless finite values become infinite), integers to
+any integer that holds every value. Nothing else is cast: a float is never cut
 to an integer, nor a number taken for a BOOL. Without declared outputs, everything goes as it is.
 """
 
@@ -18,11 +18,14 @@ import orjson
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
-from ksrv.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, widen_bfloat16
+from ksrv.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
 from ksrv.errors import HandlerFailed, PromiseBroken
+from ksrv.handlers.devices.device import bfloat16
+from ksrv.handlers.streaming.chunk_forms import check_chunk, of_lone_row
 from ksrv.imported_torch import imported_torch
 from ksrv.request import Array, Element, Tensor
-from ksrv.spec import Dimension, ModelSpec, TensorSpec
+from ksrv.spec import ModelSpec, TensorSpec, fits
+from ksrv.torch_memory import array_over
 
 DEFAULT_NAME = "output"
 NO_INPUTS: Mapping[str, Tensor] = {}
@@ -51,11 +54,32 @@ class OutputConverter:
     def __init__(self, spec: ModelSpec, fetch: Callable[[Any], Any] | None = None) -> None:
         self._fetch = fetch
         self._declared = {entry.name: entry for entry in spec.outputs}
+        self._most_rows = spec.max_batch_size
         fixed = _fixed(spec)
         self.fixed = DeclaredOutputs(fixed) if fixed else None
         self._open = not spec.inputs
         # Only a model without any batch dimension may answer with another number of rows.
-        self._counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
+        self._counted = spec.counts_rows and (
+            not spec.inputs or any(entry.batched for entry in spec.inputs)
+        )
+
+    def read_chunk(self, chunk: Any, rows: int, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the tensors of a part of an answer, which may leave the row's dimension out for a lone row.
+
+        Args:
+            chunk: What the generator yielded.
+            rows: The batch's rows.
+            inputs: The batch's own tensors.
+
+        Raises:
+            PromiseBroken: It differs from the declared outputs.
+            HandlerFailed: It does not fit the batch.
+        """
+        if rows == 1 and not self._most_rows:
+            chunk = of_lone_row(chunk, self._declared)
+        else:
+            check_chunk(chunk, rows, self._most_rows)
+        return self.read(chunk, rows, inputs=inputs)
 
     def read(
         self,
@@ -70,7 +94,7 @@ class OutputConverter:
             result: The handler's return value.
             rows: The batch's rows.
             explained: Whether this is an explanation, which declared outputs do not describe.
-            inputs: The batch's own tensors, whose memory an output may share.
+            inputs: The batch's own tensors.
 
         Returns:
             The tensors, in the order of the declared outputs, else in the handler's.
@@ -89,7 +113,7 @@ class OutputConverter:
         tensors = []
         for name, value in _by_name(result, declared).items():
             entry = declared.get(name)
-            tensor = _tensor(name, value, entry, inputs)
+            tensor = _tensor(name, value, entry)
             shape = tensor.shape
             counted = self._counted and (not shape or shape[0] != rows)
             if counted and not (self._open and _lack_rows(inputs)):
@@ -97,7 +121,7 @@ class OutputConverter:
                     f"the handler returned {shape[0] if shape else 'no'} rows in the output "
                     f"{name!r} for a batch of {rows} rows"
                 )
-            if entry is not None and not _fits(shape, entry.shape):
+            if entry is not None and not fits(shape, entry.shape):
                 raise PromiseBroken(
                     f"the handler returned the output {name!r} with the shape {list(shape)}; "
                     f"the declared shape is {entry.wire_shape}"
@@ -116,7 +140,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     Raises:
         HandlerFailed: KServe v2 cannot carry it.
     """
-    return _tensor(name, value, None, NO_INPUTS)
+    return _tensor(name, value, None)
 
 
 def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:
@@ -183,14 +207,12 @@ def _numbered(count: int) -> list[str]:
     return [DEFAULT_NAME] if count == 1 else [f"{DEFAULT_NAME}_{index}" for index in range(count)]
 
 
-def _tensor(
-    name: str, value: Any, entry: TensorSpec | None, inputs: Mapping[str, Tensor]
-) -> Tensor:
+def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
     wanted = entry.datatype if entry is not None else None
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
     elif _is_torch(value):
-        value = _from_torch(name, value, inputs)
+        value = _from_torch(name, value)
     if isinstance(value, BFloat16Bits):
         return _from_bfloat16(name, value.patterns, wanted)
     if not isinstance(value, np.ndarray):
@@ -207,7 +229,7 @@ def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
     """An array of numbers where the declared output holds numbers, else an array of elements."""
     if wanted not in (None, "BYTES"):
         try:
-            array = np.asarray([_plain(value) for value in values])
+            array = np.asarray([_as_array(value) for value in values])
         except (ValueError, TypeError, OverflowError):
             array = np.empty(0, dtype=object)
         if array.dtype.kind not in "biuf" and values:
@@ -233,12 +255,16 @@ def _json(name: str, row: int, value: Any) -> bytes:
         ) from None
 
 
+def _as_array(value: Any) -> Any:
+    """Return a value of a list as numpy joins it with the others: a tensor as an array, without rounding."""
+    if not _is_torch(value):
+        return value
+    tensor = value.detach().cpu().resolve_neg()
+    return (tensor.float() if tensor.dtype is bfloat16() else tensor).numpy()
+
+
 def _plain(value: Any) -> Any:
-    if _is_torch(value):
-        return (
-            value.detach().cpu().float().tolist() if value.is_floating_point() else value.tolist()
-        )
-    if isinstance(value, (np.ndarray, np.generic)):
+    if _is_torch(value) or isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, (int, float, str, list, tuple, dict)) or value is None:
         return value
@@ -254,8 +280,8 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
-    """The tensor's own memory as an array where nothing else refers to it, else a copy."""
+def _from_torch(name: str, tensor: Any) -> Any:
+    """Return the tensor's own memory as an array."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -263,55 +289,25 @@ def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
             f"the handler returned a {tensor.layout} tensor as the output {name!r}; "
             f"expected a dense one"
         )
-    if tensor.device.type != "cpu":
-        tensor = tensor.detach().cpu()
-    elif tensor.requires_grad or tensor.is_neg() or _is_shared(tensor, inputs):
-        tensor = tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+    tensor = tensor.cpu()
+    if tensor.is_neg() or not tensor.is_contiguous():
+        tensor = tensor.resolve_neg().contiguous()
         buffer_pool.count_copy(tensor.nbytes)
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-        buffer_pool.count_copy(tensor.nbytes)
-    if tensor.dtype is torch.bfloat16:
-        return BFloat16Bits(tensor.view(torch.uint16).numpy())
     try:
-        return tensor.numpy()
+        array = array_over(tensor)
     except TypeError:
         raise HandlerFailed(
             f"the handler returned a {tensor.dtype} tensor as the output {name!r}, "
             f"which KServe v2 cannot carry"
         ) from None
-
-
-def _is_shared(tensor: Any, inputs: Mapping[str, Tensor]) -> bool:
-    """Whether something else may refer to the tensor's memory: a buffer of the model, an array.
-
-    The storage's count holds the tensor itself and the storage object that is asked here. Memory
-    that torch did not allocate has an owner that is not counted; the batch's own arrays are known,
-    and are not written to again.
-    """
-    import torch
-
-    storage = tensor.untyped_storage()
-    if torch._C._storage_Use_Count(storage._cdata) > 2:
-        return True
-    return not storage.resizable() and not _lies_in(tensor.data_ptr(), inputs)
-
-
-def _lies_in(address: int, inputs: Mapping[str, Tensor]) -> bool:
-    for tensor in inputs.values():
-        if isinstance(tensor.data, np.ndarray):
-            start: int = tensor.data.__array_interface__["data"][0]
-            if start <= address < start + tensor.data.nbytes:
-                return True
-    return False
+    return BFloat16Bits(array) if tensor.dtype is torch.bfloat16 else array
 
 
 def _from_bfloat16(name: str, patterns: Array, wanted: str | None) -> Tensor:
-    if wanted in (None, "BF16"):
-        return Tensor(name, "BF16", patterns.shape, patterns)
-    if wanted not in FLOATING:
-        raise _misfit(name, "BF16", wanted)
-    return _from_numbers(name, widen_bfloat16(patterns), wanted)
+    if wanted is None:
+        wanted = "BF16"
+    array = _cast(name, patterns, "BF16", wanted)
+    return Tensor(name, wanted, array.shape, array)
 
 
 def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
@@ -356,55 +352,15 @@ def _in_order(array: Array) -> Array:
 
 
 def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
-    if wanted == "BYTES" or "BOOL" in (own, wanted):
-        raise _misfit(name, own, wanted)
-    if wanted == "BF16":
-        if own == "UINT16":
-            return array  # bit patterns, as `batch[name]` gives them
-        return _to_bfloat16(array.astype(np.float32))
-    target = DTYPES[wanted]
-    if wanted in FLOATING:
-        with np.errstate(over="ignore"):
-            cast: Array = array.astype(target)
-        if own in FLOATING and bool((np.isinf(cast) & np.isfinite(array)).any()):
-            raise HandlerFailed(
-                f"the handler returned {own} values in the output {name!r} that are too large "
-                f"for the declared {wanted}"
-            )
-        return cast
-    if own in FLOATING:
-        raise _misfit(name, own, wanted)
-    if array.size:
-        bounds = np.iinfo(target)
-        low, high = int(array.min()), int(array.max())
-        if low < bounds.min or high > bounds.max:
-            raise HandlerFailed(
-                f"the handler returned {own} values from {low} to {high} in the output {name!r}; "
-                f"the declared {wanted} holds {bounds.min} to {bounds.max}"
-            )
-    return array.astype(target)
-
-
-def _to_bfloat16(array: Array) -> Array:
-    """Round float32 to the nearest bfloat16, halves to even; a NaN stays one."""
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
-    return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    try:
+        return cast(array, own, wanted)
+    except KindMismatch:
+        raise _misfit(name, own, wanted) from None
+    except OutOfRange as error:
+        raise HandlerFailed(f"the handler returned in the output {name!r} {error}") from None
 
 
 def _misfit(name: str, own: str, wanted: str | None) -> PromiseBroken:
     return PromiseBroken(
         f"the handler returned {own} values as the output {name!r}; {wanted} is declared"
     )
-
-
-def _fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
-    if len(shape) != len(declared):
-        return False
-    for size, entry in zip(shape, declared, strict=True):
-        if isinstance(entry, tuple):
-            if not entry[0] <= size <= entry[1]:
-                return False
-        elif entry not in (-1, size):
-            return False
-    return True

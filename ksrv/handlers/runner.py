@@ -21,8 +21,15 @@ from ksrv.errors import (
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
+from ksrv.handlers.concurrent import (
+    ConcurrentBatches,
+    CurrentContext,
+    Done,
+    is_asynchronous,
+)
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.completion import complete_spec, declared_spec, is_default
+from ksrv.handlers.declared.declarations import check_call, check_settings, check_stages
 from ksrv.handlers.deferred import DeferredHandler, Result
 from ksrv.handlers.devices.choice import DeviceError
 from ksrv.handlers.devices.device import Lease
@@ -31,16 +38,13 @@ from ksrv.handlers.diagnostics.debugging import profiled
 from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
 from ksrv.handlers.handler_batches import HandlerBatches, inference_mode
 from ksrv.handlers.handler_context import HandlerContext
+from ksrv.handlers.imports.folder_modules import HandlerError, error_location
+from ksrv.handlers.imports.initialize_lock import initialized_alone
+from ksrv.handlers.imports.loaded_files import changed_file
+from ksrv.handlers.imports.own_writes import watch
 from ksrv.handlers.loading import make_handler
-from ksrv.handlers.model_imports import HandlerError, error_location
-from ksrv.handlers.models import Submit, calls_models, refuse_calls
+from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
-from ksrv.handlers.streaming.concurrent import (
-    ConcurrentBatches,
-    CurrentContext,
-    Done,
-    is_asynchronous,
-)
 from ksrv.handlers.streaming.streams import BatchStream, HandlerLoop, is_stream, run_generator
 from ksrv.imported_torch import imported_torch
 from ksrv.loaders.loaded import ModelLoadError
@@ -79,9 +83,39 @@ def make_runner(
     except (ImportError, AttributeError) as error:
         raise HandlerLoadError(f"the runner {named} cannot be imported: {error}") from error
     runner: Runner = make(source, instance=instance, threads=threads, emit=emit)
+    if source.loaded is not None:
+        runner.load = loaded_unchanged(runner)  # type: ignore[method-assign]
     if source.debug:
         runner.run = profiled(runner.run)  # type: ignore[assignment, method-assign]
     return runner
+
+
+def loaded_unchanged(runner: "Runner") -> Callable[[], ModelSpec]:
+    """Return a function that loads a version, and fails where one of its files changed meanwhile.
+
+    Args:
+        runner: The runner of the version.
+    """
+    source, load = runner.source, runner.load
+
+    def load_unchanged() -> ModelSpec:
+        if (loaded := source.loaded) is not None:
+            watch((mark.path for mark in loaded.marks), loaded.notes)
+        spec = load()
+        try:
+            file = changed_file(source)
+        except HandlerFailed as error:
+            runner.close()
+            raise HandlerLoadError(error.message) from error
+        if file:
+            runner.close()
+            raise HandlerLoadError(
+                f"the model {source.name} cannot be loaded, because its file {file} changed while it was loaded; "
+                f"load the model again once all of its files are in place"
+            )
+        return spec
+
+    return load_unchanged
 
 
 class Runner(HandlerBatches):
@@ -137,29 +171,34 @@ class Runner(HandlerBatches):
             submit=self.submit,
         )
         try:
-            handler = self._make_handler(config, context)
-            context.apply_torch_settings()
-            if isinstance(handler, BaseHandler):
-                handler.context = context
-                context.spec = declared_spec(handler, context.spec)
-            if hasattr(handler, "initialize"):
-                handler.initialize(context)
+            with initialized_alone(self.source.name, config.start_timeout_s):
+                handler = self._make_handler(config, context)
+                check_settings(handler, config.given)
+                check_stages(handler)
+                context.apply_torch_settings()
+                if isinstance(handler, BaseHandler):
+                    handler.context = context
+                    context.spec = declared_spec(handler, context.spec)
+                if hasattr(handler, "initialize"):
+                    handler.initialize(context)
             context.spec = replace(
                 complete_spec(handler, context),
-                calls_models=calls_models(handler),
+                calls_models=getattr(handler, "calls_models", None) is True,
                 concurrency=config.concurrent_batches if is_asynchronous(handler) else 0,
             )
+            check_call(handler, context.spec, sequences=config.sequences is not None)
             if isinstance(handler, BaseHandler):
                 if context.spec.concurrency:
                     handler.context = cast(Context, CurrentContext(context))
                 pass_batch(handler, sequences=config.sequences is not None)
         except BaseException as error:  # a script that is imported may end with sys.exit
+            remedy = context.modules.remedy(error)
             context.modules.close()
             if not isinstance(error, EXPECTED):
                 log.error("%s cannot be loaded", self._shown(), exc_info=error)
             raise HandlerLoadError(
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
-                f"{error_location(self.source.root, error)}"
+                f"{error_location(self.source.root, error)}{remedy}"
             ) from error
         context.passes_outputs_through = isinstance(handler, BaseHandler) and is_default(
             handler, "postprocess"
@@ -183,11 +222,15 @@ class Runner(HandlerBatches):
             and context.loaded is None
             and not self.nchw_inputs
             and config.sequences is None
+            and not context.spec.has_optional_inputs
         )
+        self.optional_inputs = tuple(one.name for one in context.spec.inputs if one.optional)
         return context.spec
 
     def _use_device(self, context: HandlerContext) -> None:
         loaded = context.loaded
+        if loaded is not None and loaded.forget is not None:
+            self.run = forgetting(loaded.forget, self.run)  # type: ignore[assignment, method-assign]
         if imported_torch() is None or (loaded is not None and not loaded.is_torch):
             return  # ONNX Runtime has copies and streams of its own
         if context.spec.device != context.device:
@@ -288,7 +331,8 @@ class Runner(HandlerBatches):
                     return self.read_outputs(result, inputs)
                 stream = BatchStream(
                     inputs,
-                    partial(self.read_outputs, inputs=inputs),
+                    context.spec.outputs,
+                    partial(self.read_chunk, inputs=inputs),
                     context.made_batch,
                     partial(self._fail_row, inputs=inputs),
                 )
@@ -302,6 +346,23 @@ class Runner(HandlerBatches):
         batch = self.context.batch
         failure = self.failure_of(error, "inference", inputs)
         batch.failures.setdefault(batch.request_of(row), failure)
+
+
+def forgetting(
+    forget: Callable[[], None], run: Callable[[BatchInputs], BatchOutputs]
+) -> Callable[[BatchInputs], BatchOutputs]:
+    """Return a function that runs batches on a model that has forgotten the batch before.
+
+    Args:
+        forget: Has the model forget its state.
+        run: Runs one batch.
+    """
+
+    def run_anew(inputs: BatchInputs) -> BatchOutputs:
+        forget()
+        return run(inputs)
+
+    return run_anew
 
 
 def on_device(

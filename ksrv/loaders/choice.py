@@ -13,6 +13,8 @@ _MODULES = {
     ".so": "shared_object",
     ".onnx": "onnx",
     ".xml": "openvino",
+    ".tflite": "openvino",
+    ".pb": "openvino",
 }
 
 

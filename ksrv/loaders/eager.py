@@ -12,6 +12,7 @@ from typing import Any
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.torch_files import pickled, refused, unpickling_reason
 
 PLATFORM = "pytorch_eager"
 
@@ -34,7 +35,8 @@ def load(request: LoadRequest) -> LoadedModel:
         raise missing_dependency("torch", "a state_dict") from None
     if request.model_class is None:
         raise ModelLoadError(
-            f"{request.path} is a state_dict; class: names the module that it fills"
+            f"{request.path} holds weights only (a state_dict); add class: net.py:Net to model.yaml, the class or "
+            f"function that builds the network"
         )
     module = request.model_class()
     if not isinstance(module, torch.nn.Module):
@@ -71,12 +73,9 @@ def read_state(path: Path) -> Mapping[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ModelLoadError(
-            f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
-            f"({_reason(error)}); save the module's state_dict()"
-        ) from None
+        raise pickled(path, unpickling_reason(error)) from None
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
-        raise ModelLoadError(f"{path} is no file of weights: {_short(error)}") from None
+        raise refused(path, "weights", _short(error)) from None
     if not isinstance(state, Mapping):
         raise ModelLoadError(f"{path} holds a {type(state).__name__}, not a state_dict")
     inner = next((key for key in ("state_dict", "model_state_dict") if key in state), None)
@@ -96,17 +95,6 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{path} is no safetensors file: {_short(error)}") from None
     return state
-
-
-def _reason(error: Exception) -> str:
-    """The part of torch's long advice that names the fault."""
-    text = " ".join(str(error).split())
-    start = text.find("Unsupported")
-    for mark in ("Unsupported global: ", "Unsupported operand ", "Unsupported class "):
-        start = text.find(mark)
-        if start >= 0:
-            break
-    return text[start:].partition(" Please")[0][:160] if start >= 0 else type(error).__name__
 
 
 def _short(error: Exception) -> str:

@@ -47,6 +47,7 @@ class LoadedModel:
         inputs: The inputs that the file declares; empty where it declares none.
         outputs: The outputs that the file declares; empty where it declares none.
         note: One sentence that is logged when the model is loaded, or None.
+        forget: Called before each batch; has a model that keeps a state from run to run forget it. Or None.
     """
 
     model: Any
@@ -55,6 +56,7 @@ class LoadedModel:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     note: str | None = None
+    forget: Callable[[], None] | None = None
 
 
 def torch_file(request: LoadRequest, kind: str) -> Path:

@@ -1,4 +1,7 @@
-"""OpenVINO's IR (`.xml` with a `.bin` beside it) on the CPU: names, types, shapes and layouts come from the file.
+"""What OpenVINO reads, on the CPU: names, types, shapes and layouts come from the file.
+
+That is OpenVINO's IR (`.xml` with a `.bin` beside it), ONNX, TensorFlow Lite (`.tflite`) and TensorFlow's
+`saved_model.pb` with the variables beside it.
 
 Where model.yaml, or the config.json of an OpenVINO Model Server, gives an input another shape, the model is
 reshaped to it. An input that the file, or that config.json, lays out as NHWC takes encoded images.
@@ -28,6 +31,13 @@ PLATFORM = "OpenVINO"
 
 _IR = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<net[\s>]", re.DOTALL)
 _HEAD_BYTES = 4096
+SAVED_MODEL = "saved_model.pb"
+"""TensorFlow's name of a model, which may have folders beside it; other `.pb` files are parts of one."""
+
+_FORGOTTEN = (
+    "the model has variables, which begin anew with each batch of requests; 'stateful': true in a config.json, or a "
+    "handler with sequences that calls states() and set_states(), keeps them"
+)
 _LOOPS = "; 'low_latency_transformation' makes variables of its loops"
 _WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
 
@@ -55,6 +65,7 @@ class OpenVinoModel(NamedModel):
         super().__init__([one.name for one in inputs], outputs, declared)
         self.compiled = compiled
         self._request = compiled.create_infer_request()
+        self._variables = list(self._request.query_state())
         self._places = {one.name: (place, one.datatype) for place, one in enumerate(inputs)}
         kinds = [_kind(port) for port in compiled.outputs]
         self._results = list(enumerate(zip(outputs, kinds, strict=True)))
@@ -70,7 +81,7 @@ class OpenVinoModel(NamedModel):
 
     def states(self) -> dict[str, Array]:
         """Return the model's variables by name, as the last run left them."""
-        return {one.name: np.array(one.state.data) for one in self._request.query_state()}
+        return {one.name: np.array(one.state.data) for one in self._variables}
 
     def set_states(self, states: Mapping[str, Array] | None) -> None:
         """Set the model's variables for the next run.
@@ -80,11 +91,16 @@ class OpenVinoModel(NamedModel):
         """
         import openvino
 
-        for one in self._request.query_state():
+        for one in self._variables:
             if states is None:
                 one.reset()
             else:
                 one.state = openvino.Tensor(states[one.name])
+
+    def forget(self) -> None:
+        """Give the model's variables their initial values."""
+        for one in self._variables:
+            one.reset()
 
     def _result(self, found: Any, place: int, kind: str) -> Array:
         if kind == "BYTES":
@@ -122,7 +138,7 @@ def load(request: LoadRequest) -> LoadedModel:
     # A weights file that is replaced while it serves must not change under the model.
     core.set_property({"ENABLE_MMAP": False})
     try:
-        model = core.read_model(path, _weights(path, request.root))
+        model = _read(core, path, request.root)
         names = [_name(port) for port in model.inputs]
         _reshape(model, names, request, options, openvino)
         model = _laid_out(model, names, options, openvino)
@@ -149,14 +165,36 @@ def load(request: LoadRequest) -> LoadedModel:
     )
     outputs = [options.names.get(name, name) for name in map(_name, compiled.outputs)]
     made = OpenVinoModel(compiled, inputs, outputs, [one.name for one in request.inputs])
-    return LoadedModel(made, False, PLATFORM, inputs, _outputs(compiled.outputs, outputs, path))
+    forgets = bool(model.get_variables()) and not options.stateful
+    return LoadedModel(
+        made,
+        False,
+        PLATFORM,
+        inputs,
+        _outputs(compiled.outputs, outputs, path),
+        note=_FORGOTTEN if forgets else None,
+        forget=made.forget if forgets else None,
+    )
 
 
-def _weights(path: Path, root: Path) -> Path | None:
-    """Return the `.bin` beside an IR, once the files are known to be what they are called."""
-    if path.suffix != ".xml":
+def _read(core: Any, path: Path, root: Path) -> Any:
+    """Return the model of a file, once the files are known to be what they are called."""
+    if path.suffix == ".xml":
+        return core.read_model(path, _weights(path, root))
+    if path.suffix == ".onnx":
         check_external_data(path, root)
-        return None
+    elif path.name == SAVED_MODEL:
+        for one in path.parent.rglob("*"):
+            if not one.resolve().is_relative_to(root.resolve()):
+                raise ModelLoadError(f"{one} leads out of the model's folder")
+        return core.read_model(path.parent)
+    elif path.suffix == ".pb":
+        raise ModelLoadError(f"{path}: of TensorFlow's files {SAVED_MODEL} is read")
+    return core.read_model(path)
+
+
+def _weights(path: Path, root: Path) -> Path:
+    """Return the `.bin` beside an IR."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if not _IR.match(head):

@@ -7,8 +7,9 @@ from typing import Any
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors
+from ksrv.handlers.imports.folder_modules import HandlerError
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.spec import ModelSpec
+from ksrv.spec import ModelSpec, TensorSpec, whole
 
 
 def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:
@@ -18,8 +19,25 @@ def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:
         handler: The handler.
         spec: The spec by the settings alone, whose tensors win.
     """
-    inputs, outputs = declared_tensors(handler)
-    return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or outputs)
+    inputs, outputs = declared_tensors(handler, spec)
+    if not spec.counts_rows:
+        inputs = spec.inputs or tuple(map(_without_rows, inputs))
+        outputs = spec.outputs or tuple(map(_without_rows, outputs))
+    return replace(spec, inputs=inputs, outputs=outputs)
+
+
+def _without_rows(tensor: TensorSpec) -> TensorSpec:
+    """Return a tensor of a hint, whose sizes are its whole shape.
+
+    Raises:
+        HandlerError: It is an image, which is one row of several.
+    """
+    if tensor.image is not None:
+        raise HandlerError(
+            f"{tensor.name}: an image is a row, and the model has none with batching: off; declare the whole shape "
+            f"under inputs"
+        )
+    return replace(tensor, shape=tensor.shape[1:])
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:
@@ -32,6 +50,15 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
     Returns:
         The complete spec.
     """
+    spec = _completed(handler, context)
+    if spec.counts_rows:
+        return spec
+    return replace(
+        spec, inputs=tuple(map(whole, spec.inputs)), outputs=tuple(map(whole, spec.outputs))
+    )
+
+
+def _completed(handler: Any, context: Context) -> ModelSpec:
     spec, loaded = context.spec, context.loaded
     if isinstance(handler, BaseHandler):
         spec = handler.declare(spec)

@@ -6,34 +6,58 @@ the last stage of the handler's own declares the outputs: one tensor type, or a 
 """
 
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.batch_argument import READ
+from ksrv.handlers.batch_argument import READ, asked_of
+from ksrv.handlers.declared.hints import Hints, signature_of
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.declared.tensor_types import TensorType
+from ksrv.handlers.imports.folder_modules import HandlerError
 from ksrv.handlers.loading import HandleFunctionHandler, InferenceFunctionHandler
-from ksrv.handlers.model_imports import HandlerError
 from ksrv.handlers.outputs import DEFAULT_NAME
-from ksrv.spec import TensorSpec
+from ksrv.spec import ModelSpec, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 
 
-def declared_tensors(handler: BaseHandler) -> tuple[Specs, Specs]:
+def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Specs]:
     """Return the inputs and outputs that a handler declares; empty where it declares none.
 
     Args:
         handler: The handler.
+        known: The spec of model.yaml, whose inputs and outputs win and leave those of the code unread.
 
     Raises:
         HandlerError: A declaration holds something else than tensor types.
     """
-    inputs = _by_attribute(handler, "inputs") or _specs("inputs", _hinted_inputs(handler))
-    outputs = _by_attribute(handler, "outputs") or _specs("outputs", _hinted_outputs(handler))
+    inputs, outputs = known.inputs, known.outputs
+    if not inputs:
+        inputs = _by_attribute(handler, "inputs") or _specs("inputs", _hinted_inputs(handler))
+    if not outputs:
+        outputs = _by_attribute(handler, "outputs") or _specs("outputs", _hinted_outputs(handler))
     return inputs, outputs
+
+
+def check_settings(handler: Any, given: Collection[str]) -> None:
+    """Refuse a handler with settings that nobody has read, because they came too late to hold.
+
+    Args:
+        handler: The handler.
+        given: The keys that were read from its file and its model.yaml.
+
+    Raises:
+        HandlerError: Its `@settings` names other keys.
+    """
+    target = _target(handler)
+    late = sorted(settings_of(target).keys() - set(given) - {"inputs", "outputs"})
+    if late:
+        raise HandlerError(
+            f"@settings({', '.join(f'{key}=...' for key in late)}) of {target.__name__} cannot be read without running "
+            f"the file: write @settings, imported by `from ksrv import settings`, above {target.__name__} itself, or name "
+            f"{', '.join(late)} in model.yaml"
+        )
 
 
 def _by_attribute(handler: BaseHandler, key: str) -> Specs:
@@ -51,6 +75,10 @@ def _specs(key: str, named: Mapping[str, Any]) -> Specs:
                 f"{key}: expected names with tensor types, such as Float32[1000], found {name!r}: "
                 f"{found!r}"
             )
+        if found.optional and key == "outputs":
+            raise HandlerError(
+                f"outputs: {name!r} may be None; an answer has every declared output"
+            )
     return tuple(found.spec(name) for name, found in named.items())
 
 
@@ -62,20 +90,26 @@ def _target(handler: BaseHandler) -> Any:
 
 
 def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
-    kind = type(handler)
-    function = _target(handler)
-    if not isinstance(handler, InferenceFunctionHandler):
-        kept = all(getattr(kind, name) is getattr(BaseHandler, name) for name in _BEFORE)
-        if not kept or kind.inference is BaseHandler.inference:
-            return {}
-        function = handler.inference
+    function = _inference_of(handler)
+    signature = None if function is None else signature_of(function)
+    if signature is None:
+        return {}
+    hints = Hints(function)
     found: dict[str, Any] = {}
     bare: list[str] = []
-    for name, parameter in _parameters(function):
-        hint = _tensor_type(parameter.annotation, function)
+    for name, parameter in signature.parameters.items():
+        subject = f"inference: the parameter {name!r}"
+        hint = hints.tensor(parameter.annotation, subject)
+        is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_many and hint is not None:
+            raise HandlerError(f"{subject} stands for many inputs; name each input of its own")
+        if hint is not None and name == "batch":
+            raise HandlerError(
+                f"{subject} gets the batch, whatever its hint; give the input another name"
+            )
         if hint is not None:
-            found[name] = hint
-        elif parameter.default is parameter.empty and name not in READ:
+            found[name] = _with_default(hint, parameter, subject)
+        elif not is_many and parameter.default is parameter.empty and name not in READ:
             bare.append(name)
     if found and bare:
         raise HandlerError(
@@ -85,7 +119,96 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
     return found
 
 
+def _with_default(hint: TensorType, parameter: inspect.Parameter, subject: str) -> TensorType:
+    """Return the type of a parameter, which a request may leave out where its default is None."""
+    if parameter.default is parameter.empty:
+        return hint
+    if parameter.default is None:
+        return hint.or_none()
+    raise HandlerError(
+        f"{subject} has the default {parameter.default!r}, which no request would get; write "
+        f"{parameter.name}: {hint} | None = None, and put the value in its place within the function"
+    )
+
+
 _BEFORE = ("handle", "preprocess")
+
+
+def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
+    """Return the function of the handler's own that gets the inputs from ksrv's own `preprocess`."""
+    if isinstance(handler, InferenceFunctionHandler):
+        return handler.function
+    kind = type(handler)
+    kept = all(getattr(kind, name) is getattr(BaseHandler, name) for name in _BEFORE)
+    return handler.inference if kept and kind.inference is not BaseHandler.inference else None
+
+
+_STAGE_ARGUMENTS = {
+    "preprocess": ("batch",),
+    "handle": ("batch", "context"),
+}
+
+
+def check_stages(handler: Any) -> None:
+    """Refuse a handler with a stage of its own that cannot be called as stages are.
+
+    Args:
+        handler: The handler, before it is given its batches.
+
+    Raises:
+        HandlerError: Every request would be a TypeError.
+    """
+    if not isinstance(handler, BaseHandler) or isinstance(handler, InferenceFunctionHandler):
+        return
+    for name, given in _STAGE_ARGUMENTS.items():
+        stage = getattr(handler, name)
+        if getattr(type(handler), name, None) is getattr(BaseHandler, name):
+            continue
+        signature = signature_of(stage)
+        if signature is None:
+            continue
+        try:
+            signature.bind(*given)
+        except TypeError as error:
+            shown = f"{type(handler).__name__}.{name}"
+            raise HandlerError(
+                f"{shown}{signature.replace(return_annotation=signature.empty)} cannot be called: {error}; it gets "
+                f"({', '.join(given)}), and the inputs by name go to inference"
+            ) from None
+
+
+def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
+    """Refuse a handler whose `inference` cannot be called with the declared inputs.
+
+    Args:
+        handler: The handler, before it is given its batches.
+        spec: The complete spec.
+        sequences: Whether the model serves sequences.
+
+    Raises:
+        HandlerError: Every request would be a TypeError.
+    """
+    function = _inference_of(handler) if isinstance(handler, BaseHandler) else None
+    signature = None if function is None else signature_of(function)
+    if signature is None or function is None or not spec.inputs or spec.accepts_any_inputs:
+        return
+    asked, alone = asked_of(function, sequences=sequences)
+    named = dict.fromkeys(asked)
+    values: tuple[None, ...] = ()
+    how = "by name"
+    if not alone and spec.takes_one_value:
+        values, how = (None,), "as the first argument"
+    elif not alone:
+        named |= dict.fromkeys(entry.name for entry in spec.inputs)
+    try:
+        signature.bind(*values, **named)
+    except TypeError as error:
+        shown = ", ".join(entry.name for entry in spec.inputs)
+        shown += "".join(f" and {name}" for name in asked)
+        raise HandlerError(
+            f"{function.__name__}{signature.replace(return_annotation=signature.empty)} cannot be called with the "
+            f"declared inputs: {error}; it gets {shown} {how}"
+        ) from None
 
 
 def _hinted_outputs(handler: BaseHandler) -> dict[str, Any]:
@@ -101,56 +224,8 @@ def _hinted_outputs(handler: BaseHandler) -> dict[str, Any]:
         if last is None:
             return {}
         function = getattr(handler, last)
-    hint = _signature(function).return_annotation if callable(function) else None
-    found = _tensor_type(hint, function)
-    if found is not None:
-        return {DEFAULT_NAME: found}
-    hint = _evaluated(hint, function)
-    if isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__total__"):
-        fields = inspect.get_annotations(hint)
-        named = {
-            name: _tensor_type(_text_of(one), hint, hint.__module__) for name, one in fields.items()
-        }
-        if any(one is not None for one in named.values()):
-            return named
-    return {}
-
-
-def _text_of(hint: Any) -> Any:
-    """Return the text of a hint that TypedDict has kept as a ForwardRef."""
-    return getattr(hint, "__forward_arg__", hint)
-
-
-def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, inspect.Parameter]]:
-    for name, parameter in _signature(function).parameters.items():
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            yield name, parameter
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # a callable of a compiled module may not tell
-        return inspect.Signature()
-
-
-def _tensor_type(hint: Any, owner: Any, module: str = "") -> TensorType | None:
-    """Return the tensor type of a hint, also behind `Annotated`; None for any other hint."""
-    hint = _evaluated(hint, owner, module)
-    if get_origin(hint) is Annotated:
-        hint = next((one for one in get_args(hint)[1:] if isinstance(one, TensorType)), None)
-    return hint if isinstance(hint, TensorType) else None
-
-
-def _evaluated(hint: Any, owner: Any, module: str = "") -> Any:
-    """Return what a hint that is a text stands for; None where its names exist for checkers only."""
-    function = inspect.unwrap(owner) if callable(owner) else owner
-    names = vars(sys.modules[module]) if module else getattr(function, "__globals__", {})
-    for _ in range(2):  # where annotations are postponed, a quoted hint is a text in a text
-        if not isinstance(hint, str):
-            break
-        try:
-            hint = eval(hint, dict(names))
-        except NameError:
-            return None
-    return hint
+    signature = signature_of(function) if callable(function) else None
+    if signature is None:
+        return {}
+    subject = f"{getattr(function, '__name__', 'the handler')}: the return hint"
+    return Hints(function).outputs(signature.return_annotation, subject, DEFAULT_NAME)

@@ -12,7 +12,8 @@ def settings(**keys: Any) -> Callable[[T], T]:
     """Give a handler class or function its settings: the keys of model.yaml.
 
     A server reads them without running the file, so their values are literals, or names that the
-    file sets to literals. `inputs` and `outputs` may hold tensor types.
+    file sets to literals. `inputs` and `outputs` may hold tensor types. A subclass has the settings of its bases
+    below its own. Keys that a model.yaml names win.
 
     Args:
         keys: `batching={"max_batch_size": 8}`, `model="cats.pt"`, `executor="process"`, ...
@@ -29,10 +30,13 @@ def settings(**keys: Any) -> Callable[[T], T]:
 
 
 def settings_of(handler: Any) -> Mapping[str, Any]:
-    """Return the settings that `@settings` gave a class or function; a subclass has its own.
+    """Return the settings that `@settings` gave a class, over those of its bases, or a function.
 
     Args:
         handler: The class or function.
     """
-    found: Mapping[str, Any] = getattr(handler, "__dict__", {}).get(ATTRIBUTE, {})
+    line = handler.__mro__ if isinstance(handler, type) else (handler,)
+    found: dict[str, Any] = {}
+    for one in reversed(line):
+        found |= getattr(one, "__dict__", {}).get(ATTRIBUTE, {})
     return found

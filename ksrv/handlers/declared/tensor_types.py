@@ -7,7 +7,8 @@ name for `Any`, so a hint says nothing false about the value: an array, or a ten
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ class TensorType:
         sizes: The shape without the batch dimension.
         image: The keys of `image:`, or None for the defaults of an input without them.
         named_image: Whether the type is `Image`, which has defaults of its own.
+        optional: Whether a request may leave the input out, whose value is then None.
     """
 
     name: str
@@ -45,6 +47,7 @@ class TensorType:
     sizes: tuple[Dimension, ...] = ()
     image: ImageSpec | None = None
     named_image: bool = False
+    optional: bool = False
 
     def __getitem__(self, sizes: Any) -> TensorType:
         given = sizes if isinstance(sizes, tuple) else (sizes,)
@@ -52,7 +55,8 @@ class TensorType:
             raise TensorTypeError(f"{self.name}: {len(given)} sizes; at most {MAX_SIZES} are taken")
         read: list[Dimension] = []
         for size in given:
-            dimension = read_dimension(size)
+            is_number = isinstance(size, Integral) and not isinstance(size, bool)
+            dimension = read_dimension(int(size) if is_number else size)  # numpy has integers too
             if dimension is None:
                 raise TensorTypeError(
                     f"{self._shown(given)}: expected a positive number, -1 for any size or a range "
@@ -67,6 +71,17 @@ class TensorType:
                 f"{made}: an image has three sizes: Image[height, width, channels]"
             )
         return made.prepared()
+
+    def or_none(self) -> TensorType:
+        """Return this type for an input that a request may leave out, as `Float32[3] | None` does."""
+        return replace(self, optional=True)
+
+    def __or__(self, other: Any) -> TensorType:
+        if other is not None:
+            raise TensorTypeError(f"{self} | {other!r}: a tensor type goes with None alone")
+        return self.or_none()
+
+    __ror__ = __or__
 
     def prepared(self, **keys: Any) -> TensorType:
         """Return this type with encoded images brought to it: the keys of `image:` in model.yaml.
@@ -98,7 +113,7 @@ class TensorType:
             image = msgspec.convert(given, ImageSpec)
         except msgspec.ValidationError as error:
             raise TensorTypeError(f"{self}: image: {error}") from None
-        return TensorType(self.name, datatype, self.sizes, image, self.named_image)
+        return replace(self, datatype=datatype, image=image)
 
     def spec(self, name: str) -> TensorSpec:
         """Return the declared tensor of this type.
@@ -110,7 +125,7 @@ class TensorType:
             raise TensorTypeError("Image needs its sizes: Image[height, width, channels]")
         shape = (-1, *self.sizes)
         image = self.image or default_image(self.datatype, shape)
-        return TensorSpec(name, self.datatype, shape, image)
+        return TensorSpec(name, self.datatype, shape, image, optional=self.optional)
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return the declared tensor as an entry of `inputs:` or `outputs:` in model.yaml.
@@ -121,6 +136,8 @@ class TensorType:
         spec = self.spec(name)
         shape = [f"{one[0]}:{one[1]}" if isinstance(one, tuple) else one for one in spec.shape]
         found: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": shape}
+        if self.optional:
+            found["optional"] = True
         if self.image is not None:
             usual = ImageSpec()
             found["image"] = {
@@ -131,7 +148,9 @@ class TensorType:
         return found
 
     def __str__(self) -> str:
-        return self._shown(self.sizes)
+        return self._shown(self.sizes) + (" | None" if self.optional else "")
+
+    __repr__ = __str__
 
     def _shown(self, sizes: tuple[Any, ...]) -> str:
         ends = (f"{one[0]}:{one[1]}" if isinstance(one, tuple) else repr(one) for one in sizes)

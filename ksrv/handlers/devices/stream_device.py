@@ -14,7 +14,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.handlers.devices.device import Device
 from ksrv.request import Array
+from ksrv.torch_memory import numpy_dtype
 
 ALIGNMENT = 64
 
@@ -224,21 +224,6 @@ def block_of(array: Array) -> Block | LargePlace | None:
     if isinstance(owner, memoryview):
         owner = owner.obj
     return owner if isinstance(owner, Block | LargePlace) else None
-
-
-@cache
-def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return numpy's dtype for one of torch's, or None where it has none, as for bfloat16.
-
-    Args:
-        dtype: The dtype of torch.
-    """
-    import torch
-
-    try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
-    except TypeError:
-        return None
 
 
 class _Unlocked:

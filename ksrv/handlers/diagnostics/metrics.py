@@ -4,6 +4,7 @@ A value travels as a `MetricRecord` to the function that the runner was given, a
 metrics page: directly from an inline handler, over the socket from a handler's process.
 """
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -38,8 +39,9 @@ class Metrics:
             labels: Further labels.
 
         Raises:
-            ValueError: The value is negative.
+            ValueError: The value is negative or not finite.
         """
+        _check_finite("counter", name, value)
         if value < 0:
             raise ValueError(f"the counter {name!r} cannot fall by {-value:g}")
         self._report(name, "counter", value, labels)
@@ -61,9 +63,21 @@ class Metrics:
             name: The metric's name.
             value: The value.
             labels: Further labels.
+
+        Raises:
+            ValueError: The value is not finite.
         """
+        _check_finite("histogram", name, value)
         self._report(name, "histogram", value, labels)
 
     def _report(self, name: str, kind: str, value: float, labels: dict[str, str]) -> None:
         extra = tuple((key, str(text)) for key, text in labels.items())
         self._emit(MetricRecord(name, kind, "", float(value), self._labels + extra))
+
+
+def _check_finite(kind: str, name: str, value: float) -> None:
+    """Refuse NaN and infinity: a sum that has one keeps it until the server ends."""
+    if not math.isfinite(value):
+        raise ValueError(
+            f"the {kind} {name!r} cannot take {value}, which would stay in the sum for ever"
+        )

@@ -4,8 +4,8 @@ Each value that a generator yields is a chunk for every request of the batch, in
 `postprocess` may return. In a list, None stands for a row that gets nothing this time. A list of generators
 runs them in turn, and the request of a row whose generator is exhausted ends while the others go on.
 
-A client that does not stream gets the chunks joined: texts one behind the other. Numbers have no such
-form, so that it is told to stream.
+A client that does not stream gets the chunks joined: texts one behind the other, which may be none. Numbers have no
+such form, so that it is told to stream.
 """
 
 import asyncio
@@ -15,9 +15,13 @@ from time import monotonic_ns
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from ksrv.errors import InferenceError, quote
+import numpy as np
+
+from ksrv.errors import StreamNeeded, quote
 from ksrv.handlers.batch import headers_so_far
+from ksrv.imported_torch import imported_torch
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
+from ksrv.spec import TensorSpec
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
@@ -35,6 +39,7 @@ class RowEnded:
 
 
 ENDED = RowEnded()
+_ASK = "ask for it with 'Accept: text/event-stream', or over ModelStreamInfer"
 _ABSENT = (type(None), RowEnded)
 
 
@@ -54,6 +59,7 @@ class BatchStream:
 
     Args:
         inputs: The batch.
+        outputs: The declared outputs.
         read: Makes tensors of a chunk.
         batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
         fail: Fails the request of a row.
@@ -63,6 +69,7 @@ class BatchStream:
     def __init__(
         self,
         inputs: BatchInputs,
+        outputs: Sequence[TensorSpec],
         read: Read,
         batch: Callable[[], "Batch | None"],
         fail: Callable[[int, BaseException], None],
@@ -73,7 +80,8 @@ class BatchStream:
         self._emit = emit or inputs.emit
         self._read = read
         self._batch = batch
-        self._joined = JoinedChunks()
+        self._joined = JoinedChunks(outputs)
+        self._emitted = False
         self._told: set[int] = set()
         self._ended_rows: set[int] = set()
         self._ask_at_ns = 0
@@ -97,11 +105,21 @@ class BatchStream:
             only = None if not absent else _present(requests, absent)
             if self._emit is None:
                 self._joined.add(tensors, absent)
+                self._refuse_without_numbers(tensors, absent)
             elif only is None or only:
                 batch = self._batch()
                 headers = None if batch is None else headers_so_far(batch)
+                self._emitted = True
                 self._emit(BatchOutputs(tensors, headers=headers, only=only))
         return self._tell_ended()
+
+    def _refuse_without_numbers(self, tensors: list[Tensor], absent: set[int]) -> None:
+        """Fail the requests of rows that have no numbers, for which there is no joined form."""
+        numbers = [one.name for one in tensors if one.datatype != "BYTES"]
+        for row in absent if numbers else ():
+            name = quote(numbers[0])
+            text = f"the stream of the output {name} is empty in a row of the request; {_ASK}"
+            self._fail(row, StreamNeeded(text))
 
     def _tell_ended(self) -> bool:
         batch, emit = self._batch(), self._emit
@@ -132,6 +150,7 @@ class BatchStream:
         ended = frozenset(indices)
         if ended:
             self._told |= ended
+            self._emitted = True
             self._emit(BatchOutputs([], failed, only=ended))
 
     def row_ended(self, row: int) -> None:
@@ -162,7 +181,11 @@ class BatchStream:
 
     def result(self) -> list[Tensor]:
         """Return the tensors of the final answer: none where the chunks were sent."""
-        return [] if self._emit is not None else self._joined.tensors(self._inputs.rows)
+        if self._emit is None:
+            return self._joined.tensors(self._inputs.rows)
+        if not self._emitted:  # a chunk for nobody tells that the handler streams
+            self._emit(BatchOutputs([], only=frozenset()))
+        return []
 
 
 def without_absent_rows(chunk: Any) -> tuple[Any, set[int]]:
@@ -177,8 +200,23 @@ def without_absent_rows(chunk: Any) -> tuple[Any, set[int]]:
     if not absent:
         return chunk, absent
     present = next((value for value in chunk if not isinstance(value, _ABSENT)), b"")
-    filler = b"" if isinstance(present, (str, bytes, bytearray, memoryview, dict)) else present
+    filler = _blank(present)
     return [filler if row in absent else value for row, value in enumerate(chunk)], absent
+
+
+def _blank(value: Any) -> Any:
+    """Return what stands in the place of a row without a value: of a value's form, and nothing of what it says.
+
+    The value may be another client's.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU":
+        return np.zeros_like(value)
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return type(value)(0)
+    if isinstance(value, (list, tuple)):
+        return [_blank(one) for one in value]
+    torch = imported_torch()
+    return torch.zeros_like(value) if torch is not None and isinstance(value, torch.Tensor) else b""
 
 
 def _present(requests: Sequence[BatchRequest], absent: set[int]) -> frozenset[int]:
@@ -191,9 +229,14 @@ def _present(requests: Sequence[BatchRequest], absent: set[int]) -> frozenset[in
 
 
 class JoinedChunks:
-    """The chunks of a stream as one answer, for clients that do not stream."""
+    """The chunks of a stream as one answer, for clients that do not stream.
 
-    def __init__(self) -> None:
+    Args:
+        outputs: The declared outputs.
+    """
+
+    def __init__(self, outputs: Sequence[TensorSpec] = ()) -> None:
+        self._outputs = outputs
         self._texts: dict[str, list[list[Element]]] = {}
         self._single: list[Tensor] = []
         self._count = 0
@@ -206,15 +249,13 @@ class JoinedChunks:
             absent: Rows that have no part in it.
 
         Raises:
-            InferenceError: It is not the first, and does not hold texts.
+            StreamNeeded: It is not the first, and does not hold texts.
         """
         self._count += 1
         for tensor in tensors:
             if self._count > 1 and tensor.datatype != "BYTES":
-                raise InferenceError(
-                    f"the output {quote(tensor.name)} is a stream of {tensor.datatype} tensors; ask "
-                    f"for it with 'Accept: text/event-stream', or over ModelStreamInfer",
-                    400,
+                raise StreamNeeded(
+                    f"the output {quote(tensor.name)} is a stream of {tensor.datatype} tensors; {_ASK}"
                 )
             if not isinstance(tensor.data, list):
                 kept = Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.copy())
@@ -225,28 +266,29 @@ class JoinedChunks:
                 texts += [[] for _ in tensor.data]
                 self._single.append(tensor)
             if len(texts) != len(tensor.data):
-                raise InferenceError(
+                raise StreamNeeded(
                     f"the output {quote(tensor.name)} is a stream of texts whose number changes from "
-                    f"{len(texts)} to {len(tensor.data)}; ask for it with 'Accept: text/event-stream'",
-                    400,
+                    f"{len(texts)} to {len(tensor.data)}; {_ASK}"
                 )
             for place, element in enumerate(tensor.data):
                 if place not in absent:
                     texts[place].append(element)
 
     def tensors(self, rows: int) -> list[Tensor]:
-        """Return the joined chunks.
+        """Return the joined chunks; of texts that are none, empty texts.
 
         Args:
             rows: The rows of the batch.
 
         Raises:
-            InferenceError: There was no chunk.
+            StreamNeeded: There was no chunk, and the declared outputs are no texts.
         """
-        if not self._count:
-            if rows:
-                raise InferenceError("the handler's generator yielded nothing", 500)
-            return []
+        if not self._count and rows:
+            empty = [_empty_texts(one, rows) for one in self._outputs]
+            texts = [one for one in empty if one is not None]
+            if not texts or len(texts) != len(empty):
+                raise StreamNeeded(f"the stream that answers the request is empty; {_ASK}")
+            return texts
         return [self._join(tensor) for tensor in self._single]
 
     def _join(self, tensor: Tensor) -> Tensor:
@@ -254,6 +296,15 @@ class JoinedChunks:
             return tensor
         elements: list[Element] = [b"".join(parts) for parts in self._texts[tensor.name]]
         return Tensor(tensor.name, "BYTES", tensor.shape, elements)
+
+
+def _empty_texts(output: TensorSpec, rows: int) -> Tensor | None:
+    """Return an empty text for each row; None for an output that does not hold one text for each."""
+    if output.datatype != "BYTES" or any(size != 1 for size in output.shape[output.batched :]):
+        return None
+    count = rows if output.batched else 1
+    shape = (count, *[1] * len(output.shape[1:])) if output.shape else ()
+    return Tensor(output.name, "BYTES", shape, [b""] * count)
 
 
 # ---- generators ---------------------------------------------------------------------------------
@@ -298,10 +349,10 @@ def _in_turn(rows: list[Any], stream: BatchStream) -> Iterator[list[Any]]:
 
 def _next(row: int, chunks: Any, stream: BatchStream) -> Any:
     """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
-    if not stream.wants(row):
-        chunks.close()
-        return ENDED
     try:
+        if not stream.wants(row):
+            chunks.close()
+            return ENDED
         chunk = next(chunks, ENDED)
     except BaseException as error:  # noqa: BLE001  a handler may raise anything
         stream.row_failed(row, error)

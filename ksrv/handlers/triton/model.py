@@ -14,7 +14,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.source import BoundTensor, TritonTensors
-from ksrv.spec import LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
+from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 
 class TritonModel(BaseHandler):
@@ -54,10 +54,9 @@ class TritonModel(BaseHandler):
         """
         loaded = self.context.loaded
         assert loaded is not None, "a model is declared once it is loaded"
-        inputs, outputs = loaded.inputs, loaded.outputs
-        if self.context.config.batching is None:
-            inputs, outputs = (tuple(map(_without_batch, side)) for side in (inputs, outputs))
-        return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or outputs)
+        return replace(
+            spec, inputs=spec.inputs or loaded.inputs, outputs=spec.outputs or loaded.outputs
+        )
 
 
 class NamedBinding:
@@ -276,13 +275,6 @@ def _differs(tensors: TritonTensors, loaded: LoadedModel) -> bool:
     bound = (*tensors.inputs, *tensors.outputs)
     fewer = bool(tensors.outputs) and len(tensors.outputs) != len(loaded.outputs)
     return fewer or any(one.model_shape is not None for one in bound)
-
-
-def _without_batch(spec: TensorSpec) -> TensorSpec:
-    """Return a tensor of a model without batches: an open first dimension is a size like others."""
-    if not spec.batched:
-        return spec
-    return replace(spec, shape=((1, LARGEST_SIZE), *spec.shape[1:]))
 
 
 def _argument_names(module: Any) -> list[str] | None:

@@ -209,10 +209,10 @@ def _plain(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _id_value(name: int | str, control: ControlTensor) -> Any:
+    if name == "":  # of a warm-up; a model may make a number of a text
+        name = 1
     if control.datatype == "BYTES":
         return str(name).encode()
-    if name == "":  # of a warm-up
-        return 0
     if isinstance(name, str):
         raise ValueError("a text")
     limits = np.iinfo(dtype_of(control.datatype))

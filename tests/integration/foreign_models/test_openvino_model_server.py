@@ -22,7 +22,9 @@ from tests.support.model_files.openvino_models import (
     run,
     write_convolution,
     write_ir,
+    write_saved_model,
     write_scale,
+    write_tflite,
 )
 
 both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
@@ -36,6 +38,8 @@ def root(tmp_path_factory):
         write_scale(root / f"models/scale/{version}/model.xml", float(version))
     write_convolution(root / "models/net/1/model.xml")
     write_add_sub(root / "models/add_sub/1/model.onnx")
+    write_tflite(root / "models/lite/1/double.tflite")
+    write_saved_model(root / "models/saved/1")
     x = parameter("image", [1, 3, 4, 4], layout="NCHW")
     mean = ops.reduce_mean(x, ops.constant(np.array([2, 3])), keep_dims=False)
     write_ir(root / "models/mean/1/model.xml", [x], {"mean": mean})
@@ -51,6 +55,8 @@ def root(tmp_path_factory):
          "plugin_config": {"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 1}},
         {"name": "pictures", "base_path": "models/mean", "layout": "NHWC:NCHW", "batch_size": -1},
         {"name": "onnx", "base_path": str(root / "models/add_sub")},
+        {"name": "lite", "base_path": "models/lite"},
+        {"name": "saved", "base_path": "models/saved", "batch_size": 3},
         {"name": "gpu", "base_path": "models/net", "target_device": "GPU"},
         {"name": "bad", "base_path": "models/net", "shape": "(1,4,8,8)"},
     ]  # fmt: skip
@@ -67,7 +73,7 @@ def states(server):
 @pytest.fixture(scope="module")
 def server(root):
     with Server(root / "config.json", wait_ready=False, start_timeout=120) as running:
-        wait_until(lambda: not any(one == "LOADING" for one, _ in states(running).values()))
+        wait_until(lambda: "models loaded" in running.log)
         yield running
 
 
@@ -160,3 +166,40 @@ def test_tritons_openvino_backend(module, tmp_path, root):
     with Server(tmp_path, start_timeout=120) as server:
         answer = infer(module, server, "net", {"image": image})
     np.testing.assert_allclose(answer.as_numpy("scores"), expected, rtol=1e-5, atol=1e-6)
+
+
+@both
+@pytest.mark.parametrize(
+    ("model", "given", "answered", "rows"),
+    [("lite", "x", "y", 2), ("saved", "input", "output", 3)],
+)
+def test_files_of_tensorflow_that_openvino_reads(module, server, model, given, answered, rows):
+    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    answer = infer(module, server, model, {given: x})
+    np.testing.assert_array_equal(answer.as_numpy(answered), x + x)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_others_and_says_what_ready_means(server, root):
+    assert requests.get(f"{server.url}/v2/models/lite/ready", timeout=10).status_code == 200
+    answer = requests.get(f"{server.url}/v2/health/ready", timeout=10)
+    assert answer.status_code == 503 and "the model gpu is unavailable" in answer.json()["error"]
+    assert "the server is not ready, because" in server.log
+    assert "--ready-when any has them make the server ready" in server.log
+    with Server(root / "config.json", ready_when="any", start_timeout=120) as running:
+        assert requests.get(f"{running.url}/v2/health/ready", timeout=10).status_code == 200
+        assert "the server is not ready" not in running.log
+
+
+def test_tensorflows_files_without_settings(root, tmp_path):
+    write_tflite(tmp_path / "lite/1/model.tflite")
+    write_saved_model(tmp_path / "saved/1")
+    (tmp_path / "named").mkdir()
+    write_saved_model(tmp_path / "named")
+    (tmp_path / "named/model.yaml").write_text("model: saved_model.pb\n")
+    with Server(tmp_path, start_timeout=120) as running:
+        x = np.ones((2, 4), np.float32)
+        for model, given, answered in (
+            ("lite", "x", "y"), ("saved", "input", "output"), ("named", "input", "output"),
+        ):  # fmt: skip
+            answer = infer(tritonclient.http, running, model, {given: x})
+            assert answer.as_numpy(answered).tolist() == [[2] * 4] * 2

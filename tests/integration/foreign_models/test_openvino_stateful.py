@@ -36,12 +36,13 @@ def server(tmp_path_factory):
         {"name": "sum", "base_path": "models/sum", "stateful": True, "max_sequence_number": 3},
         {"name": "loop", "base_path": "models/loop", "stateful": True, "low_latency_transformation": True},
         {"name": "whole", "base_path": "models/loop", "stateful": True},
+        {"name": "forgets", "base_path": "models/sum"},
         {"name": "none", "base_path": "models/scale", "stateful": True, "low_latency_transformation": True},
     ]  # fmt: skip
     config = root / "config.json"
     config.write_text(json.dumps({"model_config_list": [{"config": one} for one in models]}))
     with Server(config, wait_ready=False, start_timeout=120) as made:
-        wait_until(lambda: all(one["state"] != "LOADING" for one in index(made).values()))
+        wait_until(lambda: "models loaded" in made.log)
         yield made
 
 
@@ -70,6 +71,14 @@ def test_each_sequence_has_variables_of_its_own(module, server):
     assert ask(module, server, "sum", [1, 2], 7, **first, sequence_end=True) == [[11, 12]]
     with pytest.raises(InferenceServerException, match="no open sequence 7"):
         ask(module, server, "sum", [1, 2], 7)
+
+
+@both
+def test_without_stateful_each_request_begins_anew(module, server):
+    """Its variables were one state for all clients: each saw the numbers of those before."""
+    for _ in range(3):
+        assert ask(module, server, "forgets", [1, 2], 0) == [[11, 12]]
+    assert "the model has variables, which begin anew with each batch" in server.log
 
 
 @both

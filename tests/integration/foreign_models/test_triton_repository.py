@@ -12,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server
 from tests.support.model_files.onnx_models import run, write_add_sub, write_graph, write_scale
 from tests.support.model_files.triton_repository import infer, write_folder
+from tests.support.wait_until import wait_until
 
 ADD_SUB = """
 name: "add_sub"
@@ -102,6 +103,19 @@ def test_an_onnx_model_answers_as_its_runtime(module, server, repository):
     answer = infer(module, server, "add_sub", given, model_version="1")
     for name, array in expected.items():
         np.testing.assert_array_equal(answer.as_numpy(name), array)
+
+
+def test_statistics_have_the_time_of_outputs(server, repository):
+    row = np.float32([[1, 2, 3, 4]])
+    infer(tritonclient.http, server, "add_sub", {"INPUT0": row, "INPUT1": row})
+    client = tritonclient.http.InferenceServerClient(server.http)
+
+    def durations():
+        [found] = client.get_inference_statistics("add_sub", "3")["model_stats"]
+        return found["inference_stats"]
+
+    wait_until(lambda: durations()["compute_output"]["count"])  # it is counted behind the answer
+    assert durations()["compute_output"]["ns"] > 0
 
 
 def test_metadata_and_configuration_are_those_of_the_config(server):

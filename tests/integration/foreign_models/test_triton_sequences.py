@@ -114,6 +114,20 @@ def server(tmp_path_factory):
     write_sums(write_folder(root, "alone", text) / "1/model.onnx", rows=None)
     text = f"{onnx}max_batch_size: 4\n{TENSORS}sequence_batching {{ {CONTROLS} }}"
     write_controlled(write_folder(root, "controlled", text) / "1/model.onnx")
+    text = f"""{onnx}max_batch_size: 4 input {{ name: "x" data_type: TYPE_FP32 dims: 2 }}
+      output {{ name: "y" data_type: TYPE_FP32 dims: 1 }} sequence_batching {{ control_input {{
+      name: "id" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING }} }} }}"""
+    write_graph(
+        write_folder(root, "numbered", text) / "1/model.onnx",
+        [
+            ("Cast", ["id"], ["number"], {"to": 1}),
+            ("ReduceSum", ["x", "axes"], ["sum"], {}),
+            ("Add", ["sum", "number"], ["y"], {}),
+        ],
+        {"x": ("FP32", ("N", 2)), "id": ("BYTES", ("N", 1))},
+        {"y": ("FP32", ("N", 1))},
+        {"axes": np.int64([1])},
+    )
     grows = STATE.replace("dims: 2", "dims: -1")
     text = f"{onnx}max_batch_size: 4\n{TENSORS}sequence_batching {{ direct {{}} {grows} }}"
     write_grows(write_folder(root, "grows", text) / "1/model.onnx")
@@ -164,6 +178,12 @@ def test_control_inputs_are_filled_in(server):
     assert ask(server, "controlled", 1, 3, start=True, end=True) == [151, 3]
     with pytest.raises(InferenceServerException, match=r"UINT64.*'hall' is none"):
         ask(server, "controlled", 1, "hall", start=True)
+
+
+def test_ids_that_a_model_makes_numbers_of(server):
+    """Its warm-up has no sequence, and no number could be made of an empty text."""
+    assert ask(server, "numbered", 1, "40", start=True) == [42]
+    assert "numbered was not warmed up" not in server.log
 
 
 def test_clients_see_neither_controls_nor_states(server):

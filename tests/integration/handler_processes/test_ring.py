@@ -140,7 +140,7 @@ def pid_of(server: Server, model: str) -> int:
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
         return False
 
 

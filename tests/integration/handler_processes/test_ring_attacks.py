@@ -1,5 +1,6 @@
 """Handler processes that write into the memory they share with the worker what no process should."""
 
+import errno
 import threading
 import time
 
@@ -66,9 +67,32 @@ class Attacks(BaseHandler):
         if way == -8:
             put(WORDS["held"], 2**64 - 1)
             put(WORDS["held"] + 8, 2**64 - 1)
+        if way == -9: x[0, 1:4] = punch()
         return {"y": x * 1}
 """
 WAYS = range(-8, 0)
+PUNCHES = HANDLER.replace(
+    "class Attacks(BaseHandler):",
+    """
+def punch():
+    libc = ctypes.CDLL(None, use_errno=True)
+    base, size = ring()
+    found = [libc.madvise(ctypes.c_void_p(base + at), 4096, 9) for at in (4096, size - 4096)]
+    return [*found, ctypes.get_errno()]
+
+class Attacks(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        for fd in range(3, 64):
+            path = f"/proc/self/fd/{fd}"
+            if os.path.lexists(path) and "ksrv-ring" in os.readlink(path):
+                way, start, size = ctypes.c_int(3), ctypes.c_long(0), ctypes.c_long(1 << 20)
+                if ctypes.CDLL(None).fallocate(fd, way, start, size):
+                    raise RuntimeError("the hole cannot be punched")
+                if context.parameters.get("seal"):
+                    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+""",
+).replace("import ctypes,", "import ctypes, fcntl,")
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +139,24 @@ def test_the_worker_believes_nothing(served, model, way):
     if model == "apart":  # in a large place, or as a message where all of these are said to be held
         many = np.full((20_000, 4), 1, "f4")
         assert np.array_equal(values_of(asked(served, model, many)), many)
+
+
+def test_the_process_takes_no_memory_from_the_worker(tmp_path):
+    """Holes that `initialize` punched are filled; later ones are refused, and the rows are right."""
+    write_model(tmp_path, "apart", PUNCHES, APART)
+    with Server(tmp_path) as server:
+        for _ in range(3):
+            asked_row = row(-9, 1, 2, 3)
+            found = values_of(asked(server, "apart", asked_row))
+            assert found[0].tolist() == [-9, -1, -1, errno.EPERM]
+            assert np.array_equal(values_of(asked(server, "apart", row(1, 2))), row(1, 2))
+
+
+def test_memory_that_the_process_has_sealed_is_not_used(tmp_path):
+    """The worker could not keep it from being taken away: the model is not loaded, and says why."""
+    write_model(tmp_path, "apart", PUNCHES, APART + "parameters: {seal: true}\n")
+    write_model(tmp_path, "other", PUNCHES, APART)
+    with Server(tmp_path, ready_when="any") as server:
+        answer = asked(server, "apart", row(1))
+        assert answer.status_code == 503 and "cannot be sealed" in server.log
+        assert np.array_equal(values_of(asked(server, "other", row(1))), row(1))

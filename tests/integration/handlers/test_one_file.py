@@ -1,7 +1,12 @@
 """Handlers in one file: `ksrv.serve(...)` from a script, and `ksrv serve FILE.py:NAME`."""
 
 import json
+import os
+import signal
 import urllib.request
+import uuid
+from functools import partial
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -10,6 +15,7 @@ import pytest
 from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
+from tests.support.processes import another_child, children
 from tests.support.script_server import ScriptServer
 from tests.support.wait_until import wait_until
 
@@ -165,6 +171,51 @@ def test_images_and_hints_reach_a_handler_process_over_tls_with_a_token(script, 
             with Client(url, token="secret", ca=str(certificate)) as client:
                 found = client.infer("bright", picture)["output"]
             assert np.allclose(found, 200, atol=1)
+
+
+KEEPS_A_KEY = """\
+from ksrv import BaseHandler, Bytes, serve
+
+class Ask(BaseHandler):
+    def inference(self, text: Bytes) -> Bytes:
+        return [self.context.parameters["api_key"].encode()] * len(text)
+
+if __name__ == "__main__":
+    with open("key") as file:
+        serve(Ask, parameters={{"api_key": file.read()}}, executor="{executor}", instances=1)
+"""
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_parameter_stands_in_no_command_line(script, tmp_path, monkeypatch, executor):
+    key = "k-" + uuid.uuid4().hex
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text(key)
+    with ScriptServer(script(KEEPS_A_KEY.format(executor=executor))) as server:
+        ask = partial(infer, server, "ask", text=["x"])
+        assert ask()["output"].tolist() == [key.encode()]
+        shown = [path for path in Path("/proc").glob("[0-9]*/cmdline") if key in text_of(path)]
+        assert not shown
+        # The program that replaces this one, with the same command line, finds the parameter too.
+        workers = set(children(server.pid))
+        os.kill(server.pid, signal.SIGUSR2)
+        new = another_child(server.pid, workers)
+        try:
+            wait_until(lambda: server.log.count("ready: True") == 2, tell=lambda: server.log)
+            os.kill(server.pid, signal.SIGTERM)
+            server.process.wait(60)
+            assert ask()["output"].tolist() == [key.encode()]
+        finally:
+            os.kill(new, signal.SIGTERM)
+    wait_until(lambda: not Path(f"/proc/{new}").exists())
+
+
+def text_of(path):
+    """The text of a file of a process, or "" where the process has ended."""
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_a_module_of_a_package_serves_its_handler(tmp_path):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 from ksrv import Bytes, Float32, Image, Int64, Uint8
@@ -252,3 +253,209 @@ def test_type_checkers_accept_the_hints(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def optional(specs):
+    return [one.name for one in specs if one.optional]
+
+
+OPTIONAL = {
+    "| None": "Float32[2] | None",
+    "None |": "None | Float32[2]",
+    "Optional": "Optional[Float32[2]]",
+    "Union": "Union[None, Float32[2]]",
+    "Annotated within": "Optional[Annotated[object, Float32[2]]]",
+    "Annotated around": "Annotated[np.ndarray | None, Float32[2]]",
+    "a text": '"Float32[2] | None"',
+    "a text within": 'Optional["Float32[2]"]',
+    "None alone": "Float32[2]",
+}
+IMPORTS = "import numpy as np\nfrom typing import Optional, Union\n"
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+@pytest.mark.parametrize("hint", OPTIONAL.values(), ids=OPTIONAL)
+def test_an_input_that_may_be_none_is_optional(runner_of, hint, future):
+    source = f"{future}{HEAD}{IMPORTS}def inference(x: Int64, k: {hint} = None): return x"
+    spec = runner_of(source).spec
+    assert shown(spec.inputs) == [("x", "INT64", (-1,)), ("k", "FP32", (-1, 2))]
+    assert optional(spec.inputs) == ["k"]
+
+
+def test_settings_and_model_yaml_declare_optional_inputs(runner_of):
+    source = f"{HEAD}@settings(inputs={{'x': Int64, 'k': Float32[2] | None}})\ndef inference(x, k): return x"
+    assert optional(runner_of(source).spec.inputs) == ["k"]
+    yaml = "inputs: [{name: k, datatype: FP32, shape: [-1], optional: true}]"
+    assert optional(runner_of("def inference(k=None): return k", yaml, "n").spec.inputs) == ["k"]
+    assert (Float32[2] | None).entry("k")["optional"] is True
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "dict[str, Float32[2]]",
+        "tuple[Float32[2], Int64]",
+        "list[Float32[2]]",
+        "Union[Float32[2], np.ndarray, None]",
+        "Union[Float32[2], Int64]",
+        '"dict[str, Float32[2]]"',
+        "Data",
+        "Row",
+        "Float32[2] if missing else Int64",
+    ],
+)
+def test_a_hint_that_holds_a_tensor_type_in_another_way_is_refused(runner_of, hint):
+    source = f"""{HEAD}{IMPORTS}
+from dataclasses import dataclass
+
+@dataclass
+class Data:
+    x: Float32[2]
+
+class Row(TypedDict):
+    x: "Float32[2]"
+
+def inference(x: {hint}): return x
+"""
+    future = "from __future__ import annotations\n" if "missing" in hint else ""
+    with pytest.raises(
+        HandlerLoadError, match=r"inference: the parameter 'x': .*expected a tensor"
+    ):
+        runner_of(future + source)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ("*x: Float32[2]", "'x' stands for many inputs"),
+        ("**x: Float32[2]", "'x' stands for many inputs"),
+        ("x: Float32[2] = 0.5", "'x' has the default 0.5, which no request would get; write x: Float32"),
+        ("*, x: Float32[2]", r"inference\(.*x.*\) cannot be called with the declared inputs: .*first argument"),
+        ("x: Float32[2], y: Int64, /", "cannot be called with the declared inputs: .*x, y by name"),
+        ("batch: Float32[2]", "'batch' gets the batch, whatever its hint"),
+        ("x: Float32[2] | Int64", r"Float32\[2\] | Int64: a tensor type goes with None alone"),
+    ],
+)  # fmt: skip
+def test_parameters_that_no_request_can_fill_are_refused(runner_of, parameters, text):
+    with pytest.raises(HandlerLoadError, match=text):
+        runner_of(f"{HEAD}def inference({parameters}): return 1")
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("handle(self, x: Float32[2])", r"Own.handle\(x.*\) cannot be called: .*it gets \(batch, context\), and the inputs"),
+        ("preprocess(self, batch, context)", r"Own.preprocess\(batch, context\) cannot be called: .*it gets \(batch\)"),
+
+    ],
+)  # fmt: skip
+def test_stages_that_no_batch_can_reach_are_refused(runner_of, stage, text):
+    source = f"from ksrv import BaseHandler\n\nclass Own(BaseHandler):\n    def {stage}: return x"
+    with pytest.raises(HandlerLoadError, match=text):
+        runner_of(HEAD + source)
+
+
+@pytest.mark.parametrize(
+    "stage", ["handle(self, *both)", "preprocess(self, batch, extra=1)"]
+)  # fmt: skip
+def test_stages_that_take_more_are_taken(runner_of, stage):
+    runner_of(
+        f"from ksrv import BaseHandler\n\nclass Own(BaseHandler):\n    def {stage}: return 1",
+        "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n",
+    )
+
+
+@pytest.mark.parametrize("parameters", ["x, /", "*inputs", "x, batch", "x, *, batch=None", "batch"])
+def test_parameters_that_requests_can_fill_are_taken(runner_of, parameters):
+    runner_of(
+        f"def inference({parameters}): return 1",
+        "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n",
+    )
+
+
+def test_a_name_of_model_yaml_that_no_parameter_has_is_refused(runner_of):
+    tensor = "{{name: {}, datatype: FP32, shape: [-1]}}"
+    yaml = f"inputs: [{tensor.format('a')}, {tensor.format('b')}]"
+    with pytest.raises(
+        HandlerLoadError, match=r"inference\(a, c\) cannot be called .* a, b by name"
+    ):
+        runner_of("def inference(a, c): return a", yaml)
+
+
+STREAMS = [
+    "collections.abc.Iterator[Float32[2]]",
+    "typing.Generator[Float32[2], None, None]",
+    "typing.AsyncIterator['Float32[2]']",
+    "'collections.abc.Iterable[Float32[2]]'",
+]
+
+
+@pytest.mark.parametrize("hint", STREAMS)
+def test_the_parts_of_a_stream_are_outputs(runner_of, hint):
+    source = f"import collections.abc, typing\n{HEAD}def inference(x: Int64) -> {hint}: return x"
+    assert shown(runner_of(source).spec.outputs) == [("output", "FP32", (-1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        ("tuple[Float32[2], Int64]", "expected a tensor type.* TypedDict that names several"),
+        ("dict[str, Float32[2]]", "TypedDict"),
+        ("Data", "Data is no declaration"),
+        ("Float32[2] | None", "no declaration"),
+        ("Sparse", "Sparse.b is NotRequired; an answer has every declared output"),
+        ("Open", "Open.b may be None"),
+    ],
+)
+def test_a_return_hint_that_declares_no_outputs_is_refused(runner_of, hint, text):
+    source = f"""{HEAD}
+from dataclasses import dataclass
+from typing import NotRequired, Required
+
+@dataclass
+class Data:
+    x: Float32[2]
+
+class Sparse(TypedDict):
+    a: Required[Float32[2]]
+    b: NotRequired[Int64]
+
+class Open(TypedDict):
+    a: Float32[2]
+    b: Int64 | None
+
+def inference(x) -> {hint}: return x
+"""
+    with pytest.raises(HandlerLoadError, match=text):
+        runner_of(source)
+
+
+def test_what_only_checkers_import_is_found_or_says_nothing(runner_of):
+    source = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import xml.dom.minidom
+    import ksrv as k
+    from ksrv import Float32, Int64 as Number
+    from PIL import Image
+
+def inference(x: Float32[2], n: Number, m: k.Float32[3] | None = None, *,
+        document: xml.dom.minidom.Document = None, often: "how many times" = 2,
+        image: Image.Image = None) -> Float32[2]:
+    return x
+"""
+    spec = runner_of(source).spec
+    assert shown(spec.inputs) == [
+        ("x", "FP32", (-1, 2)),
+        ("n", "INT64", (-1,)),
+        ("m", "FP32", (-1, 3)),
+    ]
+    assert shown(spec.outputs) == [("output", "FP32", (-1, 2))]
+
+
+def test_sizes_may_be_integers_of_numpy():
+    assert Float32[np.int64(3), np.uint8(4)] == Float32[3, 4]
+    with pytest.raises(TensorTypeError, match="found"):
+        Float32[np.float32(3)]

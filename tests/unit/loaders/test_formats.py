@@ -1,6 +1,10 @@
 """One model in every format gives equal answers; what a file is not, is said clearly."""
 
+import importlib
+import os
 import pickle
+import subprocess
+import sys
 import textwrap
 
 import numpy as np
@@ -156,8 +160,88 @@ def test_a_state_that_does_not_fit_names_what_is_missing(folder, reference):
 
 def test_weights_without_a_class_are_told_from_torchscript(folder, reference):
     torch.save(state_of(reference[0]), folder / "weights.pt")
-    with pytest.raises(HandlerLoadError, match=r"weights.pt is not TorchScript .* needs class:"):
+    with pytest.raises(
+        HandlerLoadError,
+        match=r"weights.pt holds weights only \(a state_dict\).* add class: net.py:Net",
+    ):
         serve(folder, "model: weights.pt", reference[1])
+
+
+def test_a_file_is_called_what_it_is(folder, reference):
+    net, array, _ = reference
+    torch.save(net, folder / "whole.pt")
+    torch.save(net, folder / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save([1], folder / "list.pt")
+    torch.jit.save(torch.jit.trace(net, torch.zeros(1, 4)), folder / "script.pt")
+    torch.export.save(exported(net), folder / "program.pt2")
+    (folder / "program.pt2").rename(folder / "program.pt")
+    (folder / "cut.pt").write_bytes((folder / "script.pt").read_bytes()[:-300])
+    (folder / "empty.pt").touch()
+    for name, words in {
+        "whole.pt": "whole.pt holds pickled objects, which ksrv never loads.*save the module's state_dict",
+        "old.pt": "old.pt holds pickled objects, which ksrv never loads",
+        "list.pt": "list.pt holds list, and no TorchScript",
+        "cut.pt": "cut.pt is cut off or damaged",
+        "empty.pt": "empty.pt is cut off or damaged",
+        "program.pt": r"program.pt is a program of torch.export; call it .pt2",
+    }.items():
+        with pytest.raises(HandlerLoadError, match=words) as caught:
+            serve(folder, f"model: {name}", array)
+        assert "miniz" not in str(caught.value)
+    for name, words in {
+        "cut.pt": "cut.pt is cut off or damaged",
+        "script.pt": "script.pt is TorchScript, which brings its own code; take class: out",
+    }.items():
+        with pytest.raises(HandlerLoadError, match=words):
+            serve(folder, f"model: {name}\nclass: net.py:Net", array)
+
+
+OPERATORS = """
+import torch
+
+library = torch.library.Library("ksrv_test_operators", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+"""
+
+CALLER = """
+import sys
+
+import ksrv_test_operators
+import torch
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.ksrv_test_operators.twice(x)
+
+
+torch.jit.save(torch.jit.script(Twice()), sys.argv[1])
+"""
+
+
+def test_torchscript_that_calls_the_operators_of_a_package(folder, reference, monkeypatch):
+    array = reference[1]
+    site = folder / "site"
+    site.mkdir()
+    (site / "ksrv_test_operators.py").write_text(OPERATORS)
+    (folder / "caller.py").write_text(CALLER)
+    command = [sys.executable, folder / "caller.py", folder / "twice.pt"]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}, check=True, timeout=300)
+    missing = r"twice.pt needs the operators of ksrv_test_operators \(ksrv_test_operators::twice\): pip install"
+    with pytest.raises(HandlerLoadError, match=missing):
+        serve(folder, "model: twice.pt", array)
+    (site / "ksrv_test_operators.py").rename(site / "kept")
+    (site / "ksrv_test_operators.py").write_text("")
+    monkeypatch.syspath_prepend(str(site))
+    with pytest.raises(
+        HandlerLoadError, match="which the installed ksrv_test_operators does not have"
+    ):
+        serve(folder, "model: twice.pt", array)
+    del sys.modules["ksrv_test_operators"]
+    (site / "kept").replace(site / "ksrv_test_operators.py")
+    importlib.invalidate_caches()
+    assert np.array_equal(serve(folder, "model: twice.pt", array)[1], array * 2)
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.onnx", "empty.onnx"])

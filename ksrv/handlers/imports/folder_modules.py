@@ -4,6 +4,10 @@ Strategy: the folder becomes a package of its own, `ksrv_models.<model>_<number>
 submodules of that. Files of a folder import each other by bare name (`import net`), as they would
 from a script; so each of them gets its own `__import__`, which turns a bare name that the folder
 holds into the submodule and leaves every other name to Python. Relative imports work as well.
+
+In a process that serves one model the files have their bare names as well: `sys.modules["net"]` is the
+submodule, whose `__name__` is "net". So pickles that name a class of the folder find it, and so does a
+process that a handler spawns. A name that the process has imported already keeps its module.
 """
 
 import builtins
@@ -12,15 +16,22 @@ import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.abc import Loader
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ksrv.handlers.diagnostics.loggers import disown, own
+from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
 
 PREFIX = "ksrv_models"
+
+_ELSEWHERE = (
+    "{name!r} lies in the model's folder: pickles and importlib find it there only with executor: process in "
+    "model.yaml, because a handler process serves one model"
+)
 
 _numbers = itertools.count(1)
 
@@ -37,15 +48,26 @@ class ModelImporter:
         folders: Where files are looked for, in this order.
         version: The model's version, for what the handler logs.
         instance: The handler's number, for what it logs.
+        alone: Whether this is the only model of the process, whose files have their bare names.
+        sources: The Python files that were read for the load, by path; others come from the disk.
     """
 
     def __init__(
-        self, name: str, folders: Sequence[Path], *, version: str = "", instance: int = 0
+        self,
+        name: str,
+        folders: Sequence[Path],
+        *,
+        version: str = "",
+        instance: int = 0,
+        alone: bool = False,
+        sources: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         shown = re.sub(r"\W", "_", name)
         self.package = f"{PREFIX}.{shown}_{next(_numbers)}"
         self.folders = tuple(dict.fromkeys(str(folder) for folder in folders))
         self._builtins = {**vars(builtins), "__import__": self._import}
+        self._alone = alone
+        self._sources = HeldSources(sources)
         self._owner = {"model": name, "version": version, "instance": instance}
         self._open = False
         self._held: dict[str, bool] = {}  # an import in a stage must not look at the disk again
@@ -72,7 +94,7 @@ class ModelImporter:
         _finder.packages.pop(self.package, None)
         for name in list(sys.modules):  # in one step: other threads import meanwhile
             if _within(name, self.package):
-                sys.modules.pop(name, None)
+                self._forget_bare_name(name.removeprefix(f"{self.package}."), sys.modules.pop(name))
         self._open = False
 
     def spec(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
@@ -81,10 +103,56 @@ class ModelImporter:
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = list(self.folders)
             return spec
+        folders = list(path or ())
+        held = self._sources.spec(name, folders, self._loader)
+        if held is not None:
+            return held
         found = PathFinder.find_spec(name, path)
         if found is not None and isinstance(found.loader, SourceFileLoader):
-            found.loader = _Loader(found.loader.name, found.loader.path, self._builtins)
+            found.loader = self._loader(found.loader.name, found.loader.path)
+        if found is None and (places := self._sources.folders(name.rpartition(".")[2], folders)):
+            found = ModuleSpec(name, None, is_package=True)
+            found.submodule_search_locations = places
         return found
+
+    def _loader(self, name: str, path: str) -> "_Loader":
+        return _Loader(name, path, self, self._sources)
+
+    def bare_spec(self, name: str) -> ModuleSpec | None:
+        """Return the import spec of the bare name of a file, for whoever imports it from elsewhere."""
+        if not self._alone or not self._holds_file(name.partition(".")[0]):
+            return None  # `holds` asks Python, which would ask here again
+        return ModuleSpec(name, _BareNameLoader(f"{self.package}.{name}"))
+
+    def begin(self, module: ModuleType) -> None:
+        """Prepare a module of the folder to be run: its imports, and its bare name where it is free."""
+        module.__dict__["__builtins__"] = self._builtins
+        bare = module.__name__.removeprefix(f"{self.package}.")
+        if self._alone and sys.modules.setdefault(bare, module) is module:
+            module.__name__ = bare  # and so the `__module__` of its classes, which pickles name
+            self.own(bare)
+
+    def fail(self, module: ModuleType) -> None:
+        """Forget the bare name of a module that could not be run."""
+        self._forget_bare_name(module.__name__, module)
+
+    def _forget_bare_name(self, name: str, module: ModuleType) -> None:
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+    def remedy(self, error: BaseException) -> str:
+        """Return what helps where something else than a file of the folder imported one; else "".
+
+        Args:
+            error: What loading the handler raised.
+        """
+        seen: BaseException | None = error
+        while seen is not None:
+            name = (getattr(seen, "name", None) or "").partition(".")[0]
+            if isinstance(seen, ModuleNotFoundError) and not self._alone and self.holds(name):
+                return f"; {_ELSEWHERE.format(name=name)}"
+            seen = seen.__cause__ or seen.__context__
+        return ""
 
     def _register(self) -> None:
         if self._open:
@@ -100,16 +168,23 @@ class ModelImporter:
 
     def holds(self, name: str) -> bool:
         """Whether `import NAME` inside the folder means a file of the folder."""
-        for folder in map(Path, self.folders):
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
-                return True
-            if any((folder / (name + suffix)).is_file() for suffix in EXTENSION_SUFFIXES):
-                return True
+        if self._holds_file(name):
+            return True
         # A plain subfolder is a package only where nothing else has its name: a folder of weights
         # called "numpy" must not hide numpy.
-        if any((Path(folder) / name).is_dir() for folder in self.folders):
+        if self._sources.folders(name, self.folders) or any(
+            (Path(folder) / name).is_dir() for folder in self.folders
+        ):
             return name not in sys.modules and find_spec(name) is None
         return False
+
+    def _holds_file(self, name: str) -> bool:
+        if self._sources.find(name, self.folders) is not None:
+            return True
+        endings = (".py", "/__init__.py", *EXTENSION_SUFFIXES)
+        return any(
+            Path(folder, name + ending).is_file() for folder in self.folders for ending in endings
+        )
 
     def _contains_cached(self, name: str) -> bool:
         held = self._held.get(name)
@@ -127,6 +202,9 @@ class ModelImporter:
     ) -> Any:
         top = name.partition(".")[0]
         if level == 0 and self._open and self._contains_cached(top):
+            if type(fromlist) is list and not (fromlist or self._alone):
+                # Only C code passes an empty list (PyImport_Import), and next looks into sys.modules: a pickle.
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             module = importlib.import_module(f"{self.package}.{name}")
             if not fromlist:
                 return sys.modules[f"{self.package}.{top}"]
@@ -167,20 +245,44 @@ def resolve(target: str, modules: ModelImporter) -> Any:
         raise HandlerError(f"{target}: {path} has no {name}") from None
 
 
-class _Loader(SourceFileLoader):
+class _Loader(HeldSourceLoader):
     """Loads a source file whose imports look into its folder first."""
 
-    def __init__(self, name: str, path: str, names: dict[str, Any]) -> None:
-        super().__init__(name, path)
-        self._names = names
+    def __init__(
+        self, name: str, path: str, importer: ModelImporter, sources: Mapping[str, bytes]
+    ) -> None:
+        super().__init__(name, path, sources)
+        self._importer = importer
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__builtins__"] = self._names
-        super().exec_module(module)
+        self._importer.begin(module)
+        try:
+            super().exec_module(module)
+        except BaseException:
+            self._importer.fail(module)
+            raise
 
-    def get_code(self, fullname: str) -> CodeType:
-        """Compile the source: bytecode kept beside it may be older within the same second."""
-        return self.source_to_code(self.get_data(self.path), self.path)
+
+class _BareNameLoader(Loader):
+    """Gives the module of a folder's file to whoever imports it by its bare name.
+
+    Args:
+        name: The module's name in the model's package.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Import the module."""
+        module = importlib.import_module(self._name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module, which has been run, the spec back that Python has overwritten."""
+        module.__spec__ = self._spec
 
 
 class _Finder:
@@ -200,7 +302,8 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not name.startswith(f"{PREFIX}."):
-            return None
+            found = (one.bare_spec(name) for one in list(self.packages.values()))
+            return next((spec for spec in found if spec is not None), None)
         owner = self.packages.get(".".join(name.split(".")[:2]))
         return None if owner is None else owner.spec(name, path)
 

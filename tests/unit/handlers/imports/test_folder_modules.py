@@ -3,8 +3,8 @@
 import sys
 from types import ModuleType
 
-from ksrv.handlers import model_imports
-from ksrv.handlers.model_imports import ModelImporter
+from ksrv.handlers.imports import folder_modules
+from ksrv.handlers.imports.folder_modules import ModelImporter
 
 
 def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatch):
@@ -12,7 +12,7 @@ def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatc
     modules = ModelImporter("m", (tmp_path, tmp_path))
     loaded = modules.load(tmp_path / "handler.py")
     assert loaded.answer == 42 and loaded.__name__ in sys.modules
-    within = model_imports._within
+    within = folder_modules._within
     imported = []
 
     def importing(name, package):
@@ -20,7 +20,7 @@ def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatc
         monkeypatch.setitem(sys.modules, imported[-1], ModuleType(imported[-1]))
         return within(name, package)
 
-    monkeypatch.setattr(model_imports, "_within", importing)
+    monkeypatch.setattr(folder_modules, "_within", importing)
     modules.close()
     assert imported and loaded.__name__ not in sys.modules
 

@@ -21,6 +21,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.handler_batches import HandlerBatches
+from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Models
 from ksrv.handlers.streaming.streams import ENDED, BatchStream, is_stream, postprocessed
 from ksrv.request import BatchInputs, BatchOutputs
@@ -55,6 +56,17 @@ def is_asynchronous(handler: Any) -> bool:
     )
 
 
+class Cancellation:
+    """Tells the end of a batch that no client waits for from a `CancelledError` of the handler's own.
+
+    Attributes:
+        requested: Whether the batch's task was cancelled because nobody waits for it.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+
 class BatchContext:
     """The context of one batch among many; all but the batch is the handler's.
 
@@ -62,6 +74,7 @@ class BatchContext:
         shared: The handler's context.
         inputs: The batch.
         make_batch: Makes the batch as handlers see it.
+        cancellation: Tells whether the batch was given up.
     """
 
     def __init__(
@@ -69,7 +82,9 @@ class BatchContext:
         shared: "HandlerContext",
         inputs: BatchInputs,
         make_batch: Callable[[BatchInputs], Batch],
+        cancellation: Cancellation,
     ) -> None:
+        self.cancellation = cancellation
         self._shared = shared
         self._inputs = inputs
         self._make_batch = make_batch
@@ -124,7 +139,7 @@ class ConcurrentBatches:
     def __init__(self, runner: HandlerBatches) -> None:
         self._runner = runner
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Cancellation] = {}
         self._closing = False
         name = f"ksrv-{runner.source.name}-loop"
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
@@ -132,7 +147,7 @@ class ConcurrentBatches:
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
-        with self._runner.inference_mode():
+        with locked_imports(), self._runner.inference_mode():
             while not self._closing:
                 try:
                     self._loop.run_forever()
@@ -152,23 +167,25 @@ class ConcurrentBatches:
         """
         started: list[asyncio.Task[None]] = []
         running: list[bool] = []
+        cancellation = Cancellation()
 
         async def run() -> None:
             running.append(True)
-            done(await self._run(inputs))
+            done(await self._run(inputs, cancellation))
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+            del self._tasks[task]
             if not running:  # cancelled before its first step: the coroutine has run no line
                 done(Cancelled("no client waits for the batch any more"))
 
         def start() -> None:
             task = self._loop.create_task(run())
             started.append(task)
-            self._tasks.add(task)
+            self._tasks[task] = cancellation
             task.add_done_callback(ended)
 
         def cancel() -> None:
+            cancellation.requested = True
             for task in started:
                 task.cancel()
 
@@ -185,6 +202,7 @@ class ConcurrentBatches:
         async def cancel_all() -> None:
             tasks = [task for task in self._tasks if not task.done()]
             for task in tasks:
+                self._tasks[task].requested = True
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_asyncgens()
@@ -199,10 +217,12 @@ class ConcurrentBatches:
 
     # ---- one batch --------------------------------------------------------------------------
 
-    async def _run(self, inputs: BatchInputs) -> BatchOutputs | KsrvError:
+    async def _run(
+        self, inputs: BatchInputs, cancellation: Cancellation
+    ) -> BatchOutputs | KsrvError:
         """Return a batch's answer, to which nothing here refers any more: it is sent from where it lies."""
         runner = self._runner
-        context = BatchContext(runner.context, inputs, runner.make_batch)
+        context = BatchContext(runner.context, inputs, runner.make_batch, cancellation)
         entered = _RUNNING.set(context)
         failure: KsrvError | None = None
         tensors: list[Any] = []
@@ -214,10 +234,11 @@ class ConcurrentBatches:
             else:
                 context.stage = "outputs"
                 tensors = runner.read_outputs(result, inputs)
-        except asyncio.CancelledError:
-            failure = Cancelled("no client waits for the batch any more")
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            failure = runner.failure_of(error, context.stage, inputs)
+            if isinstance(error, asyncio.CancelledError) and cancellation.requested:
+                failure = Cancelled("no client waits for the batch any more")
+            else:
+                failure = runner.failure_of(error, context.stage, inputs)
         finally:
             _RUNNING.reset(entered)
         context.timings.setdefault("inference", perf_counter_ns() - began)
@@ -258,12 +279,13 @@ class ConcurrentBatches:
         context.stage = "inference"
         stream = BatchStream(
             inputs,
-            partial(runner.read_outputs, inputs=inputs),
+            context.spec.outputs,
+            partial(runner.read_chunk, inputs=inputs),
             context.made_batch,
             partial(self._fail_row, inputs=inputs, context=context),
             sender and Offering(sender),
         )
-        iterated: Any = _iterated(chunks, stream)
+        iterated: Any = _iterated(chunks, stream, context.cancellation)
         async with aclosing(iterated) as running:
             async for chunk in running:
                 if not stream.take(chunk):
@@ -315,13 +337,15 @@ async def _settled(result: Any) -> Any:
     return await result if type(result) is CoroutineType or inspect.isawaitable(result) else result
 
 
-async def _iterated(chunks: Any, stream: BatchStream) -> AsyncIterator[Any]:
+async def _iterated(
+    chunks: Any, stream: BatchStream, cancellation: Cancellation
+) -> AsyncIterator[Any]:
     if type(chunks) is list:
-        rows = [_iterated(one, stream) for one in chunks]
+        rows = [_iterated(one, stream, cancellation) for one in chunks]
         try:
             while True:
                 values = await asyncio.gather(
-                    *(_next(row, one, stream) for row, one in enumerate(rows))
+                    *(_next(row, one, stream, cancellation) for row, one in enumerate(rows))
                 )
                 yield values
                 if all(value is ENDED for value in values):
@@ -341,17 +365,17 @@ async def _iterated(chunks: Any, stream: BatchStream) -> AsyncIterator[Any]:
             chunks.close()
 
 
-async def _next(row: int, chunks: Any, stream: BatchStream) -> Any:
+async def _next(row: int, chunks: Any, stream: BatchStream, cancellation: Cancellation) -> Any:
     """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
-    if not stream.wants(row):
-        await chunks.aclose()
-        return ENDED
     try:
+        if not stream.wants(row):
+            await chunks.aclose()
+            return ENDED
         return await anext(chunks)
     except StopAsyncIteration:
         stream.row_ended(row)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001  a handler may raise anything
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and cancellation.requested:
+            raise
         stream.row_failed(row, error)
     return ENDED

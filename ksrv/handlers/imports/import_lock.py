@@ -1,0 +1,165 @@
+"""The import lock: among the models of one process, one imports at a time.
+
+Python locks each module by itself. Two threads that import modules which import each other hold one lock each and
+wait for the other's; Python then raises `_DeadlockError`, or hands out half of a module ("cannot import name ..."). In
+one thread the same imports succeed, and big packages rely on that. So models that are loaded side by side would fail
+at random wherever they import: at the top of a file, in `initialize`, in a lazy package's `__getattr__`, in the warm-up.
+
+A thread that runs a model's code takes the lock for each import, unless the import is a part of another one. So a thread
+that waits for the import lock holds no module's lock, and the two kinds of locks cannot wait for each other. A thread
+that a package or a handler has started never takes the lock, because an import may wait for such a thread.
+"""
+
+import importlib._bootstrap
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from ksrv._native.batch.stages import current_context
+
+log = logging.getLogger("ksrv.handlers")
+
+STALL_S = 30.0
+"""An import that has begun no further module for so long is not waited for: it may hang, load weights, or
+wait for something that the waiting thread holds."""
+
+Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
+
+
+class ImportLock:
+    """A lock that is waited for only while its holder makes progress.
+
+    Args:
+        what: What its holder does, for the log.
+    """
+
+    def __init__(self, what: str = "the import of") -> None:
+        self._what = what
+        self.reset()
+
+    def reset(self) -> None:
+        """Take the lock from whoever has it: in the child of a fork its holder may be no thread."""
+        self._changed = threading.Condition()
+        self._holder = ""
+        self._until_s = 0.0
+
+    def acquire(self, name: str, patience_s: float) -> bool:
+        """Take the lock.
+
+        Args:
+            name: The module or model that wants it.
+            patience_s: How long others wait for it, from here on and from `note_progress` on.
+
+        Returns:
+            Whether it was taken; False where others need not wait for its holder any longer.
+        """
+        with self._changed:
+            while self._holder:
+                left_s = self._until_s - time.monotonic()
+                if left_s <= 0:
+                    log.warning(
+                        "%s %s does not wait for that of %s any longer",
+                        self._what,
+                        name,
+                        self._holder,
+                    )
+                    return False
+                self._changed.wait(left_s)
+            self._holder = name
+            self.note_progress(patience_s)
+            return True
+
+    def note_progress(self, patience_s: float) -> None:
+        """Note that the holder gets on.
+
+        Args:
+            patience_s: How long others wait for it from here on.
+        """
+        self._until_s = time.monotonic() + patience_s
+
+    def release(self) -> None:
+        """Give the lock to the next."""
+        with self._changed:
+            self._holder = ""
+            self._changed.notify()
+
+
+class _Thread(threading.local):
+    """What a thread is doing.
+
+    Attributes:
+        runs_model: Whether it runs a model's code, beside what `current_context` knows of.
+        importing: Whether it is inside of an import.
+        locked: Whether it holds the lock.
+    """
+
+    runs_model = False
+    importing = False
+    locked = False
+
+
+_lock = ImportLock()
+_thread = _Thread()
+_installing = threading.Lock()
+_bootstrap: Any = importlib._bootstrap
+_find_unlocked: Find = _bootstrap._find_and_load
+
+
+@contextmanager
+def locked_imports() -> Iterator[None]:
+    """Have the imports of this thread take the lock, as those of a model whose batch is run always do."""
+    _install()
+    before, _thread.runs_model = _thread.runs_model, True
+    try:
+        yield
+    finally:
+        _thread.runs_model = before
+
+
+def is_importing() -> bool:
+    """Tell whether this thread is inside of an import, and so may hold locks of modules."""
+    return _thread.importing
+
+
+def _install() -> None:
+    """Put the lock around the function of Python's that every form of import calls for a module that is not loaded."""
+    global _find_unlocked
+    with _installing:
+        if _bootstrap._find_and_load is _find_and_load:
+            return
+        _find_unlocked = _bootstrap._find_and_load
+        # Python leaves frames of this file's name out of the tracebacks of failed imports.
+        file = _find_unlocked.__code__.co_filename
+        _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=file)
+        _bootstrap._find_and_load = _find_and_load
+        os.register_at_fork(after_in_child=_lock.reset)
+
+
+def _find_and_load(name: str, import_: Callable[..., ModuleType]) -> ModuleType:
+    if _thread.importing:
+        if _thread.locked:
+            _lock.note_progress(STALL_S)
+        return _find_unlocked(name, import_)
+    runs_model = _thread.runs_model or current_context() is not None
+    if runs_model and not _is_loaded(name):
+        _thread.locked = _lock.acquire(name, STALL_S)
+    _thread.importing = True
+    try:
+        return _find_unlocked(name, import_)
+    finally:
+        _thread.importing = False
+        if _thread.locked:
+            _thread.locked = False
+            _lock.release()
+
+
+def _is_loaded(name: str) -> bool:
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    return module is not None and not getattr(spec, "_initializing", False)

@@ -1,0 +1,192 @@
+"""What was loaded is what a replacement loads: sources from memory, and other files only as they were.
+
+A process that ends may be replaced while somebody copies a new version into the model's folder. So the replacement
+imports the sources that were read for the load, under their own paths, and refuses to open files that have changed.
+"""
+
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from ksrv.errors import HandlerFailed
+from ksrv.handlers.imports.own_writes import is_own_write
+from ksrv.source import FileMark, ModelSource, content_digest
+
+_PROSE = frozenset({".md", ".rst"})
+"""Endings of files that are for people: no handler depends on them."""
+
+
+class HeldSources(dict[str, bytes]):
+    """The Python files that were read for a load, by path."""
+
+    def find(self, name: str, folders: Iterable[str]) -> tuple[str, bool] | None:
+        """Return the file of a module, and whether it is a package's; None where there is none.
+
+        Args:
+            name: The module's last name.
+            folders: Where it may lie, in this order.
+        """
+        for folder in folders:
+            for file in (
+                os.path.join(folder, name, "__init__.py"),
+                os.path.join(folder, f"{name}.py"),
+            ):
+                # Beside its source a compiled module is what Python imports.
+                if file in self and not _is_compiled(file):
+                    return file, file.endswith("__init__.py")
+        return None
+
+    def folders(self, name: str, folders: Iterable[str]) -> list[str]:
+        """Return the folders of a package without `__init__.py`."""
+        places = [os.path.join(folder, name) for folder in folders]
+        return [place for place in places if any(file.startswith(place + os.sep) for file in self)]
+
+    def spec(
+        self, name: str, folders: Sequence[str], make_loader: Callable[[str, str], SourceFileLoader]
+    ) -> ModuleSpec | None:
+        """Return the import spec of a module that these files hold; None for any other.
+
+        Args:
+            name: The module's whole name.
+            folders: Where it may lie.
+            make_loader: Makes its loader from its name and its file.
+        """
+        found = self.find(name.rpartition(".")[2], folders)
+        if found is None:
+            return None
+        file, is_package = found
+        return spec_from_file_location(
+            name,
+            file,
+            loader=make_loader(name, file),
+            submodule_search_locations=[os.path.dirname(file)] if is_package else None,
+        )
+
+
+def _is_compiled(file: str) -> bool:
+    """Whether a compiled module stands beside a source file."""
+    stem = file.removesuffix(".py")
+    return any(os.path.isfile(stem + suffix) for suffix in EXTENSION_SUFFIXES)
+
+
+class HeldSourceLoader(SourceFileLoader):
+    """Compiles a source file from what was read for the load; one that was not read then from the disk.
+
+    Args:
+        name: The module's name.
+        path: The file.
+        sources: The files that were read.
+    """
+
+    def __init__(self, name: str, path: str, sources: Mapping[str, bytes]) -> None:
+        super().__init__(name, path)
+        self._sources = sources
+
+    def get_data(self, path: str) -> bytes:
+        """Return the content of a file."""
+        held = self._sources.get(path)
+        return super().get_data(path) if held is None else held
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the source: bytecode kept beside it may be older within the same second."""
+        data = self.get_data(self.path)
+        if self.path in self._sources:
+            # Tracebacks and torch.jit.script read the source: it is this one, whatever lies on the disk by then.
+            lines = data.decode("utf-8", "replace").splitlines(keepends=True)
+            linecache.cache[self.path] = (len(data), None, lines, self.path)
+        return self.source_to_code(data, self.path)
+
+
+class HeldSourceFinder:
+    """Finds the modules of one folder of `sys.path` among the files that were read, for archives.
+
+    Args:
+        sources: The files that were read.
+        folder: The folder.
+    """
+
+    def __init__(self, sources: HeldSources, folder: str) -> None:
+        self._sources = sources
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        places = sys.path if path is None else path
+        folders = [one for one in map(str, places) if Path(one).is_relative_to(self.folder)]
+        return self._sources.spec(
+            name, folders, lambda module, file: HeldSourceLoader(module, file, self._sources)
+        )
+
+
+def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """Return the import spec of a module of some folders, as it was read for the load or on the disk.
+
+    Args:
+        name: Its name.
+        folders: The folders.
+    """
+    for finder in sys.meta_path:
+        if isinstance(finder, HeldSourceFinder) and (found := finder.find_spec(name, folders)):
+            return found
+    return PathFinder.find_spec(name, folders)
+
+
+def hold_sources(sources: HeldSources, folder: str) -> None:
+    """Have modules of a folder of `sys.path` imported from what was read for the load.
+
+    Args:
+        sources: The files that were read.
+        folder: The folder, for which those of an earlier load are forgotten.
+    """
+    others = [
+        one
+        for one in sys.meta_path
+        if not (isinstance(one, HeldSourceFinder) and one.folder == folder)
+    ]
+    sys.meta_path[:] = [HeldSourceFinder(sources, folder), *others]
+
+
+def changed_file(source: ModelSource) -> str:
+    """Return the name of a file that is not as it was when it was read; "" where there is none.
+
+    The sources of a version that is loaded again are not looked at, and never what its own code writes.
+
+    Args:
+        source: The version.
+
+    Raises:
+        HandlerFailed: A file cannot be looked at now.
+    """
+    loaded = source.loaded
+    if loaded is None:
+        return ""
+    for mark in loaded.marks:
+        path = Path(mark.path)
+        if path.suffix in _PROSE or (source.again and mark.path in loaded.sources):
+            continue
+        if not _is_same(mark) and not is_own_write(mark.path, loaded.notes):
+            return path.name
+    return ""
+
+
+def _is_same(mark: FileMark) -> bool:
+    try:
+        status = os.stat(mark.path)
+        if (status.st_size, status.st_mtime_ns) == (mark.size, mark.mtime_ns):
+            return True
+        if not mark.digest or status.st_size != mark.size:
+            return False
+        return content_digest(Path(mark.path).read_bytes()) == mark.digest
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # of a file system that may be back at the next try
+        raise HandlerFailed(
+            f"the file {Path(mark.path).name} cannot be compared with what was loaded: {error.strerror}"
+        ) from error

@@ -1,0 +1,70 @@
+"""The forms of a chunk that a handler yields: one value for each row, or the value itself where there is one row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ksrv.errors import HandlerFailed
+from ksrv.imported_torch import imported_torch
+from ksrv.request import Array
+from ksrv.spec import TensorSpec, fits
+
+_TEXTS = (str, bytes, bytearray, memoryview)
+_NUMBERS = (bool, int, float, np.generic)
+
+
+def check_chunk(chunk: Any, rows: int, most_rows: int) -> None:
+    """Refuse a chunk without rows for a batch that has, or may have, several.
+
+    Args:
+        chunk: What the generator yielded.
+        rows: The rows of the batch.
+        most_rows: The rows that a batch of joined requests may have.
+
+    Raises:
+        HandlerFailed: It is a lone text or number.
+    """
+    if isinstance(chunk, (*_TEXTS, *_NUMBERS)):
+        several = f"batches of up to {most_rows} rows" if most_rows else f"a request of {rows} rows"
+        raise HandlerFailed(
+            f"the handler yielded a {type(chunk).__name__} for {several}; expected one value for each "
+            f"row: `yield [value] * len(batch)`, with None for a row that gets nothing this time"
+        )
+
+
+def of_lone_row(chunk: Any, declared: Mapping[str, TensorSpec]) -> Any:
+    """Return a chunk for one row with that row's dimension, where it has been left out.
+
+    Args:
+        chunk: What the generator yielded: a text, a number, an array, a mapping of output names to these,
+            a mapping that becomes the JSON of the only BYTES output, or a form with the row's dimension.
+        declared: The declared outputs by name.
+    """
+    only = next(iter(declared.values())) if len(declared) == 1 else None
+    if isinstance(chunk, Mapping):
+        if only is not None and only.datatype == "BYTES" and set(chunk) != {only.name}:
+            return [chunk]
+        return {name: _with_row(value, declared.get(name)) for name, value in chunk.items()}
+    return _with_row(chunk, only)
+
+
+def _with_row(value: Any, output: TensorSpec | None) -> Any:
+    dimensions = 1 if output is None else len(output.shape)
+    if isinstance(value, _TEXTS):
+        return _filled((1,) * dimensions, np.dtype(object), value)
+    if isinstance(value, _NUMBERS):
+        return _filled((1,) * dimensions, np.asarray(value).dtype, value)
+    torch = imported_torch()
+    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+        shape = tuple(value.shape)
+        lacks = shape[:1] != (1,) if output is None else not fits(shape, output.shape)
+        if lacks and (output is None or fits((1, *shape), output.shape)):
+            return value[None]
+    return value
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: Any) -> Array:
+    array = np.empty(shape, dtype)
+    array.reshape(-1)[:] = [value]
+    return array

@@ -1,0 +1,110 @@
+"""What a file of torch's is, when it is not what its loader expects: told by its form, without running anything in it."""
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from ksrv.loaders.loaded import ModelLoadError
+
+Kind = Literal["TorchScript", "saved", "exported", "damaged", "other"]
+
+_ZIP = b"PK\x03\x04"
+_PICKLE = b"\x80"
+
+
+def kind_of(path: Path) -> Kind:
+    """Return what a file is: "saved" is what `torch.save` writes, "damaged" the beginning of any of them.
+
+    Args:
+        path: The file.
+    """
+    with path.open("rb") as file:
+        first = file.read(len(_ZIP))
+    if first.startswith(_PICKLE):
+        return "saved"
+    if not _ZIP.startswith(first):
+        return "other"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return "damaged"
+    if any(name.endswith("/constants.pkl") for name in names):
+        return "TorchScript"
+    if any("/models/" in name or "serialized_exported_program" in name for name in names):
+        return "exported"
+    return "saved" if any(name.endswith("/data.pkl") for name in names) else "other"
+
+
+def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
+    """Return the error of a file that cannot be read as what its settings say.
+
+    Args:
+        path: The file.
+        expected: What it was to be: "TorchScript", "weights".
+        reason: What torch says, for files of which the form tells nothing.
+    """
+    kind = kind_of(path)
+    if kind == "damaged":
+        return ModelLoadError(
+            f"{path} is cut off or damaged: it begins as torch's files do, and its end is missing "
+            f"({path.stat().st_size} bytes); copy or save it again"
+        )
+    if kind == "TorchScript" and expected != "TorchScript":
+        return ModelLoadError(
+            f"{path} is TorchScript, which brings its own code; take class: out of model.yaml, and call it .pt"
+        )
+    if kind == "exported":
+        return ModelLoadError(f"{path} is a program of torch.export; call it .pt2")
+    if kind == "saved" and expected == "TorchScript":
+        return _saved(path)
+    if kind != "other":
+        return ModelLoadError(f"{path} cannot be read: {reason}")
+    return ModelLoadError(f"{path} is no file of {expected}: {reason}")
+
+
+def pickled(path: Path, reason: str) -> ModelLoadError:
+    """Return the error of a file that holds objects of Python.
+
+    Args:
+        path: The file.
+        reason: What it holds.
+    """
+    return ModelLoadError(
+        f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
+        f"({reason}); save the module's state_dict()"
+    )
+
+
+def unpickling_reason(error: Exception) -> str:
+    """Return the part of torch's long advice that names the fault.
+
+    Args:
+        error: What `torch.load` raised.
+    """
+    text = " ".join(str(error).split())
+    start = text.find("Unsupported")
+    for mark in ("Unsupported global: ", "Unsupported operand ", "Unsupported class "):
+        start = text.find(mark)
+        if start >= 0:
+            break
+    return text[start:].partition(" Please")[0][:160] if start >= 0 else type(error).__name__
+
+
+def _saved(path: Path) -> ModelLoadError:
+    """Return the error of a file of `torch.save` that was to be TorchScript."""
+    import torch
+
+    try:
+        found = torch.load(path, map_location="meta", weights_only=True)
+    except pickle.UnpicklingError as error:
+        return pickled(path, unpickling_reason(error))
+    except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
+        return ModelLoadError(f"{path} is no file of torch's: {' '.join(str(error).split())[:400]}")
+    what = "weights only (a state_dict)" if isinstance(found, Mapping) else type(found).__name__
+    return ModelLoadError(
+        f"{path} holds {what}, and no TorchScript; add class: net.py:Net to model.yaml, the class or function that "
+        f"builds the network"
+    )

@@ -1,0 +1,155 @@
+"""Loads with a configuration of the call's own, as Triton's model control example makes them."""
+
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from ksrv.testing import Server
+from tests.support.error_texts import check_text
+from tests.support.model_files.onnx_models import write_add_sub
+from tests.support.model_files.triton_repository import infer, write_folder
+from tests.support.models import write_double
+from tests.support.wait_until import wait_until
+
+ADD_SUB = 'platform: "onnxruntime_onnx" max_batch_size: 8'
+OTHER = '{"max_batch_size": "16", "parameters": {"why": {"string_value": "über \\"16\\""}}}'
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    root = tmp_path_factory.mktemp("overrides")
+    write_add_sub(write_folder(root, "simple", ADD_SUB) / "1/model.onnx")
+    write_add_sub(root / "bare/1/model.onnx")
+    write_double(root)
+    return root
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def server(request, repository):
+    with Server(repository, workers=request.param) as running:
+        yield running
+
+
+@pytest.fixture(params=[tritonclient.http, tritonclient.grpc])
+def client(request, server):
+    address = server.http if request.param is tritonclient.http else server.grpc
+    with request.param.InferenceServerClient(address) as made:
+        yield made
+
+
+def config(server, model):
+    return requests.get(f"{server.url}/v2/models/{model}/config", timeout=30).json()
+
+
+def test_a_configuration_holds_until_the_next_load(client, server):
+    """Asked on many connections, so that every worker answers."""
+    client.load_model("simple", config=OTHER)
+    for _ in range(8):
+        found = config(server, "simple")
+        assert (found["max_batch_size"], found["backend"]) == (16, "onnxruntime")
+        assert found["parameters"]["why"]["string_value"] == 'über "16"'
+    rows = np.ones((12, 4), np.float32)
+    answer = infer(tritonclient.http, server, "simple", {"INPUT0": rows, "INPUT1": rows})
+    assert answer.as_numpy("OUTPUT0").shape == (12, 4)
+    client.load_model("simple")
+    assert {config(server, "simple")["max_batch_size"] for _ in range(8)} == {8}
+    client.load_model("bare", config='{"max_batch_size": 3, "backend": "onnxruntime"}')
+    assert config(server, "bare")["max_batch_size"] == 3
+    client.load_model("bare")
+    assert config(server, "bare")["backend"] == "ksrv"
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        ("simple", '"parameters": {"config": {{"max_batch_size": "16"}}}', "is not the JSON of"),
+        ("simple", "[]", "expected a JSON object"),
+        ("simple", '{"max_batch_sice": 1}', "max_batch_sice"),
+        ("simple", '{"max_batch_size": {}}', "max_batch_size"),
+        ("simple", '{"input": ' + "[" * 2000 + "]" * 2000 + "}", "is not the JSON of"),
+        ("simple", '{"name": "other"}', "is 'other', and the folder is called 'simple'"),
+        ("simple", '{"max_batch_size": -1}', "config.pbtxt, line 1: max_batch_size"),
+        ("simple", '{"backend": "python"}', "'python' is not served"),
+        ("simple", '{"input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]}', "'x'"),
+        ("simple", '{"backend": "onnxruntime", "default_model_filename": "../../double/1.onnx"}', "leaves the model's folder"),
+        ("double", "{}", "for models in a folder of Triton's form"),
+        ("nobody", "{}", "holds no model of this name"),
+    ],
+)  # fmt: skip
+def test_what_is_no_configuration_changes_nothing(client, server, model, given, said):
+    with pytest.raises(InferenceServerException) as caught:
+        client.load_model(model, config=given)
+    text = caught.value.message()
+    assert text.startswith(f"failed to load '{model}', ")
+    assert said in text and tempfile.gettempdir() not in text
+    assert caught.value.status() not in ("StatusCode.INTERNAL",)
+    if model == "simple":
+        assert {config(server, "simple")["max_batch_size"] for _ in range(4)} == {8}
+
+
+LONG = "Z" * 5000
+STRANGE = {
+    "unknown key": {LONG: 1},
+    "number": {"max_batch_size": LONG},
+    "name": {"name": LONG},
+    "control characters": {"name": "a\x1b[31m\u202e\n"},
+    "platform": {"platform": LONG},
+    "file": {"backend": "onnxruntime", "default_model_filename": LONG + ".onnx"},
+    "labels": {"output": [{"name": "OUTPUT0", "label_filename": LONG}]},
+    "tensor": {"input": [{"name": LONG, "data_type": "TYPE_FP32", "dims": [4]}]},
+    "parameter": {"parameters": {LONG: {"string_value": "1"}, "intra_op_thread_count": {"string_value": LONG}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_texts_of_a_configuration_come_back_short(client, case):
+    with pytest.raises(InferenceServerException) as caught:
+        client.load_model("simple", config=json.dumps(STRANGE[case]))
+    check_text(caught.value.message(), marker="Z")
+
+
+def test_files_are_not_taken_and_failures_begin_as_clients_expect(client):
+    with pytest.raises(
+        InferenceServerException, match="failed to load 'simple', parameter 'file:1/model"
+    ):
+        client.load_model("simple", config="{}", files={"file:1/model.onnx": b"onnx"})
+    with pytest.raises(InferenceServerException, match="failed to load 'nobody', "):
+        client.load_model("nobody")
+    out_of_it = r"failed to load '\.\./simple', the repository holds no model of|has a segment '\.' or '\.\.'"
+    with pytest.raises(InferenceServerException, match=out_of_it):
+        client.load_model("../simple", config="{}")
+
+
+def test_workers_that_start_later_have_it_too_and_the_end_takes_it_away(
+    repository, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def private_folders():
+        return list(tmp_path.glob("ksrv-configurations-*"))
+
+    with Server(repository) as server:
+        url = f"{server.url}/v2/repository/models/simple/load"
+        answer = requests.post(url, json={"parameters": {"config": OTHER}}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        [made] = private_folders()
+        assert made.stat().st_mode & 0o777 == 0o700
+        requests.post(url, data=json.dumps({"parameters": {"config": "{"}}), timeout=60)
+        old = workers(server)
+        os.kill(server.pid, signal.SIGHUP)
+        wait_until(lambda: workers(server) and not workers(server) & old)
+        assert config(server, "simple")["max_batch_size"] == 16
+    assert not private_folders()
+
+
+def workers(server):
+    return set(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())

@@ -1,0 +1,379 @@
+"""A process that ends is replaced by what was loaded, whatever lies on the disk by then."""
+
+import contextlib
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.wait_until import wait_until
+
+HANDLER = """
+import os
+from pathlib import Path
+import numpy as np
+import net
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        self.weight = float(Path(__file__).with_name("weights.txt").read_text())
+
+    def inference(self, x):
+        rows = np.array([net.VALUE, self.weight, self.context.parameters["added"], os.getpid()])
+        return {"y": np.repeat(rows[None], len(x), 0)}
+"""
+SETTINGS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: y, datatype: FP64, shape: [-1, 4]}]
+parameters: {added: 3}
+"""
+SERVERS = {
+    "handler processes": (1, SETTINGS + "executor: process\ninstances: 3\n"),
+    "workers": (2, SETTINGS),
+}
+LOADED = (1.0, 2.0, 3.0)
+
+
+class Served:
+    """A server with one model whose processes can be killed."""
+
+    def __init__(self, server, folder, processes):
+        self.server = server
+        self.folder = folder
+        self.processes = processes
+
+    def url(self, path):
+        return f"{self.server.url}/v2/{path}"
+
+    def ask(self, _=None):
+        """Return the model's numbers and the process that answered; a text where it failed."""
+        with requests.Session() as session:  # whichever worker accepts
+            document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0]}]}
+            answer = session.post(self.url("models/m/infer"), json=document, timeout=60)
+        if answer.status_code != 200:
+            return answer.json()["error"], 0
+        *numbers, pid = answer.json()["outputs"][0]["data"]
+        return tuple(numbers), int(pid)
+
+    def answers(self):
+        with ThreadPoolExecutor(6) as pool:
+            return set(pool.map(self.ask, range(60)))
+
+    def numbers(self):
+        return {numbers for numbers, _ in self.answers()}
+
+    def kill(self):
+        """Kill one of the processes that run the handler, and return its number."""
+        pid = self.ask()[1]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def metric(self, name):
+        page = requests.get(f"{self.server.url}/metrics", timeout=60).text
+        found = re.findall(rf'^{name}{{model="m",version=""}} (\S+)$', page, re.M)
+        return sum(map(float, found))
+
+    def wait_until_replaced(self):
+        def is_replaced():
+            loads = self.server.log.count("models loaded in")
+            return self.metric("ksrv_instance_restarts_total") >= 1 or loads > self.processes
+
+        wait_until(is_replaced)
+
+    def reload(self):
+        return requests.post(f"{self.server.url}/v1/config/reload", timeout=60)
+
+    def load(self):
+        return requests.post(self.url("repository/models/m/load"), json={}, timeout=60)
+
+
+@pytest.fixture(params=SERVERS)
+def served(request, tmp_path):
+    workers, settings = SERVERS[request.param]
+    folder = write_model(tmp_path, "m", HANDLER, settings)
+    (folder / "net.py").write_text("VALUE = 1.0\n")
+    (folder / "weights.txt").write_text("2.0")
+    with Server(tmp_path, workers=workers, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") >= workers)
+        made = Served(server, folder, workers)
+        made.workers = workers
+        yield made
+
+
+def new_code(folder):
+    (folder / "net.py").write_text("VALUE = 11.0\n")
+
+
+def broken_code(folder):
+    (folder / "net.py").write_text("raise RuntimeError('no deployment')\n")
+
+
+def half_written(folder):
+    text = (folder / "handler.py").read_text()
+    (folder / "handler.py").write_text(text[: len(text) // 2])
+
+
+def removed(folder):
+    (folder / "net.py").unlink()
+    (folder / "handler.py").unlink()
+
+
+def new_settings(folder):
+    path = folder / "model.yaml"
+    path.write_text(path.read_text().replace("added: 3", "added: 33"))
+
+
+@pytest.mark.parametrize("change", [new_code, broken_code, half_written, removed, new_settings])
+def test_a_replacement_serves_what_was_loaded(served, change):
+    assert served.numbers() == {LOADED}
+    change(served.folder)
+    killed = served.kill()
+    served.wait_until_replaced()
+    answers = served.answers()
+    assert {numbers for numbers, _ in answers} == {LOADED}
+    assert killed not in {pid for _, pid in answers}
+    assert requests.get(served.url("health/ready"), timeout=60).status_code == 200
+
+
+def test_a_load_heals_all_of_them(served):
+    new_code(served.folder)
+    new_settings(served.folder)
+    served.kill()
+    served.wait_until_replaced()
+    assert served.load().status_code == 200
+    assert served.numbers() == {(11.0, 2.0, 33.0)}
+    served.kill()
+    wait_until(lambda: served.ask()[1] != 0)
+    assert served.numbers() == {(11.0, 2.0, 33.0)}
+
+
+def test_the_same_bytes_again_are_no_change(served):
+    path = served.folder / "weights.txt"
+    path.unlink()
+    path.write_text("2.0")
+    served.kill()
+    served.wait_until_replaced()
+    assert served.numbers() == {LOADED}
+    assert served.metric("ksrv_replacements_refused_total") == 0
+
+
+def test_a_changed_model_file_is_not_served(served):
+    (served.folder / "weights.txt").write_text("22.0")
+    served.kill()
+    wait_until(lambda: served.metric("ksrv_replacements_refused_total") == 1)
+    assert served.numbers() == {LOADED}
+    assert (
+        "its file weights.txt changed since it was loaded; load the model again"
+        in served.server.log
+    )
+    assert served.load().status_code == 200
+    assert served.numbers() == {(1.0, 22.0, 3.0)}
+    assert "reason" not in requests.get(served.url("models/m/ready"), timeout=60).json()
+
+
+def test_nothing_is_left_that_was_loaded(served):
+    (served.folder / "weights.txt").write_text("22.0")
+    for _ in range(3 if served.workers == 1 else 2):
+        served.kill()
+        wait_until(lambda: served.ask() is not None)
+    sentence = "its file weights.txt changed since it was loaded; load the model again"
+
+    def refused():
+        with contextlib.suppress(requests.ConnectionError):
+            answer = requests.get(served.url("models/m/ready"), timeout=60)
+            return answer.status_code == 503 and sentence in answer.json()["error"]
+
+    wait_until(refused)
+    answer = requests.get(served.url("health/ready"), timeout=60)
+    assert answer.status_code == 503 and sentence in answer.text
+    assert served.load().status_code == 200
+    assert served.numbers() == {(1.0, 22.0, 3.0)}
+    assert requests.get(served.url("health/ready"), timeout=60).status_code == 200
+
+
+def test_a_restart_of_all_workers_reads_the_disk(served):
+    new_code(served.folder)
+    (served.folder / "weights.txt").write_text("22.0")
+    os.kill(served.server.pid, signal.SIGHUP)
+    wait_until(lambda: served.numbers() == {(11.0, 22.0, 3.0)})
+
+
+def test_a_version_that_could_not_be_loaded_is_not_what_a_worker_begins_with(tmp_path):
+    folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
+    (folder / "net.py").write_text("VALUE = 1.0\n")
+    (folder / "weights.txt").write_text("2.0")
+    with Server(tmp_path, workers=2, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") >= 2)
+        served = Served(server, folder, 2)
+        broken_code(folder)
+        assert served.reload().status_code == 201  # which waits for both workers
+        assert "RuntimeError: no deployment" in server.log
+        assert served.numbers() == {LOADED}
+        served.kill()
+        wait_until(lambda: server.log.count("ready: True") >= 3)
+        assert served.numbers() == {LOADED}
+        new_code(folder)
+        assert served.reload().status_code == 201
+        assert served.numbers() == {(11.0, 2.0, 3.0)}
+
+
+def test_a_worker_that_replaces_another_begins_with_what_was_loaded_since_the_start(tmp_path):
+    folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
+    (folder / "net.py").write_text("VALUE = 1.0\n")
+    (folder / "weights.txt").write_text("2.0")
+    with Server(tmp_path, workers=2, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") >= 2)
+        served = Served(server, folder, 2)
+        new_code(folder)
+        assert served.load().status_code == 200
+        (folder / "net.py").write_text("VALUE = 111.0\n")
+        for killed in range(2):
+            served.kill()
+            wait_until(lambda least=3 + killed: server.log.count("ready: True") >= least)
+            assert served.numbers() == {(11.0, 2.0, 3.0)}
+
+
+GROWING = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+HERE = Path(__file__).parent
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        (HERE / ".began").touch()
+        while not (HERE / ".go").exists():
+            time.sleep(0.01)
+
+    def inference(self, x):
+        return {"y": x}
+"""
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize("file", ["weights.bin", "handler.py"])
+def test_a_deployment_that_is_half_copied_does_not_serve(tmp_path, executor, file):
+    settings = f"""
+inputs: [{{name: x, datatype: FP32, shape: [-1, 1]}}]
+outputs: [{{name: y, datatype: FP32, shape: [-1, 1]}}]
+executor: {executor}
+"""
+    folder = write_model(tmp_path, "m", GROWING, settings)
+    (folder / "weights.bin").write_bytes(b"half")
+    with Server(tmp_path, grpc="off", wait_ready=False) as server:
+        wait_until((folder / ".began").exists)
+        with (folder / file).open("a") as copied:
+            copied.write("# more\n")
+        (folder / ".go").touch()
+        url = f"{server.url}/v2/models/m/ready"
+        text = f"its file {file} changed while it was loaded"
+        wait_until(lambda: text in requests.get(url, timeout=60).text)
+        assert requests.get(url, timeout=60).status_code == 503
+        loaded = requests.post(f"{server.url}/v2/repository/models/m/load", json={}, timeout=60)
+        assert loaded.status_code == 200
+        assert requests.get(url, timeout=60).status_code == 200
+
+
+WRITING = """
+import os
+from pathlib import Path
+import numpy as np
+from ksrv import BaseHandler
+
+HERE = Path(__file__).parent
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        with (HERE / "starts.txt").open("a") as file:
+            file.write(f"{os.getpid()}\\n")
+
+    def inference(self, x):
+        with (HERE / "requests.txt").open("a") as file:
+            file.write("one\\n")
+        return {"y": np.full((len(x), 4), [1, 2, 3, os.getpid()], np.float64)}
+"""
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_what_the_handler_writes_into_its_folder_is_no_deployment(tmp_path, kind):
+    workers, settings = SERVERS[kind]
+    folder = write_model(tmp_path, "m", WRITING, settings)
+    for name in ("starts.txt", "requests.txt"):
+        (folder / name).write_text("before\n")
+    with Server(tmp_path, workers=workers, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") >= workers)
+        served = Served(server, folder, workers)
+        assert served.numbers() == {LOADED}
+        served.kill()
+        served.wait_until_replaced()
+        assert served.numbers() == {LOADED}
+        assert served.load().status_code == 200
+        assert "changed" not in server.log
+
+
+TORCHSERVE = """
+import os
+import net
+from ts.torch_handler.base_handler import BaseHandler
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        return [{"value": net.VALUE, "pid": os.getpid()} for _ in data]
+"""
+
+
+def test_a_handler_of_torchserve(tmp_path):
+    folder = write_model(tmp_path, "m", TORCHSERVE, "executor: process\n")
+    (folder / "net.py").write_text("VALUE = 1\n")
+    with Server(tmp_path, grpc="off", torchserve_api=True) as server:
+
+        def ask():
+            answer = requests.post(f"{server.url}/predictions/m", json={"x": 1}, timeout=60)
+            return answer.json() if answer.status_code == 200 else {}
+
+        before = ask()
+        assert before["value"] == 1
+        (folder / "net.py").write_text("VALUE = 11\n")
+        (folder / "handler.py").write_text("import nothing.at.all\n")
+        os.kill(before["pid"], signal.SIGKILL)
+        wait_until(lambda: ask().get("pid", before["pid"]) != before["pid"])
+        assert ask()["value"] == 1
+
+
+ONE_FILE = """
+import os
+import numpy as np
+import net
+from ksrv import settings
+
+@settings(
+    executor="process",
+    inputs=[{"name": "x", "datatype": "FP32", "shape": [-1, 1]}],
+    outputs=[{"name": "y", "datatype": "FP64", "shape": [-1, 4]}],
+)
+async def inference(x):
+    return {"y": np.array([[net.VALUE, 2, 3, os.getpid()]], np.float64)}
+"""
+
+
+def test_one_file_with_coroutines(tmp_path):
+    (tmp_path / "m.py").write_text(ONE_FILE)
+    (tmp_path / "net.py").write_text("VALUE = 1\n")
+    with Server(tmp_path / "m.py", grpc="off") as server:
+        served = Served(server, tmp_path, 1)
+        assert served.numbers() == {LOADED}
+        (tmp_path / "net.py").unlink()
+        (tmp_path / "m.py").write_text("raise RuntimeError\n")
+        killed = served.kill()
+        wait_until(lambda: served.ask()[1] not in (0, killed))
+        assert served.numbers() == {LOADED}

@@ -1,0 +1,66 @@
+"""The import lock where an import hangs, where a process forks, and in tracebacks."""
+
+import subprocess
+import sys
+import threading
+import traceback
+
+import pytest
+
+from ksrv.handlers.imports import import_lock
+from ksrv.handlers.imports.import_lock import ImportLock, locked_imports
+
+
+def test_an_import_that_makes_no_progress_is_not_waited_for(caplog):
+    lock = ImportLock()
+    assert lock.acquire("hangs", 0.05)
+    assert not lock.acquire("goes_on", 0.05)
+    assert "the import of goes_on does not wait for that of hangs any longer" in caplog.text
+    lock.release()
+    assert lock.acquire("goes_on", 0.05)
+
+
+def test_an_import_that_makes_progress_is_waited_for(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(import_lock.time, "monotonic", lambda: clock[0])
+    lock = ImportLock()
+    assert lock.acquire("large", 0.01)
+    taken = []
+    waiting = threading.Thread(target=lambda: taken.append(lock.acquire("next", 0.01)))
+    waiting.start()
+    for _ in range(5):
+        clock[0] += 0.008
+        lock.note_progress(0.01)
+        waiting.join(0.02)
+    assert not taken
+    lock.release()
+    waiting.join(20)
+    assert taken == [True]
+
+
+def test_the_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have():
+    program = """
+import os, sys, threading
+from ksrv.handlers.imports.import_lock import _lock, locked_imports
+
+with locked_imports():
+    pass
+assert _lock.acquire("of_another_thread", 100)
+child = os.fork()
+with locked_imports():
+    if child == 0:
+        import wave
+        os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+
+
+def test_tracebacks_show_nothing_of_the_lock(tmp_path, monkeypatch):
+    (tmp_path / "outer_part.py").write_text("import inner_part\n")
+    (tmp_path / "inner_part.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with locked_imports(), pytest.raises(ZeroDivisionError) as caught:
+        import outer_part  # noqa: F401
+    shown = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert shown == [__file__, str(tmp_path / "outer_part.py"), str(tmp_path / "inner_part.py")]

@@ -1,0 +1,64 @@
+"""Which files are as they were when a model was loaded, and which modules its held sources are."""
+
+import os
+import shutil
+import sysconfig
+
+import pytest
+
+from ksrv.errors import HandlerFailed
+from ksrv.handlers.imports import loaded_files
+from ksrv.handlers.imports.loaded_files import HeldSources, changed_file
+from ksrv.repository.fingerprint import HASHED_FILE_BYTES, read_files
+from ksrv.source import ModelConfig, ModelSource
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "weights.bin").write_bytes(bytes(HASHED_FILE_BYTES + 1))
+    made = ModelSource(
+        name="m",
+        version="",
+        folder=tmp_path,
+        root=tmp_path,
+        config=ModelConfig(handler="handler.py"),
+    )
+    return ModelSource(**{**_fields(made), "loaded": read_files(made)})
+
+
+def _fields(source):
+    return {name: getattr(source, name) for name in source.__struct_fields__}
+
+
+def test_a_copy_of_the_same_file_is_no_change(source, tmp_path):
+    """Inodes are left out: some file systems make them anew."""
+    weights, copy = tmp_path / "weights.bin", tmp_path.parent / "copy"
+    shutil.copy2(weights, copy)
+    os.replace(copy, weights)
+    assert changed_file(source) == ""
+
+
+@pytest.mark.parametrize("content", [bytes(HASHED_FILE_BYTES + 1), b"half"])
+def test_another_time_or_size_is_a_change(source, tmp_path, content):
+    (tmp_path / "weights.bin").write_bytes(content)
+    os.utime(tmp_path / "weights.bin", ns=(1, 1))
+    assert changed_file(source) == "weights.bin"
+    (tmp_path / "weights.bin").unlink()
+    assert changed_file(source) == "weights.bin"
+
+
+def test_a_file_system_that_is_away_is_no_change(source, monkeypatch):
+    def gone(path):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(loaded_files.os, "stat", gone)
+    with pytest.raises(HandlerFailed, match=r"weights.bin cannot be compared .*Stale file handle"):
+        changed_file(source)
+
+
+def test_a_compiled_module_stands_before_its_source(tmp_path):
+    (tmp_path / "net.py").write_text("")
+    held = HeldSources({str(tmp_path / "net.py"): b""})
+    assert held.find("net", [str(tmp_path)]) is not None
+    (tmp_path / f"net{sysconfig.get_config_var('EXT_SUFFIX')}").write_bytes(b"")
+    assert held.find("net", [str(tmp_path)]) is None
