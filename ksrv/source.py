@@ -4,6 +4,7 @@ The repository writes these nouns; handlers, executors and the engine read them.
 values only, so that a handler's process receives its model as JSON.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -199,9 +200,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         torchserve: Manifest and model-config.yaml of a TorchServe archive, or None.
         platform: The platform that metadata shows, or None for the loader's own.
         row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
+        counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         triton: What a config.pbtxt says of the model file's tensors, or None.
+        configuration: The config.pbtxt under Triton's names, with Triton's defaults, or None.
         openvino: What an OpenVINO Model Server's config.json says of the model, or None.
         ensemble: The models of an ensemble, each behind those that it waits for.
+        given: The keys that model.yaml or the handler's `@settings` name, as far as they were read.
     """
 
     handler: str | None = None
@@ -237,9 +241,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     torchserve: dict[str, Any] | None = None
     platform: str | None = None
     row_limit: int = 0
+    counts_rows: bool = True
     triton: TritonTensors | None = None
+    configuration: dict[str, Any] | None = None
     openvino: OpenVinoOptions | None = None
     ensemble: tuple[EnsembleStep, ...] = ()
+    given: tuple[str, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
         """Return the spec by the settings alone; the loader completes it.
@@ -256,8 +263,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             labels=self.labels,
             max_batch_size=self.batching.max_batch_size if self.batching else 0,
             row_limit=self.row_limit,
+            counts_rows=self.counts_rows,
             parameters=self.parameters,
             sequences=self.sequences,
+            configuration=self.configuration,
         )
 
 
@@ -273,6 +282,8 @@ class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
         decode: Whether JSON and text parts are decoded for the handler.
         models: Keys of model-config.yaml by model and version, as `models=` of a config.properties
             gives them.
+        metrics: The `name`, `unit`, `dimensions` and `kind` of each metric that the metrics.yaml of
+            a config.properties declares; empty for TorchServe's own.
     """
 
     workers: int = 1
@@ -282,6 +293,41 @@ class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
     envelope: str | None = None
     decode: bool = True
     models: dict[str, dict[str, dict[str, Any]]] = {}
+    metrics: tuple[dict[str, Any], ...] = ()
+
+
+class FileMark(msgspec.Struct, frozen=True, array_like=True):
+    """One file of a model as it was when it was read.
+
+    Attributes:
+        size: In bytes.
+        mtime_ns: The time of the last change in nanoseconds.
+        digest: Of the content, where the file is small; else "".
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    digest: str = ""
+
+
+def content_digest(content: bytes) -> str:
+    """Return the digest of a file's content, as `FileMark` has it."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+class LoadedFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of one version as they were read for a load; what replaces a process that ended loads the same.
+
+    Attributes:
+        marks: Every file.
+        sources: The content of the Python files and of model.yaml, by path.
+        notes: The folder that the server notes in which of these files the model's own code writes; "" for none.
+    """
+
+    marks: tuple[FileMark, ...] = ()
+    sources: dict[str, bytes] = {}
+    notes: str = ""
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,6 +343,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         first_device: The number that the instances count their devices from, where several are there.
         debug: Whether errors hold the end of the traceback, and requests may ask for a profile.
         files: Every file of the version, where they are not the files of its folders; else empty.
+        alone: Whether it is the only model of the process that loads it.
+        loaded: The files to load; None for what lies on the disk.
+        again: Whether these files were loaded before, in a process that has ended.
     """
 
     name: str
@@ -308,6 +357,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     debug: bool = False
     first_device: int = 0
+    alone: bool = False
+    loaded: LoadedFiles | None = None
+    again: bool = False
 
     def to_json(self) -> bytes:
         """Return the source as JSON, for a process of its own."""

@@ -4,7 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ksrv.source import ModelSource
+from ksrv.repository.model_yaml import CONFIG_NAME
+from ksrv.source import FileMark, LoadedFiles, ModelSource, content_digest
+
+KEPT_BYTES = 4 << 20
+"""Of Python files are kept for one version; further ones are known by their fingerprints."""
+HASHED_FILE_BYTES = 1 << 20
+"""Larger files are known by their size and time: hashing weights would take as long as loading them."""
+HASHED_BYTES = 16 << 20
+"""Of the files of one version are hashed at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +32,11 @@ def fingerprint(source: ModelSource) -> Fingerprint:
     """Look at the files of a version.
 
     Args:
-        source: The version on disk.
+        source: The version on disk, or one whose files were read before.
     """
+    if source.loaded is not None:
+        marks = {(mark.path, mark.size, mark.mtime_ns) for mark in source.loaded.marks}
+        return Fingerprint(frozenset(marks), source.error)
     try:
         files = _files(source)
     except (OSError, RecursionError) as error:  # loading says what is wrong with the folder
@@ -38,6 +49,42 @@ def fingerprint(source: ModelSource) -> Fingerprint:
             continue  # gone between listing and looking: the next look sees that
         marks.add((str(path), status.st_size, status.st_mtime_ns))
     return Fingerprint(frozenset(marks), source.error)
+
+
+def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
+    """Read the Python files of a version, and look at the others.
+
+    Args:
+        source: The version on disk.
+        notes: See `LoadedFiles`.
+
+    Returns:
+        The files; None where the folder cannot be read, of which loading says what is wrong.
+    """
+    try:
+        files = sorted(_files(source))
+    except (OSError, RecursionError):
+        return None
+    marks: list[FileMark] = []
+    sources: dict[str, bytes] = {}
+    kept = hashed = 0
+    for path in files:
+        try:
+            str(path).encode()
+            status = path.stat()
+            size, digest = status.st_size, ""
+            is_source = path.suffix == ".py" or path.name == CONFIG_NAME
+            if is_source and kept + size <= KEPT_BYTES:
+                content = sources[str(path)] = path.read_bytes()
+                kept += len(content)
+                digest = content_digest(content)
+            elif size <= HASHED_FILE_BYTES and hashed + size <= HASHED_BYTES:
+                digest = content_digest(path.read_bytes())
+                hashed += size
+        except (OSError, UnicodeEncodeError):
+            continue  # gone since it was listed, unreadable, or of a name that no message carries
+        marks.append(FileMark(str(path), size, status.st_mtime_ns, digest))
+    return LoadedFiles(marks=tuple(marks), sources=sources, notes=notes)
 
 
 def changed_files(before: Iterable[Fingerprint], after: Iterable[Fingerprint]) -> list[str]:
@@ -59,16 +106,26 @@ def _files(source: ModelSource) -> set[Path]:
         return set(_below(source))
     model = Path(config.model)
     if model.parent == source.folder and not (source.root / "model.yaml").exists():
-        return {model}  # a bare file's folder holds other models
+        return {model, *_parts(model)}  # a bare file's folder holds other models
     return {model, *_below(source)}
 
 
+def _parts(model: Path) -> list[Path]:
+    """Return the files beside a bare model file that hold its weights."""
+    names = [f"{model.name}.data", f"{model.name}_data"]
+    if model.suffix == ".xml":
+        names.append(f"{model.stem}.bin")
+    return [path for path in map(model.with_name, names) if path.is_file()]
+
+
 def _below(source: ModelSource) -> list[Path]:
-    found = [path for path in source.folder.rglob("*") if path.is_file() and _counts(path)]
-    if source.root != source.folder:
-        found += [path for path in source.root.iterdir() if path.is_file() and _counts(path)]
+    folder, root = source.folder, source.root
+    found = [path for path in folder.rglob("*") if _counts(path, folder) and path.is_file()]
+    if root != folder:
+        found += [path for path in root.iterdir() if _counts(path, root) and path.is_file()]
     return found
 
 
-def _counts(path: Path) -> bool:
-    return "__pycache__" not in path.parts and not path.name.startswith(".")
+def _counts(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    return not any(part.startswith(".") or part == "__pycache__" for part in parts)

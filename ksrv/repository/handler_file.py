@@ -6,30 +6,20 @@ checks; the file's own folder is the model's.
 """
 
 import ast
-import copy
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.handler_code import HandlerCode
 from ksrv.repository.model_keys import ModelKeys
 from ksrv.repository.model_yaml import read_model_keys
 from ksrv.repository.torchserve.detection import as_torchserve, imports_ts
-from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, near
 from ksrv.source import ModelConfig, ModelSource
 
-DECORATOR = "settings"
-READ_AT_LOAD = ("inputs", "outputs")
-"""Keys that may hold tensor types, which the handler reads when it is loaded."""
-
-REFUSED = {
-    "handler": "the class or function below is the handler",
-    "version_policy": "a file has no versions",
-}
 NO_SETTINGS: Mapping[str, Any] = {}
 
 _TARGET = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?", re.DOTALL)
@@ -71,17 +61,14 @@ def handler_file(
         ConfigError: The file cannot be read, lacks the name, or has settings that cannot be.
     """
     path = file.absolute()
-    code = _Code.read(path)
-    name = name or code.only_decorated()
     root = _top_folder(path)
-    keys, lines = code.settings(name)
-    keys |= given
-    for key in keys.keys() & REFUSED.keys():
-        Document.of(path, keys, lines).fail((key,), REFUSED[key])
+    code = HandlerCode.read(path, [root])
+    name = name or code.only_decorated()
+    document = code.settings(name)
     code.check(name)
     relative = str(path.relative_to(root))
-    keys["handler"] = f"{relative}:{name}" if name else relative
-    document = Document.of(path, keys, lines)
+    document.value |= {**given, "handler": f"{relative}:{name}" if name else relative}
+    keys = document.value
     config = read_model_keys(document, document.convert(ModelKeys, keys), root)
     if imports_ts(path):  # TorchServe takes the one class of a file, and names functions only
         whole = name if name in code.functions else ""
@@ -150,147 +137,3 @@ def _top_folder(path: Path) -> Path:
     while (folder / "__init__.py").is_file() and folder.parent != folder:
         folder = folder.parent
     return folder
-
-
-@dataclass
-class _Code:
-    """What the syntax tree of a handler file says.
-
-    Attributes:
-        path: The file.
-        names: The names that its top level sets, with the statements that do.
-        open: Whether more names may come, by `from m import *`.
-        constants: The names that are set to literals.
-        makers: How the file calls ksrv's `settings`: "settings", "ksrv.settings".
-    """
-
-    path: Path
-    names: dict[str, ast.stmt] = field(default_factory=dict)
-    open: bool = False
-    constants: dict[str, ast.expr] = field(default_factory=dict)
-    makers: set[str] = field(default_factory=set)
-
-    @classmethod
-    def read(cls, path: Path) -> "_Code":
-        try:
-            tree = ast.parse(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-        except SyntaxError as error:
-            raise ConfigError(f"{path}, line {error.lineno or 1}: {error.msg}") from None
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from None
-        made = cls(path)
-        for node in _top_level(tree.body):
-            made._note(node)
-        return made
-
-    def _note(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            self.names[node.name] = node
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                self.open = self.open or alias.name == "*"
-                bound = alias.asname or alias.name.partition(".")[0]
-                self.names[bound] = node
-                if isinstance(node, ast.Import) and alias.name == "ksrv":
-                    self.makers.add(f"{bound}.{DECORATOR}")
-                elif getattr(node, "module", "") == "ksrv" and alias.name == DECORATOR:
-                    self.makers.add(bound)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                for one in ast.walk(target):
-                    if isinstance(one, ast.Name):
-                        self.names[one.id] = node
-            if len(targets) == 1 and isinstance(targets[0], ast.Name) and node.value is not None:
-                self.constants[targets[0].id] = node.value
-
-    @property
-    def functions(self) -> set[str]:
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        return {name for name, node in self.names.items() if isinstance(node, kinds)}
-
-    def only_decorated(self) -> str:
-        """Return the only name with `@settings`, or "" where the file has none."""
-        found = [name for name in self.names if self._call(name) is not None]
-        if len(found) > 1:
-            raise ConfigError(
-                f"{self.path} holds several handlers ({', '.join(found)}); name one: "
-                f"{self.path}:NAME"
-            )
-        return found[0] if found else ""
-
-    def check(self, name: str) -> None:
-        """Refuse a name that the file's top level does not set."""
-        if name and name not in self.names and not self.open:
-            hint = near(name, self.names)
-            raise ConfigError(f"{self.path} has no {name} at its top level{hint}")
-
-    def settings(self, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-        """Return the literals of a name's `@settings`, and the lines of its keys."""
-        call = self._call(name)
-        keys: dict[str, Any] = {}
-        lines: dict[KeyPath, int] = {}
-        if call is None:
-            return keys, lines
-        if call.args or any(one.arg is None for one in call.keywords):
-            raise ConfigError(
-                f"{self.path}, line {call.lineno}: {DECORATOR} takes keys and values: "
-                f"{DECORATOR}(batching={{...}})"
-            )
-        for keyword in call.keywords:
-            key = str(keyword.arg)
-            lines[(key,)] = keyword.value.lineno
-            if key in READ_AT_LOAD:
-                continue
-            keys[key] = self._literal(key, keyword.value)
-        return keys, lines
-
-    def _call(self, name: str) -> ast.Call | None:
-        node = self.names.get(name)
-        for decorator in getattr(node, "decorator_list", ()):
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in self.makers:
-                return decorator
-        return None
-
-    def _literal(self, key: str, value: ast.expr) -> Any:
-        try:
-            filled = _Constants(self.constants).visit(copy.deepcopy(value))
-            return _plain(ast.literal_eval(filled))
-        except (ValueError, TypeError, RecursionError):
-            raise ConfigError(
-                f"{self.path}, line {value.lineno}: {key}: expected a literal, or a name that the "
-                f"file sets to one, because it is read without running the file; found "
-                f"{ast.unparse(value)[:64]}"
-            ) from None
-
-
-class _Constants(ast.NodeTransformer):
-    """Puts the literals in the places of the names that stand for them."""
-
-    def __init__(self, constants: Mapping[str, ast.expr]) -> None:
-        self._constants = constants
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._constants.get(node.id, node)
-
-
-def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements of the top level, those in `if` and `try` included."""
-    found: list[ast.stmt] = []
-    for node in body:
-        found.append(node)
-        for inner in ("body", "orelse", "finalbody"):
-            if isinstance(node, ast.If | ast.Try | ast.With):
-                found += _top_level(getattr(node, inner, []))
-        for handler in getattr(node, "handlers", ()):
-            found += _top_level(handler.body)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a literal as YAML would have it: tuples are lists."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

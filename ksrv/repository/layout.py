@@ -7,10 +7,11 @@ its entry, or the version in question, carries the error instead.
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ksrv.errors import quote
+from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, quote
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
 from ksrv.repository.model_yaml import (
@@ -28,7 +29,8 @@ from ksrv.repository.permissions import insecure_paths
 from ksrv.repository.report import Report
 from ksrv.repository.triton.ensembles import check_ensembles
 from ksrv.repository.triton.model_config import CONFIG_NAME as TRITON_CONFIG
-from ksrv.repository.triton.model_config import is_triton_model, read_model
+from ksrv.repository.triton.model_config import is_triton_model, may_be_configured, read_model
+from ksrv.repository.triton.overrides import ConfigOverrides
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.source import ModelConfig, ModelSource
 
@@ -56,6 +58,7 @@ class Repository:
         model_name: The name of the one model that the paths hold, in place of its folder's or
             file's name.
         model_settings: Settings of the one handler file that the paths hold, over its own.
+        overrides: The configurations that load calls brought, which the workers of a server share.
     """
 
     def __init__(
@@ -64,7 +67,9 @@ class Repository:
         archives: dict[str, ArchiveReader] | None = None,
         model_name: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
+        overrides: ConfigOverrides | None = None,
     ) -> None:
+        self._overrides = overrides or ConfigOverrides()
         self.paths = tuple(Path(path) for path in paths)
         self._model_name = model_name
         self._model_settings = model_settings or {}
@@ -109,6 +114,59 @@ class Repository:
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
         check_ensembles(entries)
         return entries
+
+    def entry(self, name: str, config: str | None = None) -> ModelEntry:
+        """Look at the disk as `scan` does, for one model that is to be loaded.
+
+        Args:
+            name: The model's name.
+            config: The text of a config.pbtxt to read it by, or None for the model's own.
+
+        Raises:
+            NotFound: The repository holds no such model.
+            InvalidRequest: There is a `config`, and the model is not of Triton's form.
+            HandlerFailed: The configuration cannot be kept.
+        """
+        entries = self.scan()
+        found = entries.get(name)
+        if found is None:
+            raise NotFound("the repository holds no model of this name")
+        if config is None and self._overrides.find(name) is None:
+            return found
+        if config is not None and (
+            self._is_unpacked(found.path) or not may_be_configured(found.path)
+        ):
+            raise InvalidRequest(
+                "parameter 'config' is for models in a folder of Triton's form, and this model has settings of "
+                "its own or is a file"
+            )
+        try:
+            path = None if config is None else self._overrides.path(config)
+        except OSError as error:
+            raise HandlerFailed(f"the configuration cannot be kept: {error.strerror}") from error
+        entries[name] = self._read(found.path, name, path)
+        check_ensembles(entries)
+        return entries[name]
+
+    @contextmanager
+    def configured(self, name: str, config: str | None) -> Iterator[None]:
+        """Have a model read by a configuration that a load call brought; by the one before where the load fails.
+
+        Args:
+            name: The model's name.
+            config: The text of a config.pbtxt, or None for the model's own.
+
+        Raises:
+            HandlerFailed: The configuration cannot be kept.
+        """
+        with ExitStack() as replaced:
+            try:
+                replaced.enter_context(self._overrides.replaced(name, config))
+            except OSError as error:
+                raise HandlerFailed(
+                    f"the configuration cannot be kept: {error.strerror}"
+                ) from error
+            yield
 
     def check(self, *, may_be_empty: bool = False) -> None:
         """Look at the paths before anything is started.
@@ -174,7 +232,7 @@ class Repository:
             except ConfigError as error:
                 raise RepositoryError(str(error)) from None
         elif path.is_file():
-            if path.suffix in MODEL_SUFFIXES and path.suffix not in BARE_SUFFIXES:
+            if path.suffix in MODEL_SUFFIXES and path.suffix not in (*BARE_SUFFIXES, ".pb"):
                 raise RepositoryError(
                     f"{path}: holds a part of a model; name it under model: in the {CONFIG_NAME} of "
                     f"a folder, with the module that it fills under class:"
@@ -214,6 +272,10 @@ class Repository:
 
     def _entry(self, path: Path, name: str) -> ModelEntry:
         name = self._model_name or name
+        return self._read(path, name, self._overrides.find(name))
+
+    def _read(self, path: Path, name: str, config: Path | None) -> ModelEntry:
+        """Return the entry of a model; `config` is a config.pbtxt in place of its own."""
         if not is_model_name(name):
             error = (
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "
@@ -229,6 +291,8 @@ class Repository:
                 return _bare_file(path, name)
             if self._is_unpacked(path):
                 return self._archives[ARCHIVE_SUFFIX](path.absolute(), name)
+            if config is not None and may_be_configured(path):
+                return read_model(path, name, config)
             if is_triton_model(path):
                 return read_model(path, name)
             return _folder(path, name)

@@ -161,6 +161,9 @@ class InputSection(TensorSection):
     """A declared input."""
 
     image: ImageSection | None = None
+    optional: Annotated[
+        bool, _means("A request may leave the input out; the handler then gets None")
+    ] = False
 
 
 class OutputImageSection(Section):
@@ -192,6 +195,14 @@ class BatchingSection(Section):
     split: (
         Annotated[bool, _means("Split a request with more rows instead of refusing it")] | None
     ) = None
+
+
+BatchingKey: TypeAlias = Annotated[
+    # YAML takes a bare `off` for false.
+    BatchingSection | Literal["off"] | Annotated[bool, Meta(extra_json_schema={"enum": [False]})],
+    Meta(extra={"expected": "off, or keys and values such as {max_batch_size: 8}"}),
+    _means("off: requests have no rows, and shapes are whole"),
+]
 
 
 class Seconds(Number):
@@ -257,7 +268,7 @@ class SharedKeys(Section):
         ]
         | None
     ) = None
-    batching: BatchingSection | None = None
+    batching: BatchingKey | None = None
     retry: Annotated[bool, _means("Try a batch whose process died once more")] | None = None
     instances: Annotated[int, Meta(ge=1, le=1024), _means("Handlers side by side")] | None = None
     threads: (

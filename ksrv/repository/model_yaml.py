@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 
 from ksrv.compile_plan import CompileError, read_plan
 from ksrv.image_rules import default_image
+from ksrv.repository.handler_code import HandlerCode, installed_file
 from ksrv.repository.image_section import read_image, read_output_image
 from ksrv.repository.labels import LabelError, read_labels
 from ksrv.repository.model_keys import (
     BUILT_IN_HANDLERS,
+    BatchingSection,
     InputSection,
     ModelKeys,
     OutputSection,
@@ -32,7 +34,7 @@ from ksrv.repository.torchserve.detection import as_torchserve
 from ksrv.repository.torchserve.unpacked import read_unpacked
 from ksrv.repository.yaml_document import ConfigError, Document, describe
 from ksrv.source import Batching, Cache, ModelConfig, VersionPolicy
-from ksrv.spec import SequenceLimits, TensorSpec
+from ksrv.spec import SequenceLimits, TensorSpec, whole
 
 __all__ = [
     "BARE_SUFFIXES",
@@ -50,9 +52,12 @@ UNREAD_NAMES = {
     "config.pbtxt": f"beside {CONFIG_NAME} or handler.py those hold; take them away to serve it",
 }
 """Files that look like settings, with what to do about them."""
-MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml")
-BARE_SUFFIXES = (".pt", ".pt2", ".onnx", ".xml")
+MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
+BARE_SUFFIXES = (".pt", ".pt2", ".onnx", ".xml", ".tflite")
 """Files that are models by themselves: they need no `class:`."""
+SAVED_MODEL = "saved_model.pb"
+"""The file of TensorFlow that is a model by itself in a folder of its own, which may hold its variables."""
+TENSORFLOW_SUFFIXES = (".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
@@ -113,14 +118,18 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     folders = [folder] if version_folder is None else [version_folder, folder]
     path = next((at / CONFIG_NAME for at in folders if (at / CONFIG_NAME).is_file()), None)
     if path is None:
-        config = _without_config(folders)
-        return as_torchserve(config, folders[0].absolute(), folder.absolute(), False)
-    document = Document.read(path)
-    value = {} if document.value is None else document.value
+        document = _without_config(folders)
+    else:
+        document = Document.read(path)
+        document.value = {} if document.value is None else document.value
+    value = document.value
     if isinstance(value, dict) and value.get("torchserve") is not None:
         keys = document.convert(UnpackedKeys, value)
         return read_unpacked(document, keys, shared_settings(document, keys), folders[0].absolute())
-    files = _Files(document, folder, folders)
+    # What stands in a folder without a model.yaml was named by nobody, and may be a link.
+    files = _Files(document, folder if path is not None else Path("/"), folders)
+    document.convert(ModelKeys, value)
+    _take_decorated(document, files)
     config = _read(document, document.convert(ModelKeys, value), files)
     named = value.get("executor") is not None
     found = as_torchserve(config, folders[0].absolute(), folder.absolute(), named)
@@ -145,22 +154,53 @@ def read_model_keys(document: Document, keys: ModelKeys, folder: Path) -> ModelC
     return _read(document, keys, _Files(document, folder, [folder]))
 
 
-def _without_config(folders: Sequence[Path]) -> ModelConfig:
+def _take_decorated(document: Document, files: "_Files") -> None:
+    """Fill the keys that a model.yaml leaves out with those of the handler's `@settings`."""
+    handler = document.value.get("handler")
+    if handler is None or not ("." in handler or ":" in handler):
+        return
+    target, _, name = str(files.target("handler", handler)).partition(":")
+    if target.endswith(".py"):
+        file: Path | None = Path(target)
+    else:
+        file = installed_file(target)
+        if file is None and not name:
+            target, _, name = target.rpartition(".")
+            file = installed_file(target)
+    if file is None:
+        return  # loading says that there is no such module
+    try:
+        code = HandlerCode.read(file, files.folders)
+    except ConfigError:
+        return  # loading says what is wrong with the file
+    if not name:
+        name = code.only_decorated()
+        if name:
+            document.value["handler"] = f"{handler}:{name}"
+    document.take(code.settings(name), fill=True)
+
+
+def _without_config(folders: Sequence[Path]) -> Document:
+    """Return the keys of a folder that has no model.yaml: those of its handler.py or its model file."""
     for folder in folders:
-        models = sorted(
-            entry for entry in folder.iterdir() if entry.suffix in BARE_SUFFIXES and entry.is_file()
-        )
+        files = sorted(entry for entry in folder.iterdir() if entry.is_file())
+        models = [entry for entry in files if entry.suffix in BARE_SUFFIXES]
+        models += [entry for entry in files if entry.name == SAVED_MODEL]
         if (folder / "handler.py").is_file():
-            model = str(models[0]) if len(models) == 1 else None
-            return ModelConfig(handler=str(folder / "handler.py"), model=model)
+            # A handler may run TensorFlow's files by TensorFlow itself; model: names one for OpenVINO.
+            own = [entry for entry in models if entry.suffix not in TENSORFLOW_SUFFIXES]
+            keys = {"handler": "handler.py"} | ({"model": own[0].name} if len(own) == 1 else {})
+            return Document.of(folder / "handler.py", keys, {})
         if len(models) == 1:
-            return ModelConfig(model=str(models[0]))
+            return Document.of(folder, {"model": models[0].name}, {})
         if models:
             names = ", ".join(entry.name for entry in models)
             raise ConfigError(
                 f"{folder}: holds several model files ({names}) and no {CONFIG_NAME} that names one"
             )
     unread = unread_settings(folders)
+    if not unread and any((folder / "model.py").is_file() for folder in folders):
+        unread = "model.py is not read: what a Python backend of Triton's does becomes a handler.py"
     raise ConfigError(
         f"{folders[-1]}: holds no {CONFIG_NAME}, no handler.py and no model file"
         f"{f' ({unread})' if unread else ''}"
@@ -173,16 +213,16 @@ class _Files:
     def __init__(self, document: Document, root: Path, folders: Sequence[Path]) -> None:
         self._document = document
         self._root = root.resolve()
-        self._folders = folders
+        self.folders = folders
 
     def find(self, key: str, name: str) -> Path:
         relative = Path(name)
         if relative.is_absolute() or ".." in relative.parts or "\0" in name:
             self._fail(key, f"{name!r} leaves the model's folder; name a file inside it")
-        paths = [folder / relative for folder in self._folders]
+        paths = [folder / relative for folder in self.folders]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
-            looked = " or ".join(str(folder) for folder in self._folders)
+            looked = " or ".join(str(folder) for folder in self.folders)
             self._fail(key, f"the file {name!r} is not in {looked}")
         if not path.resolve().is_relative_to(self._root):
             self._fail(key, f"{name!r} leads out of the model's folder")
@@ -237,12 +277,16 @@ def shared_settings(document: Document, keys: SharedKeys) -> dict[str, Any]:
     settings = {name: getattr(keys, name) for name in _COPIED}
     if keys.start_timeout_ms is not None:
         settings["start_timeout_s"] = keys.start_timeout_ms / 1000
-    if keys.batching is not None:
+    if keys.batching is True:
+        document.fail(("batching",), "expected off, or keys and values such as {max_batch_size: 8}")
+    if isinstance(keys.batching, BatchingSection):
         settings["batching"] = Batching(
             max_batch_size=keys.batching.max_batch_size,
             max_delay_ms=float(keys.batching.max_delay_ms or 0.0),
             split=bool(keys.batching.split),
         )
+    elif keys.batching is not None:
+        settings["counts_rows"] = False
     if keys.env is not None:
         settings["env"] = _environment(document, keys.env)
     return {name: value for name, value in settings.items() if value is not None}
@@ -251,9 +295,12 @@ def shared_settings(document: Document, keys: SharedKeys) -> dict[str, Any]:
 def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
     handler, model, model_class = _read_model(document, keys, files)
     inputs = _tensors(document, "inputs", keys.inputs or ())
+    outputs = _tensors(document, "outputs", keys.outputs or ())
     settings = shared_settings(document, keys)
+    if not settings.get("counts_rows", True):
+        inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
     fixed = next((spec for spec in inputs if not spec.batched), None)
-    if keys.batching is not None and fixed is not None:
+    if "batching" in settings and fixed is not None:
         document.fail(
             ("batching",),
             f"the input {fixed.name!r} has no batch dimension; its shape must begin with -1",
@@ -282,16 +329,17 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         model=model,
         model_class=model_class,
         inputs=inputs,
-        outputs=_tensors(document, "outputs", keys.outputs or ()),
+        outputs=outputs,
         version_policy=_version_policy(document, keys.version_policy),
         parameters=keys.parameters or {},
         pt2=_pt2(document, keys.pt2),
+        given=tuple(document.value),
         **settings,
     )
 
 
 def _sequences(document: Document, keys: ModelKeys, section: SequencesSection) -> SequenceLimits:
-    if keys.batching is not None and keys.batching.split:
+    if isinstance(keys.batching, BatchingSection) and keys.batching.split:
         document.fail(("batching", "split"), "a request of a sequence is not split")
     given = {name: getattr(section, name) for name in ("max", "idle_timeout_ms")}
     return SequenceLimits(**{name: value for name, value in given.items() if value is not None})
@@ -329,7 +377,8 @@ def _read_model(
     elif model is not None and Path(model).suffix in (".pth", ".safetensors"):
         document.fail(
             ("model",),
-            f"{Path(model).name} is a state_dict; name the module that it fills in class:",
+            f"{Path(model).name} holds weights only (a state_dict); add class: net.py:Net, the class or function that "
+            f"builds the network",
         )
     if handler is None and model is None and model_class is None:
         document.fail((), "name a handler: or a model:")
@@ -350,7 +399,7 @@ def _tensors(
             image = default_image(kind, shape)
             if section.image is not None:
                 image = read_image(document, path, section.image, kind, shape)
-            specs.append(TensorSpec(section.name, kind, shape, image))
+            specs.append(TensorSpec(section.name, kind, shape, image, optional=section.optional))
         else:
             encoded = None
             if isinstance(section, OutputSection) and section.image is not None:

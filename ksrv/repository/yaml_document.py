@@ -79,6 +79,7 @@ class Document:
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
+        self._taken: dict[str | int, Document] = {}  # the keys of other documents
         self._nodes = 0
         self._characters = 0
         try:
@@ -90,7 +91,7 @@ class Document:
             ) from None
         try:
             node = loader.get_single_node()
-            self.value = None if node is None else self._build(loader, node, ())
+            self.value: Any = None if node is None else self._build(loader, node, ())
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f", line {mark.line + 1}" if mark else ""
@@ -131,6 +132,18 @@ class Document:
         made._lines = dict(lines)
         return made
 
+    def take(self, other: "Document", *, fill: bool = False) -> None:
+        """Take over the keys of another document, whose errors go on naming that one's file and line.
+
+        Args:
+            other: The document; keys and values.
+            fill: Whether keys that are here already are kept.
+        """
+        for key, value in other.value.items():
+            if not (fill and key in self.value):
+                self.value[key] = value
+                self._taken[key] = other._taken.get(key, other)
+
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         """Raise the error of one key.
 
@@ -141,6 +154,9 @@ class Document:
         Raises:
             ConfigError: Always.
         """
+        taken = self._taken.get(path[0]) if path else None
+        if taken is not None:
+            taken.fail(path, message)
         line = 1
         for length in range(len(path), -1, -1):
             if path[:length] in self._lines:

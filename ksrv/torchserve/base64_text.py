@@ -1,6 +1,7 @@
 """Base64 in the requests of TorchServe's routes, as leniently as TorchServe reads it."""
 
 import base64
+from typing import Any
 
 from ksrv._native.json.base64_text import Base64Error, decode
 
@@ -18,3 +19,21 @@ def decoded(text: str | bytes) -> bytes:
         return decode(text)
     except Base64Error:
         return base64.b64decode(text)
+
+
+def without_base64(instance: dict[str, Any]) -> Any:
+    """Return an instance of protocol v1 with its `{"b64": ...}` decoded: of itself, or of its values.
+
+    Args:
+        instance: The instance.
+
+    Raises:
+        ValueError: A text is no base64.
+        TypeError: There is no text.
+    """
+    if set(instance) == {"b64"}:
+        return decoded(instance["b64"])
+    return {
+        name: decoded(value["b64"]) if isinstance(value, dict) and set(value) == {"b64"} else value
+        for name, value in instance.items()
+    }

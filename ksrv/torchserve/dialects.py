@@ -1,20 +1,22 @@
 """The dialects in which requests reach a TorchServe handler: how a batch becomes rows and items become answers.
 
-A batch holds requests of one dialect only: that of TorchServe's own routes, or KServe v2.
+A batch holds requests of one dialect only: that of TorchServe's own routes, KServe v1 or KServe v2.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError, quote
+from ksrv.errors import HandlerFailed, InferenceError, InvalidRequest, KsrvError, cut, quote
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor, TorchServeAnswer
 from ksrv.source import KSERVE_V2
-from ksrv.torchserve import answers, rows
+from ksrv.torchserve import rows
+from ksrv.torchserve.api import answers
 from ksrv.torchserve.api.context import DEFAULT_STATUS, Context, RequestHeaders
-from ksrv.torchserve.api.envelopes import BARE_ENVELOPES
-from ksrv.torchserve.entry import Entry
+from ksrv.torchserve.api.entry import Entry
+from ksrv.torchserve.api.envelopes import BARE_ENVELOPES, INSTANCE_ENVELOPES
 from ksrv.torchserve.kserve_outputs import kserve_tensors
 
 log = logging.getLogger("ksrv.torchserve")
@@ -31,11 +33,13 @@ class Call(NamedTuple):
         entry: The handler's entry point, or its envelope's.
         rows: The rows of the batch, as the entry point takes them.
         owners: For each row the index of the request that it belongs to.
+        refused: The errors of the requests that have no rows, because their bodies are wrong.
     """
 
     entry: Entry
     rows: list[Any]
     owners: list[int]
+    refused: Mapping[int, KsrvError] = MappingProxyType({})
 
 
 class Dialect(ABC):
@@ -79,17 +83,17 @@ class Dialect(ABC):
     def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
         """Return the content types of a request's parts and the keys that the route sets."""
 
-    def outputs(self, items: list[Any], owners: Sequence[int], context: Context) -> BatchOutputs:
+    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
         """Return the answers of a batch.
 
         Args:
+            call: The call of the handler.
             items: The handler's item for each row.
-            owners: The request that owns each row.
             context: The handler's context, with the statuses and headers of the rows.
         """
         outputs = BatchOutputs([])
         elements: list[Element] = []
-        for row, (index, item) in enumerate(zip(owners, items, strict=True)):
+        for row, (index, item) in enumerate(zip(call.owners, items, strict=True)):
             element: Element = b""
             try:
                 failure = context.request_processor[row].failure
@@ -148,14 +152,20 @@ class Dialect(ABC):
         if answers.is_prediction_exception(error):
             status = error.error_code if 400 <= error.error_code <= 599 else 500  # type: ignore[attr-defined]
             status = self.too_large if status == 413 else status
-            return InferenceError(str(error.message), status)  # type: ignore[attr-defined]
+            return InferenceError(cut(str(error.message)), status)  # type: ignore[attr-defined]
         if isinstance(error, MemoryError) or "CUDA" in str(error):
             return InferenceError(answers.OUT_OF_RESOURCES, self.out_of_resources)
         return self._failure(error)
 
-    @abstractmethod
     def _failure(self, error: BaseException) -> KsrvError:
         """Return the answer after an error that tells no status."""
+        if isinstance(error, answers.AnswerError):
+            return HandlerFailed(f"the handler of the model {self._model} failed: {error}")
+        stage = answers.stage_of(error)
+        where = f" in {stage}" if stage else ""
+        return HandlerFailed(
+            f"the handler of the model {self._model} failed{where} with {type(error).__name__}"
+        )
 
 
 class TorchServeDialect(Dialect):
@@ -202,6 +212,69 @@ class TorchServeDialect(Dialect):
         return InferenceError(answers.PREDICTION_FAILED, 503)
 
 
+class KServeV1Dialect(TorchServeDialect):
+    """KServe v1: the JSON body is one row for the envelope, as on TorchServe's own routes.
+
+    An archive without an envelope gets each of the `instances` as a row and its items answer as
+    `predictions`, which is what the `kserve` envelope does for one request; but here a row that fails
+    fails its own request alone.
+
+    Args:
+        envelope: The envelope's name, or ""; the others as of `TorchServeDialect`.
+    """
+
+    too_large = Dialect.too_large
+    out_of_resources = Dialect.out_of_resources
+
+    def __init__(
+        self, model: str, bare: Entry, enveloped: Entry, *, decode: bool, envelope: str
+    ) -> None:
+        super().__init__(model, bare, enveloped, decode=decode)
+        self._opens_instances = not envelope
+        self._needs_instances = envelope in ("", *INSTANCE_ENVELOPES)
+
+    def call(self, inputs: BatchInputs) -> Call:
+        """See `Dialect.call`."""
+        data: list[Any] = []
+        owners: list[int] = []
+        refused: dict[int, KsrvError] = {}
+        for index, request in enumerate(inputs.requests):
+            row = rows.torchserve_row(inputs, request, self._decode)
+            try:
+                document = rows.predict_document(row, needs_instances=self._needs_instances)
+                own = rows.instance_rows(document) if self._opens_instances else [row]
+            except InvalidRequest as error:
+                refused[index] = error
+                continue
+            data += own
+            owners += [index] * len(own)
+        return Call(self._enveloped, data, owners, refused)
+
+    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+        """See `Dialect.outputs`."""
+        outputs = super().outputs(call, items, context)
+        (by_row,) = outputs.tensors
+        parts: list[list[bytes]] = [[] for _ in range(len({*call.owners, *call.refused}))]
+        for index, element in zip(call.owners, by_row.data, strict=True):
+            parts[index].append(bytes(element))
+        if self._opens_instances:
+            explained = context.get_request_header(0, "explain") == "True"
+            key = b"explanations" if explained else b"predictions"
+            elements: list[Element] = [b'{"%b":[%b]}' % (key, b",".join(own)) for own in parts]
+        else:
+            elements = [b"".join(own) for own in parts]
+        outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
+        return outputs
+
+    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+        if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
+            return super()._add_item(item, index, outputs)  # an envelope's finished text
+        outputs.torchserve[index] = TorchServeAnswer("application/json")
+        return answers.json_item(item)
+
+    _failure = Dialect._failure
+
+
 class KServeDialect(Dialect):
     """KServe v2: each row of a request is a row, and an item is an element of the BYTES output.
 
@@ -235,15 +308,6 @@ class KServeDialect(Dialect):
             text = bytes(element).decode("utf-8", "replace")
             outputs.failures.setdefault(index, InferenceError(text, min(code, 599)))
 
-    def _failure(self, error: BaseException) -> KsrvError:
-        if isinstance(error, answers.AnswerError):
-            return HandlerFailed(f"the handler of the model {self._model} failed: {error}")
-        stage = answers.stage_of(error)
-        where = f" in {stage}" if stage else ""
-        return HandlerFailed(
-            f"the handler of the model {self._model} failed{where} with {type(error).__name__}"
-        )
-
 
 class KServeEnvelopeDialect(KServeDialect):
     """KServe v2 for a handler behind the `kservev2` envelope, which reads and writes typed tensors."""
@@ -257,7 +321,7 @@ class KServeEnvelopeDialect(KServeDialect):
             )
         return Call(self._enveloped, [{"body": rows.kserve_document(inputs)}], [0])
 
-    def outputs(self, items: list[Any], owners: Sequence[int], context: Context) -> BatchOutputs:
+    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
         """See `Dialect.outputs`."""
         outputs = BatchOutputs(kserve_tensors(items[0], self._model))
         if headers := response_headers(context, 0):

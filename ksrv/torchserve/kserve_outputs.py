@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.datatypes import DTYPES, NAME_BY_DTYPE
+from ksrv.datatypes import DTYPES, NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed
 from ksrv.request import Element, Tensor
 
@@ -36,7 +36,17 @@ def _tensor(output: dict[str, Any]) -> Tensor:
         return Tensor(name, kind, shape, [_element(value) for value in data])
     if kind not in NAME_BY_DTYPE.values():
         raise ValueError(f"the output {name} has the datatype {kind!r}")
-    return Tensor(name, kind, shape, np.asarray(data, DTYPES[kind]).reshape(shape))
+    array = np.asarray(data)
+    if not array.size:
+        return Tensor(name, kind, shape, np.empty(shape, DTYPES[kind]))
+    own = NAME_BY_DTYPE.get(array.dtype)
+    if own is None:
+        raise ValueError(f"the data of the output {name} are no numbers of the datatype {kind}")
+    try:
+        numbers = cast(array, own, kind)
+    except ValueError as error:
+        raise ValueError(f"the data of the output {name}: {error}") from None
+    return Tensor(name, kind, shape, numbers.reshape(shape))
 
 
 def _element(value: Any) -> Element:

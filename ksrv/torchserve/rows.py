@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ksrv.datatypes import widen_bfloat16
+from ksrv.errors import InvalidRequest
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
+from ksrv.torchserve.base64_text import without_base64
 
 
 def is_description(inputs: BatchInputs) -> bool:
@@ -65,6 +67,47 @@ def decoded_part(value: Element, content_type: str) -> Any:
     except (ValueError, RecursionError):
         pass  # TorchServe goes on with the undecoded bytes, and so do its handlers
     return raw
+
+
+def predict_document(row: dict[str, Any], *, needs_instances: bool) -> dict[str, Any]:
+    """Return the document of a request over KServe v1.
+
+    Args:
+        row: The request's row, whose body may be undecoded.
+        needs_instances: Whether it must have `instances`.
+
+    Raises:
+        InvalidRequest: It is no such document.
+    """
+    body = row["body"]
+    try:
+        document = json.loads(body) if isinstance(body, bytearray) else body
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequest("a predict request is a JSON object")
+    instances = document.get("instances")
+    if needs_instances and not (isinstance(instances, list) and instances):
+        raise InvalidRequest(
+            "a predict request is a JSON object whose 'instances' are an array of at least one row"
+        )
+    return document
+
+
+def instance_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a document of KServe v1: objects as they are, other values as the row's body.
+
+    Raises:
+        InvalidRequest: A `b64` is no base64.
+    """
+    found: list[dict[str, Any]] = []
+    for place, instance in enumerate(document["instances"]):
+        try:
+            value = without_base64(instance) if isinstance(instance, dict) else instance
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(f"instance {place}: its 'b64' is no base64: {error}") from None
+        found.append(value if isinstance(value, dict) else {"body": value})
+    return found
 
 
 def media_type(content_type: str) -> str:

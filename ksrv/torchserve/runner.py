@@ -20,15 +20,17 @@ from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import is_lost, note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback
 from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.model_imports import error_location
+from ksrv.handlers.imports.folder_modules import error_location
+from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor, TorchServeCall
 from ksrv.source import KSERVE_V2, ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
-from ksrv.torchserve import answers, rows
-from ksrv.torchserve.api import streaming
+from ksrv.torchserve import rows
+from ksrv.torchserve.api import answers, streaming
 from ksrv.torchserve.api.context import Context, RequestProcessor
+from ksrv.torchserve.api.entry import find_entry
 from ksrv.torchserve.api.envelopes import find_envelope
 from ksrv.torchserve.api.frames import read_answers
 from ksrv.torchserve.api.metrics import Metrics
@@ -36,9 +38,10 @@ from ksrv.torchserve.dialects import (
     Dialect,
     KServeDialect,
     KServeEnvelopeDialect,
+    KServeV1Dialect,
     TorchServeDialect,
 )
-from ksrv.torchserve.entry import find_entry
+from ksrv.torchserve.metrics_file import DEFAULT_METRICS
 from ksrv.torchserve.shims import finder, torchvision, ts
 
 log = logging.getLogger("ksrv.torchserve")
@@ -77,8 +80,7 @@ class TorchServeRunner:
         self.submit: Submit = refuse_calls
         self.on_device_lost: Callable[[str], None] = note_lost
         self.lease_answer: Callable[[int], Block] | None = None
-        self._torchserve: TorchServeDialect | None = None
-        self._kserve: KServeDialect | None = None
+        self._dialects: dict[str, Dialect] = {}
         self._service: Any = None
         self._context: Context | None = None
         self._archive: dict[str, Any] = {}
@@ -104,6 +106,8 @@ class TorchServeRunner:
                 finder.install(torchvision.TorchvisionFinder(self.source.name))
             if str(folder) not in sys.path:
                 sys.path.insert(0, str(folder))
+            if self.source.loaded is not None:
+                hold_sources(HeldSources(self.source.loaded.sources), str(folder))
             if self._threads and config.model and not config.model.endswith(".onnx"):
                 import torch
 
@@ -122,9 +126,13 @@ class TorchServeRunner:
                 f"{error_location(folder, error)}"
             ) from error
         name, decode = self.source.name, self._archive.get("decode", True)
-        self._torchserve = TorchServeDialect(name, bare, enveloped, decode=decode)
-        kserve = KServeEnvelopeDialect if self._envelope == KSERVE_V2 else KServeDialect
-        self._kserve = kserve(name, bare, enveloped, envelope=self._envelope)
+        envelope = self._envelope
+        kserve = KServeEnvelopeDialect if envelope == KSERVE_V2 else KServeDialect
+        self._dialects = {
+            "torchserve": TorchServeDialect(name, bare, enveloped, decode=decode),
+            "v1": KServeV1Dialect(name, bare, enveloped, decode=decode, envelope=envelope),
+            "v2": kserve(name, bare, enveloped, envelope=envelope),
+        }
         return self._spec()
 
     def _make_context(self, wanted: str) -> Context:
@@ -140,7 +148,9 @@ class TorchServeRunner:
             batch_size=self._archive.get("batch_size", 1),
             gpu=gpu,
             mms_version=ts.VERSION,
-            metrics=Metrics(self.source.name, self._emit),
+            metrics=Metrics(
+                self.source.name, self._emit, self._archive.get("metrics") or DEFAULT_METRICS
+            ),
             model_yaml_config=self._archive.get("config") or {},
         )
 
@@ -165,18 +175,19 @@ class TorchServeRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
-        of_torchserve = inputs.requests[0].torchserve is not None
-        dialect = self._torchserve if of_torchserve else self._kserve
+        dialect = self._dialects.get(dialect_of(inputs.requests[0].torchserve))
         if self._context is None or dialect is None:
             raise HandlerFailed(f"the model {self.source.name} is not loaded")
         if rows.is_description(inputs):
             return self._description()
-        entry, data, owners = dialect.call(inputs)
-        self._begin(inputs, owners, dialect)
-        self._context.rows_are_requests = entry is dialect.bare
+        call = dialect.call(inputs)
+        if call.refused and not call.rows:
+            return BatchOutputs([], dict(call.refused))
+        self._begin(inputs, call.owners, dialect)
+        self._context.rows_are_requests = call.entry is dialect.bare
         start = time.perf_counter_ns()
         try:
-            items = answers.checked_items(entry(data, self._context), len(data))
+            items = answers.checked_items(call.entry(call.rows, self._context), len(call.rows))
         except SystemExit:  # it ends the handler's process, where it has one, as with TorchServe
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
@@ -184,7 +195,8 @@ class TorchServeRunner:
         taken = time.perf_counter_ns() - start
         assert self._context.metrics is not None
         self._context.metrics.add_time("PredictionTime", round(taken / 1e6, 2))
-        outputs = dialect.outputs(items, owners, self._context)
+        outputs = dialect.outputs(call, items, self._context)
+        outputs.failures.update(call.refused)
         outputs.timings = {"inference": taken}
         return outputs
 
@@ -228,7 +240,15 @@ class TorchServeRunner:
 
     def close(self) -> None:
         """Let the handler go."""
-        self._torchserve = self._kserve = self._service = self._context = None
+        self._service = self._context = None
+        self._dialects = {}
+
+
+def dialect_of(call: TorchServeCall | None) -> str:
+    """Return the dialect of a request: torchserve, v1 or v2."""
+    if call is None:
+        return "v2"
+    return "v1" if call.v1 else "torchserve"
 
 
 class _Chunks:

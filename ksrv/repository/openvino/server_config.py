@@ -37,7 +37,9 @@ _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SHAPE = re.compile(r"\(\s*([-0-9:,\s]*?),?\s*\)")
 _LAYOUT = re.compile(r"[A-Za-z?.]{1,16}(:[A-Za-z?.]{1,16})?")
 _RANK = 32
-_OTHERS = (".pdmodel", ".tflite", ".pb", ".bin", ".gguf", ".safetensors")
+_KINDS = ("*.xml", "*.onnx", "*.tflite", "saved_model.pb")
+"""The model files that are read; of several kinds, the first."""
+_OTHERS = (".pdmodel", ".pb", ".bin", ".gguf", ".safetensors")
 _NOT_SERVED = {
     "mediapipe_config_list": "MediaPipe graphs are not served; a handler that calls models does what they do",
     "pipeline_config_list": "pipelines are not served; a handler that calls models does what they do",
@@ -143,7 +145,9 @@ class _Model:
         error = None
         files: tuple[str, ...] = (str(self._path.absolute()),)
         try:
-            files += tuple(sorted(str(one) for one in folder.iterdir() if one.is_file()))
+            # The variables of a saved_model.pb lie in a folder beside it.
+            found = [*folder.iterdir(), *folder.glob("variables/*")]
+            files += tuple(sorted(str(one) for one in found if one.is_file()))
             options = config.openvino or OpenVinoOptions()
             if (folder / MAPPING_NAME).is_file():
                 options = msgspec.structs.replace(options, names=_names(folder / MAPPING_NAME))
@@ -328,9 +332,11 @@ def _is_whole(text: str) -> bool:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    files = [one for one in folder.iterdir() if one.is_file()]
-    found = sorted(one for one in files if one.suffix == ".xml")
-    return found or sorted(one for one in files if one.suffix == ".onnx")
+    for kind in _KINDS:
+        found = sorted(one for one in folder.glob(kind) if one.is_file())
+        if found:
+            return found
+    return []
 
 
 def _model_file(folder: Path, root: Path) -> Path:
@@ -340,7 +346,9 @@ def _model_file(folder: Path, root: Path) -> Path:
     if not found:
         others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
         held = f"; {', '.join(others[:4])} is not served" if others else ""
-        raise ConfigError(f"{folder}: holds no .xml and no .onnx file{held}")
+        raise ConfigError(
+            f"{folder}: holds no .xml, .onnx or .tflite file and no saved_model.pb{held}"
+        )
     if not found[0].resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"{found[0]} leads out of the model's folder")
     return found[0]

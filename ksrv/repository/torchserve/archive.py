@@ -6,10 +6,15 @@ the archive's SHA-256, so that the same archive is unpacked once and a changed o
 files of its predecessor.
 """
 
+import copy
+import gzip
 import hashlib
+import lzma
 import os
+import re
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -17,15 +22,35 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any, cast
 
 import msgspec
 
+from ksrv.repository.entry import is_model_name
 from ksrv.repository.torchserve.cache import PARTIAL, evict, lock_folder
 
 MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
 ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 CHUNK = 1024 * 1024
+SETTINGS_BYTES = 1024 * 1024
+"""A manifest, settings or requirements may have so many: all of them is read into memory."""
+TAR_HEADER_BYTES = 8 * 1024 * 1024
+"""A header of a tar may have so many: tarfile reads all of it into memory."""
+TAR_HEADERS_BYTES = 64 * 1024 * 1024
+"""All headers of a tar and what fills its blocks may have so many beside the files' bytes."""
+MAX_DEPTH = 64
+"""Folders one in the other: removing them takes a Python frame for each."""
+
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError,
+    NotImplementedError,  # a compression, or an encryption, that zipfile does not know
+    RuntimeError,  # a password is needed; RecursionError: headers that describe headers
+    ValueError,  # a name that is not UTF-8, a number that is none
+    OverflowError, MemoryError,
+)  # fmt: skip
+"""What zipfile and tarfile raise for the bytes of a damaged archive."""
+
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 class ArchiveError(ValueError):
@@ -59,6 +84,12 @@ class Part(msgspec.Struct, rename="camel", kw_only=True):
     requirements_file: str = ""
     config_file: str = ""
     source_vocab: str = ""
+
+
+FILE_KEYS = (
+    "handler", "serialized_file", "model_file", "requirements_file", "config_file", "source_vocab",
+)  # fmt: skip
+"""The keys that name a file of the archive."""
 
 
 class Manifest(msgspec.Struct, rename="camel", kw_only=True):
@@ -99,6 +130,8 @@ def open_archive(
         if not (path / MANIFEST).is_file():
             raise ArchiveError(f"{path} has no {MANIFEST}")
         return path
+    if not path.is_file():
+        raise ArchiveError(f"{path} is neither a file nor a folder")
     home = default_cache() if cache is None else cache
     place = home / digest_of(path)
     if not lock_folder(place):
@@ -113,21 +146,49 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of an unpacked archive.
 
     Raises:
-        ArchiveError: It is missing, is not valid, or names a file outside the archive.
+        ArchiveError: It is missing, is not valid, names a file outside the archive, or has a name or a version that
+            no model can have.
     """
-    file = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(read_settings(folder, str(MANIFEST)), type=Manifest)
     except FileNotFoundError:
         raise ArchiveError(f"there is no {MANIFEST}: it is no TorchServe archive") from None
+    except OSError as error:
+        raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ArchiveError(f"{MANIFEST} is nested too deep to be read") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error}") from None
     model = manifest.model
-    for key in ("handler", "serialized_file", "model_file", "requirements_file", "config_file"):
+    if not is_model_name(model.model_name) or not _VERSION.fullmatch(model.model_version):
+        # Both become parts of paths and routes.
+        raise ArchiveError(
+            f"the manifest's modelName {model.model_name!r} or modelVersion {model.model_version!r} cannot be served"
+        )
+    for key in FILE_KEYS:
         name = getattr(model, key)
-        if name and (PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts):
+        path = PurePosixPath(name)
+        if name and (path.is_absolute() or ".." in path.parts or "\0" in name):
             raise ArchiveError(f"{MANIFEST}: {key} names {name!r}, which is not inside the archive")
     return manifest
+
+
+def read_settings(folder: Path, name: str) -> bytes:
+    """Return the content of a file that describes the model.
+
+    Args:
+        folder: The unpacked archive.
+        name: The file's name in it.
+
+    Raises:
+        ArchiveError: It is longer than such files are.
+        OSError: It cannot be read.
+    """
+    with (folder / name).open("rb") as file:
+        content = file.read(SETTINGS_BYTES + 1)
+    if len(content) > SETTINGS_BYTES:
+        raise ArchiveError(f"{name} is longer than {SETTINGS_BYTES} bytes")
+    return content
 
 
 def default_cache() -> Path:
@@ -164,25 +225,33 @@ def unpack(archive: Path, place: Path, limits: ArchiveLimits) -> None:
         else:
             _unpack_zip(archive, partial, limits)
         try:
+            read_manifest(partial)
+        except ArchiveError as error:
+            raise ArchiveError(f"{archive}: {error}") from None
+        try:
             partial.rename(place)
         except OSError:
             if not place.is_dir():  # another process may have been first with the same archive
                 raise
-    except (
-        OSError
-    ) as error:  # two entries of one name, a file where a folder is needed, a full disk
-        raise ArchiveError(f"{archive.name} cannot be unpacked: {error.strerror}") from error
+    except DAMAGE as error:
+        if isinstance(error, ArchiveError):
+            raise
+        raise ArchiveError(f"{archive.name} cannot be unpacked: {_reason(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, RecursionError):
+        return "its headers are nested too deep"
+    return str(error) or type(error).__name__
+
+
 def _unpack_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            members = list(_zip_members(archive, opened))
-            _write(archive, members, folder, limits)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ArchiveError(f"{archive.name} cannot be unpacked: {error}") from None
+    with zipfile.ZipFile(archive) as opened:
+        _write(archive, list(_zip_members(archive, opened)), folder, limits)
 
 
 def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
@@ -191,16 +260,68 @@ def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise ArchiveError(f"{archive.name}: {info.filename!r} is a link or a device")
-        yield Member(path, info.file_size, info.is_dir(), lambda info=info: opened.open(info))  # type: ignore[misc]
+        if info.flag_bits & 1:
+            raise ArchiveError(f"{archive.name}: {info.filename!r} is encrypted")
+        if kind and info.is_dir() != (kind == stat.S_IFDIR):
+            raise ArchiveError(
+                f"{archive.name}: {info.filename!r} is a folder by its name or by its attributes, but not by both"
+            )
+        if info.is_dir() and info.file_size:
+            raise ArchiveError(f"{archive.name}: {info.filename!r} is a folder, but has content")
+
+        def content(info: zipfile.ZipInfo = info) -> IO[bytes]:
+            # The data are read to their own end, or one byte beyond what is listed: zipfile would
+            # cut them without a word where the listing is too short.
+            longer = copy.copy(info)
+            longer.file_size += 1
+            return opened.open(longer)
+
+        yield Member(path, info.file_size, info.is_dir(), content)
 
 
 def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
-    try:
-        with tarfile.open(archive, "r:gz") as opened:
+    with gzip.open(archive) as stream:
+        bounded = _BoundedStream(archive, stream, limits)
+        with tarfile.open(fileobj=cast(Any, bounded), mode="r:") as opened:
             members = list(_tar_members(archive, opened, limits))
+            # tarfile takes a header that it cannot read for the end.
+            bounded.seek(opened.offset)
+            if any(bounded.read(tarfile.BLOCKSIZE)):
+                raise ArchiveError(
+                    f"{archive.name} is damaged behind its {len(members)} first entries"
+                )
+            while bounded.read(CHUNK):
+                pass  # gzip's checksum stands at the end
             _write(archive, _without_top_folder(members), folder, limits)
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise ArchiveError(f"{archive.name} cannot be unpacked: {error}") from None
+
+
+class _BoundedStream:
+    """The bytes of a compressed tar, as tarfile reads them, which bounds neither headers nor what they claim.
+
+    Args:
+        archive: The archive.
+        stream: Its bytes, inflated.
+        limits: How much the archive may hold.
+    """
+
+    def __init__(self, archive: Path, stream: gzip.GzipFile, limits: ArchiveLimits) -> None:
+        self._archive, self._stream, self._limits = archive, stream, limits
+        self.tell = stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= TAR_HEADER_BYTES:
+            raise ArchiveError(
+                f"{self._archive.name}: a header of {size} bytes behind byte {self.tell()} is no header"
+            )
+        content = self._stream.read(size)
+        _hold(self._archive, 0, self.tell() - TAR_HEADERS_BYTES, self._limits)
+        return content
+
+    def seek(self, position: int) -> int:
+        if position < 0:
+            raise ArchiveError(f"{self._archive.name}: an entry has less than no bytes")
+        _hold(self._archive, 0, position - TAR_HEADERS_BYTES, self._limits)
+        return self._stream.seek(position)
 
 
 def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) -> Iterator[Member]:
@@ -209,7 +330,10 @@ def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) 
     for count, info in enumerate(opened):
         if not (info.isfile() or info.isdir()):
             raise ArchiveError(f"{archive.name}: {info.name!r} is a link or a device")
-        total += info.size
+        if info.size < 0:
+            raise ArchiveError(f"{archive.name}: {info.name!r} has less than no bytes")
+        size = 0 if info.isdir() else info.size
+        total += size
         _hold(archive, count + 1, total, limits)
 
         def content(info: tarfile.TarInfo = info) -> IO[bytes]:
@@ -217,7 +341,7 @@ def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) 
             assert stream is not None
             return stream
 
-        yield Member(_inside(archive, info.name), info.size, info.isdir(), content)
+        yield Member(_inside(archive, info.name), size, info.isdir(), content)
 
 
 def _without_top_folder(members: list[Member]) -> list[Member]:
@@ -238,6 +362,8 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ArchiveError(f"{archive.name}: {name!r} would leave the archive's folder")
+    if len(path.parts) > MAX_DEPTH:
+        raise ArchiveError(f"{archive.name}: {name!r} lies deeper than {MAX_DEPTH} folders")
     return path
 
 
@@ -255,18 +381,30 @@ def _hold(archive: Path, entries: int, total: int, limits: ArchiveLimits) -> Non
 
 def _write(archive: Path, members: list[Member], folder: Path, limits: ArchiveLimits) -> None:
     _hold(archive, len(members), sum(member.size for member in members), limits)
+    written: set[PurePosixPath] = set()
     for member in members:
-        target = folder / member.path
-        if member.is_folder:
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with member.open() as source, target.open("xb") as file:
-            written = 0
-            while piece := source.read(CHUNK):
-                written += len(piece)
-                if written > member.size:  # the listing lied
-                    raise ArchiveError(
-                        f"{archive.name}: {str(member.path)!r} is larger than listed"
-                    )
-                file.write(piece)
+        if not member.is_folder and member.path in written:
+            raise ArchiveError(f"{archive.name} has two entries {str(member.path)!r}")
+        written.add(member.path)
+        try:
+            _write_member(member, folder / member.path)
+        except DAMAGE as error:
+            raise ArchiveError(
+                f"{archive.name}: {str(member.path)!r} cannot be unpacked: {_reason(error)}"
+            ) from error
+
+
+def _write_member(member: Member, target: Path) -> None:
+    if member.is_folder:
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with member.open() as source, target.open("xb") as file:
+        written = 0
+        while piece := source.read(CHUNK):
+            written += len(piece)
+            if written > member.size:
+                raise ArchiveError(f"it is larger than the {member.size} bytes that are listed")
+            file.write(piece)
+    if written < member.size:
+        raise ArchiveError(f"it has {written} bytes, and {member.size} are listed")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 import yaml
 
-from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
 from ksrv.repository.torchserve.archive import (
     ARCHIVE_SUFFIXES,
@@ -25,6 +25,7 @@ from ksrv.repository.torchserve.archive import (
     Manifest,
     open_archive,
     read_manifest,
+    read_settings,
 )
 from ksrv.repository.yaml_document import check_aliases, describe
 from ksrv.source import KSERVE_V2, ArchiveDefaults, Batching, ModelConfig, ModelSource
@@ -39,7 +40,6 @@ SERVER_KEYS = (
     "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "ksrv",
 )  # fmt: skip
 
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 HANDLER_KEYS = ("pt2", "handler", "micro_batching", "deepspeed", "pippy")
 IGNORED = {
     "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
@@ -105,9 +105,6 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
     except (ArchiveError, OSError) as error:
         return ModelEntry(name, error=f"{path}: {error}", path=path)
     name, version = manifest.model.model_name, manifest.model.model_version
-    if not is_model_name(name) or not _VERSION.fullmatch(version):
-        text = f"{path}: the manifest's modelName {name!r} or modelVersion {version!r} cannot be served"
-        return ModelEntry(path.stem, error=text, path=path)
     log.info("%s: %s", path.name, "; ".join(report.lines()))
     refusal = None
     if report.refused:
@@ -179,6 +176,7 @@ def archived_config(
             "batch_size": batch_size,
             "device_ids": settings.device_ids(),
             "decode": defaults.decode,
+            "metrics": list(defaults.metrics),
             "torchvision": settings.stand_in(),
         },
     )
@@ -186,7 +184,7 @@ def archived_config(
 
 
 def _raw_manifest(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = msgspec.json.decode((folder / "MAR-INF/MANIFEST.json").read_bytes())
+    manifest: dict[str, Any] = msgspec.json.decode(read_settings(folder, str(MANIFEST)))
     return manifest
 
 
@@ -195,11 +193,13 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
     if not name:
         return {}, {}
     try:
-        text = (folder / name).read_text()
+        text = read_settings(folder, name).decode()
         tree = yaml.compose(text, yaml.SafeLoader)
         if tree is not None:
             check_aliases(tree)
         document = yaml.safe_load(text)
+    except ArchiveError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
@@ -320,11 +320,18 @@ def missing_packages(folder: Path, requirements_file: str) -> list[str]:
     """Return the distributions that the archive's requirements name and that are not installed.
 
     Versions are not compared: this is for the report, not a resolver.
+
+    Raises:
+        ArchiveError: They cannot be read.
     """
     if not requirements_file or not (folder / requirements_file).is_file():
         return []
     missing = []
-    for line in (folder / requirements_file).read_text().splitlines():
+    try:
+        text = read_settings(folder, requirements_file).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArchiveError(f"{requirements_file} cannot be read: {error}") from None
+    for line in text.splitlines():
         match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", line)
         if match is None or line.lstrip().startswith(("#", "-")):
             continue

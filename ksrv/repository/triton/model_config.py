@@ -21,6 +21,7 @@ from ksrv.repository.triton.backends import (
     REFUSED,
     Backend,
 )
+from ksrv.repository.triton.configuration import configuration
 from ksrv.repository.triton.ensembles import read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
@@ -62,20 +63,32 @@ def is_triton_model(folder: Path) -> bool:
     Args:
         folder: The model's folder.
     """
-    if not (folder / CONFIG_NAME).is_file():
+    return (folder / CONFIG_NAME).is_file() and not _has_own_settings(folder)
+
+
+def may_be_configured(folder: Path) -> bool:
+    """Whether a folder can be read as a model of Triton's by a config.pbtxt from elsewhere.
+
+    Args:
+        folder: The model's folder.
+    """
+    if _has_own_settings(folder):
         return False
+    return (folder / CONFIG_NAME).is_file() or bool(version_folders(folder))
+
+
+def _has_own_settings(folder: Path) -> bool:
     own = ("model.yaml", "handler.py")
-    return not any(
-        (at / name).is_file() for at in (folder, *version_folders(folder)) for name in own
-    )
+    return any((at / name).is_file() for at in (folder, *version_folders(folder)) for name in own)
 
 
-def read_model(path: Path, name: str) -> ModelEntry:
+def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     """Return the model of a folder of Triton's.
 
     Args:
-        path: The folder, which holds a config.pbtxt.
+        path: The folder.
         name: The model's name.
+        config: The config.pbtxt to read in place of the folder's own.
 
     Returns:
         The entry with its report; a model that asks for what ksrv does not do carries the error.
@@ -85,8 +98,10 @@ def read_model(path: Path, name: str) -> ModelEntry:
     """
     root = path.absolute()
     folders = version_folders(root)
-    settings = _Settings(root, folders, *read_text_format(root / CONFIG_NAME, ModelKeys))
-    config = settings.read()
+    settings = _Settings(
+        root, name, folders, *read_text_format(config or root / CONFIG_NAME, ModelKeys)
+    )
+    shared = settings.read()
     report = settings.report
     entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
     own_name = settings.keys.name
@@ -98,7 +113,7 @@ def read_model(path: Path, name: str) -> ModelEntry:
     if not folders and settings.backend is not ENSEMBLE:
         raise ConfigError(f"{root}: holds no version folder, such as {root / '1'}")
     found = {one.name: one for one in folders} or {"1": root}
-    chosen = choose_versions(config.version_policy, list(found))
+    chosen = choose_versions(shared.version_policy, list(found))
     missing = [version for version in chosen if version not in found]
     if missing:
         settings.fail(
@@ -106,7 +121,7 @@ def read_model(path: Path, name: str) -> ModelEntry:
             f"names the versions {', '.join(missing)}, but the folder holds {', '.join(found)}",
         )
     for version in chosen:
-        entry.versions[version] = settings.version(name, version, found[version], config)
+        entry.versions[version] = settings.version(name, version, found[version], shared)
     return entry
 
 
@@ -115,15 +130,17 @@ class _Settings:
 
     Args:
         root: The model's folder.
+        name: The model's name.
         folders: Its version folders.
         keys: The keys.
         document: Knows their lines.
     """
 
     def __init__(
-        self, root: Path, folders: list[Path], keys: ModelKeys, document: Document
+        self, root: Path, name: str, folders: list[Path], keys: ModelKeys, document: Document
     ) -> None:
         self.root = root
+        self._name = name
         self.keys = keys
         self.report = Report()
         self._folders = folders
@@ -182,9 +199,11 @@ class _Settings:
             ),
             labels=self._labels(),
             batching=batching,
+            counts_rows=batching is not None,
             warmup=batching is not None or not tensors.is_open,
             version_policy=self._version_policy(),
             parameters=self._parameters(),
+            configuration=self._configuration(batching.max_batch_size if batching else 0),
             **settings,
         )
 
@@ -416,11 +435,16 @@ class _Settings:
             ensemble=steps,
             labels=self._labels(),
             row_limit=keys.max_batch_size or 0,
+            counts_rows=bool(keys.max_batch_size),
             warmup=False,
             cache=Cache() if keys.response_cache and keys.response_cache.enable else None,
             version_policy=self._version_policy(),
             parameters=self._parameters(),
+            configuration=self._configuration(keys.max_batch_size or 0),
         )
+
+    def _configuration(self, max_batch_size: int) -> dict[str, Any]:
+        return configuration(self.keys, self._name, self.backend, max_batch_size)
 
     def _refuse(self, key: str, reason: str) -> None:
         self.report.refused[key] = reason

@@ -1,6 +1,7 @@
 """The keys of `config.pbtxt` that ksrv reads, as msgspec structs; the names are Triton's documented ones.
 
-A key whose content changes nothing here is `Any`: it is named in the report and not looked into.
+What ksrv ignores is read as well, because a model's configuration shows it. A key that is `Any` is refused, and so
+is not looked into.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -18,10 +19,16 @@ DATA_TYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for nam
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Dim: TypeAlias = Annotated[int, Meta(ge=-1, le=LARGEST_SIZE)]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Uint32: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A message of config.pbtxt."""
+
+
+class MapEntry(Message):
+    """An entry of a map: its `key` and its `value`."""
 
 
 class DataType(str, Custom):
@@ -101,7 +108,14 @@ class QueuePolicy(Message):
     timeout_action: Literal["REJECT", "DELAY"] | None = None
     default_timeout_microseconds: Whole | None = None
     allow_timeout_override: bool | None = None
-    max_queue_size: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
+    max_queue_size: Uint32 | None = None
+
+
+class PriorityPolicy(MapEntry):
+    """The queue policy of one priority."""
+
+    key: Whole
+    value: QueuePolicy = msgspec.field(default_factory=QueuePolicy)
 
 
 class DynamicBatching(Message):
@@ -113,7 +127,22 @@ class DynamicBatching(Message):
     priority_levels: Whole | None = None
     default_priority_level: Whole | None = None
     default_queue_policy: QueuePolicy | None = None
-    priority_queue_policy: Any = None
+    priority_queue_policy: list[PriorityPolicy] | None = None
+
+
+class Resource(Message):
+    """A resource that an instance needs while it runs."""
+
+    name: str | None = None
+    is_global: bool | None = msgspec.field(name="global", default=None)
+    count: Uint32 | None = None
+
+
+class RateLimiter(Message):
+    """When an instance may run."""
+
+    resources: list[Resource] | None = None
+    priority: Uint32 | None = None
 
 
 class InstanceGroup(Message):
@@ -123,14 +152,14 @@ class InstanceGroup(Message):
     kind: Literal["KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"] | None = None
     count: Annotated[int, Meta(ge=1, le=1024)] | None = None
     gpus: list[Annotated[int, Meta(ge=0, le=9999)]] | None = None
-    rate_limiter: Any = None
+    rate_limiter: RateLimiter | None = None
     secondary_devices: Any = None
-    profile: Any = None
+    profile: list[str] | None = None
     passive: bool | None = None
     host_policy: str | None = None
 
 
-class NameMap(Message):
+class NameMap(MapEntry):
     """A name in a model and the tensor of the ensemble that it stands for."""
 
     key: Text
@@ -151,6 +180,7 @@ class EnsembleScheduling(Message):
     """The models of an ensemble."""
 
     step: Annotated[list[Step], Meta(max_length=1024)] = []
+    max_inflight_requests: Uint32 | None = None
 
 
 class ParameterValue(Message):
@@ -159,7 +189,7 @@ class ParameterValue(Message):
     string_value: str = ""
 
 
-class ParameterEntry(Message):
+class ParameterEntry(MapEntry):
     """One parameter of the backend."""
 
     key: Text
@@ -187,7 +217,7 @@ class Control(Message):
         "CONTROL_SEQUENCE_END",
         "CONTROL_SEQUENCE_CORRID",
     ] = "CONTROL_SEQUENCE_START"
-    int32_false_true: list[Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]] | None = None
+    int32_false_true: list[Int32] | None = None
     fp32_false_true: list[float] | None = None
     bool_false_true: list[bool] | None = None
     data_type: DataType | None = None
@@ -249,6 +279,140 @@ class SequenceBatching(Message):
     iterative_sequence: bool | None = None
 
 
+class TextEntry(MapEntry):
+    """An entry of a map of texts."""
+
+    key: Text
+    value: str = ""
+
+
+class Graph(Message):
+    """How far a framework optimizes its graph."""
+
+    level: Int32 | None = None
+
+
+class GraphShape(Message):
+    """The shape of an input of a CUDA graph."""
+
+    dim: list[Dim] | None = None
+
+
+class GraphInput(MapEntry):
+    """An input of a CUDA graph."""
+
+    key: Text
+    value: GraphShape = msgspec.field(default_factory=GraphShape)
+
+
+class LowerBound(Message):
+    """The smallest batch for which a CUDA graph is used."""
+
+    batch_size: Int32 | None = None
+    input: list[GraphInput] | None = None
+
+
+class GraphSpec(Message):
+    """A batch for which a CUDA graph is recorded."""
+
+    batch_size: Int32 | None = None
+    input: list[GraphInput] | None = None
+    graph_lower_bound: LowerBound | None = None
+
+
+class Cuda(Message):
+    """CUDA's settings."""
+
+    graphs: bool | None = None
+    busy_wait_events: bool | None = None
+    graph_spec: list[GraphSpec] | None = None
+    output_copy_stream: bool | None = None
+
+
+class Accelerator(Message):
+    """An accelerator of ONNX Runtime's."""
+
+    name: str | None = None
+    parameters: list[TextEntry] | None = None
+
+
+class ExecutionAccelerators(Message):
+    """The accelerators on each kind of device."""
+
+    gpu_execution_accelerator: list[Accelerator] | None = None
+    cpu_execution_accelerator: list[Accelerator] | None = None
+
+
+class PinnedMemory(Message):
+    """Whether tensors are copied by way of pinned memory."""
+
+    enable: bool | None = None
+
+
+class Optimization(Message):
+    """How a model is made faster."""
+
+    graph: Graph | None = None
+    priority: Literal["PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"] | None = None
+    cuda: Cuda | None = None
+    execution_accelerators: ExecutionAccelerators | None = None
+    input_pinned_memory: PinnedMemory | None = None
+    output_pinned_memory: PinnedMemory | None = None
+    gather_kernel_buffer_threshold: Uint32 | None = None
+    eager_batching: bool | None = None
+
+
+class WarmupInput(Message):
+    """The data of an input of a warm-up request."""
+
+    data_type: DataType | None = None
+    dims: Annotated[list[Dim], Meta(max_length=datatype.MAX_RANK)] | None = None
+    zero_data: bool | None = None
+    random_data: bool | None = None
+    input_data_file: str | None = None
+
+
+class WarmupEntry(MapEntry):
+    """An input of a warm-up request."""
+
+    key: Text
+    value: WarmupInput = msgspec.field(default_factory=WarmupInput)
+
+
+class Warmup(Message):
+    """A request that a model runs before it is ready."""
+
+    name: str | None = None
+    batch_size: Uint32 | None = None
+    inputs: list[WarmupEntry] | None = None
+    count: Uint32 | None = None
+
+
+class MetricIdentifier(Message):
+    """The name of a metric."""
+
+    family: str | None = None
+
+
+class HistogramOptions(Message):
+    """The buckets of a histogram."""
+
+    buckets: list[float] | None = None
+
+
+class MetricControl(Message):
+    """The form of one metric."""
+
+    metric_identifier: MetricIdentifier | None = None
+    histogram_options: HistogramOptions | None = None
+
+
+class ModelMetrics(Message):
+    """The forms of a model's metrics."""
+
+    metric_control: list[MetricControl] | None = None
+
+
 class ModelKeys(Message):
     """The keys of a model."""
 
@@ -267,10 +431,10 @@ class ModelKeys(Message):
     parameters: list[ParameterEntry] | None = None
     response_cache: ResponseCache | None = None
     model_transaction_policy: TransactionPolicy | None = None
-    optimization: Any = None
-    model_warmup: Any = None
-    metric_tags: Any = None
-    model_metrics: Any = None
+    optimization: Optimization | None = None
+    model_warmup: list[Warmup] | None = None
+    metric_tags: list[TextEntry] | None = None
+    model_metrics: ModelMetrics | None = None
     sequence_batching: SequenceBatching | None = None
     batch_input: Any = None
     batch_output: Any = None

@@ -9,10 +9,7 @@ from ksrv.repository.report import Report
 from ksrv.repository.triton.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
 from ksrv.repository.yaml_document import Document, KeyPath
 from ksrv.source import BoundTensor
-from ksrv.spec import LARGEST_SIZE, Dimension, TensorSpec
-
-OPEN_SIZE: Dimension = (1, LARGEST_SIZE)
-"""A first dimension of any size that is no batch dimension."""
+from ksrv.spec import ANY_SIZE, Dimension, TensorSpec
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")
 _REFUSED = {
@@ -120,7 +117,7 @@ class _Reader:
             if getattr(tensor, key, None):
                 self._report.refused[f"{self._side}.{key}"] = reason
         if getattr(tensor, "format", None):
-            self._report.ignored[f"{self._side}.format"] = "the dims say the order of the axes"
+            self._report.applied[f"{self._side}.format"] = "shown to clients, as in Triton"
         for missing, value in (("data_type", tensor.data_type), ("dims", tensor.dims)):
             if not value and (not self._completes or tensor.reshape is not None):
                 self._document.fail((*path, missing), f"the {self._side} {tensor.name!r} needs it")
@@ -134,7 +131,7 @@ class _Reader:
     def _shape(self, dims: Sequence[int]) -> tuple[Dimension, ...]:
         if self._batched:
             return (-1, *dims)
-        return (OPEN_SIZE if dims[0] == -1 else dims[0], *dims[1:])
+        return (ANY_SIZE if dims[0] == -1 else dims[0], *dims[1:])
 
     def _model_shape(self, tensor: TensorKeys, path: KeyPath) -> tuple[int, ...] | None:
         if tensor.reshape is None:

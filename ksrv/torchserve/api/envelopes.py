@@ -17,9 +17,9 @@ import numpy as np
 
 from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.source import KSERVE_V2
-from ksrv.torchserve.answers import checked_items
+from ksrv.torchserve.api.answers import checked_items
 from ksrv.torchserve.api.classes import list_classes_from_module
-from ksrv.torchserve.base64_text import decoded
+from ksrv.torchserve.base64_text import without_base64
 
 HandleFunction = Callable[[Any, Any], Any]
 
@@ -39,6 +39,8 @@ class BaseEnvelope(ABC):
 
     def handle(self, data: Any, context: Any) -> Any:
         self.context = context
+        if not data:  # nothing to take apart, as where a module-level function is initialized
+            return self._handle_fn(data, context)
         inputs = self.parse_input(data)
         results = self._handle_fn(inputs, context)
         return self.format_output(results)
@@ -74,7 +76,8 @@ class JSONEnvelope(BaseEnvelope):
         self._lengths = []
         joined: list[Any] = []
         for row in data:
-            instances = _value(row)["instances"]
+            value = _value(row)
+            instances = (row if value is None else value)["instances"]
             self._lengths.append(len(instances))
             joined.extend(self._decoded(instances))
         return joined
@@ -82,7 +85,7 @@ class JSONEnvelope(BaseEnvelope):
     def _decoded(self, instances: list[Any]) -> list[Any]:
         if not instances or not isinstance(instances[0], dict):
             return instances
-        return [_without_base64(instance) for instance in instances]
+        return [without_base64(instance) for instance in instances]
 
     def format_output(self, data: Any) -> Any:
         data = checked_items(data, sum(self._lengths))
@@ -92,15 +95,6 @@ class JSONEnvelope(BaseEnvelope):
             answers.append(json.dumps({"predictions": rows}))
             first += length
         return answers
-
-
-def _without_base64(instance: dict[str, Any]) -> Any:
-    if set(instance) == {"b64"}:
-        return decoded(instance["b64"])
-    return {
-        name: decoded(value["b64"]) if isinstance(value, dict) and set(value) == {"b64"} else value
-        for name, value in instance.items()
-    }
 
 
 class KServeEnvelope(BaseEnvelope):
@@ -186,6 +180,9 @@ def _output(name: str, value: Any) -> dict[str, Any]:
 
 BARE_ENVELOPES = ("body", "json", "kserve")
 """Behind these a handler gets bare values; over KServe v2 the rows of the tensor are those values."""
+
+INSTANCE_ENVELOPES = ("json", "kserve")
+"""These read the `instances` of a JSON document."""
 
 ENVELOPES: dict[str, type[BaseEnvelope]] = {
     "body": BodyEnvelope,

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksrv.torchserve.answers import AnswerError, torchserve_item
+from ksrv.torchserve.api.answers import AnswerError, torchserve_item
 
 _INT = struct.Struct("!i")
 FAILURE_BODY = b"error"

@@ -6,13 +6,16 @@ the function that the handler's process was given, and from there to the Prometh
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.statistics import MetricRecord
+from ksrv.torchserve.metrics_file import DEFAULT_METRICS, read_metrics_file
 
 logger = logging.getLogger("ksrv.torchserve.api.metrics")
 
@@ -65,7 +68,8 @@ class Metric:
     Args:
         metric_name: Its name.
         unit: Its unit, short or in words.
-        dimension_names: Names that the values of `add_or_update` are matched with by position.
+        dimension_names: Names that the values of `add_or_update` are matched with by position; None
+            where nothing declares them, until the first values come.
         metric_type: Counter, gauge or histogram.
     """
 
@@ -73,14 +77,14 @@ class Metric:
         self,
         metric_name: str,
         unit: str,
-        dimension_names: Sequence[str] = (),
+        dimension_names: Sequence[str] | None = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
         *,
         emit: Emit,
     ) -> None:
         self.metric_name = metric_name
         self.unit = UNITS.get(unit, unit)
-        self.dimension_names = list(dimension_names)
+        self.dimension_names = None if dimension_names is None else list(dimension_names)
         self.metric_type = metric_type
         self._emit = emit
 
@@ -88,6 +92,8 @@ class Metric:
         self, value: float, dimension_values: Sequence[str] = (), request_id: str = ""
     ) -> None:
         """Report a value; a value that does not fit the metric is logged and dropped."""
+        if self.dimension_names is None:
+            self.dimension_names = [f"Dimension{n + 1}" for n in range(len(dimension_values))]
         if len(dimension_values) != len(self.dimension_names):
             logger.error(
                 "metric %s has the dimensions %s and was given %d values: dropped",
@@ -107,7 +113,12 @@ class Metric:
             MetricRecord(self.metric_name, self.metric_type.value, self.unit, float(value), labels)
         )
 
-    update = add_or_update
+    def update(
+        self, value: float, request_id: str = "", dimensions: Sequence[Dimension] = ()
+    ) -> None:
+        """Report a value with dimensions of its own, as handlers for older versions do."""
+        self.dimension_names = [dimension.name for dimension in dimensions]
+        self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
 
 
 class Metrics:
@@ -116,16 +127,22 @@ class Metrics:
     Args:
         model_name: The value of the `ModelName` label.
         emit: Takes each value home.
-        request_ids: Ids of the running batch by index; set for each batch.
+        declared: The metrics that `get_metric` finds from the start; see `read_metrics_file`.
     """
 
     def __init__(
-        self, model_name: str, emit: Emit, request_ids: dict[int, str] | None = None
+        self, model_name: str, emit: Emit, declared: Iterable[Mapping[str, Any]] = DEFAULT_METRICS
     ) -> None:
         self.model_name = model_name
-        self.request_ids = request_ids
+        self.request_ids: Any = None  # ids of the running batch by index
         self._emit = emit
         self.cache: dict[tuple[str, MetricTypes], Metric] = {}
+        self._declare(declared)
+
+    def _declare(self, declared: Iterable[Mapping[str, Any]]) -> None:
+        for one in declared:
+            kind = MetricTypes(one["kind"])
+            self.add_metric_to_cache(one["name"], one["unit"], one["dimensions"], kind)
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
@@ -200,12 +217,22 @@ class Metrics:
     def get_metric(
         self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER
     ) -> Metric:
-        """Return a metric that was added before.
+        """Return a metric that was declared, or added before.
 
-        Raises:
-            KeyError: There is none of that name and type.
+        A name that nobody declared counts as well, under labels `Dimension1` and so on: a request
+        is worth more than its metrics.
         """
-        return self.cache[metric_name, metric_type]
+        metric = self.cache.get((metric_name, metric_type))
+        if metric is None:
+            logger.warning(
+                "the %s %s is declared nowhere: it counts without a unit, and its dimensions have no"
+                " names; name it in model_metrics of metrics_config, or call add_metric_to_cache",
+                metric_type.value,
+                metric_name,
+            )
+            metric = Metric(metric_name, "", None, metric_type, emit=self._emit)
+            self.cache[metric_name, metric_type] = metric
+        return metric
 
     def _add(
         self,
@@ -216,8 +243,10 @@ class Metrics:
         dimensions: Sequence[Dimension],
         metric_type: MetricTypes,
     ) -> None:
+        given = {dimension.name for dimension in dimensions or ()}
         own = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
-        self._report(name, value, unit, [*dimensions, *own], metric_type)
+        added = [dimension for dimension in own if dimension.name not in given]
+        self._report(name, value, unit, [*(dimensions or ()), *added], metric_type)
 
     def _report(
         self,
@@ -228,25 +257,43 @@ class Metrics:
         metric_type: MetricTypes,
     ) -> None:
         metric = self.cache.get((name, metric_type))
-        if metric is None:
+        if metric is None or metric.dimension_names is None:
             names = [dimension.name for dimension in dimensions]
             metric = self.add_metric_to_cache(name, unit, names, metric_type)
         metric.add_or_update(value, [dimension.value for dimension in dimensions])
 
 
-MetricsStore = Metrics
-"""The older `ts.metrics.metrics_store.MetricsStore` has the same calls."""
+class MetricsStore(Metrics):
+    """The older `ts.metrics.metrics_store.MetricsStore`, which has the same calls.
+
+    Args:
+        request_ids: Ids of the running batch by index.
+        model_name: The value of the `ModelName` label.
+    """
+
+    def __init__(self, request_ids: Any, model_name: str) -> None:
+        super().__init__(model_name, discard)
+        self.request_ids = request_ids
 
 
 class MetricsCacheYamlImpl(Metrics):
     """`ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl`, for scripts that make one.
 
     Args:
-        config_file_path: Ignored: metrics need no declaration here.
+        config_file_path: The metrics.yaml that `initialize_cache` reads.
     """
 
-    def __init__(self, config_file_path: str = "") -> None:
-        super().__init__("", discard)
+    def __init__(self, config_file_path: str) -> None:
+        super().__init__("", discard, declared=())
+        self.config_file_path = config_file_path
+
+    def initialize_cache(self) -> None:
+        """Add the metrics that the file declares.
+
+        Raises:
+            ValueError: The file cannot be read, or is not in TorchServe's form.
+        """
+        self._declare(read_metrics_file(Path(self.config_file_path)))
 
 
 @cache

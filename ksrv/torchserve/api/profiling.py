@@ -14,6 +14,8 @@ logger = logging.getLogger("ksrv.torchserve")
 
 VARIABLE = "ENABLE_TORCH_PROFILER"
 SLOWEST = 10
+PROFILER_AVAILABLE = True
+"""A name of TorchServe's; every torch that ksrv runs with has the profiler."""
 
 
 def is_wanted() -> bool:

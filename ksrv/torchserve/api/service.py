@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 
 from ksrv.handlers.diagnostics.metrics import discard
-from ksrv.torchserve.answers import (
+from ksrv.torchserve.api.answers import (
     OUT_OF_RESOURCES,
     PREDICTION_FAILED,
     AnswerError,
     checked_items,
 )
 from ksrv.torchserve.api.context import Context, RequestProcessor
+from ksrv.torchserve.api.entry import Entry, find_entry
 from ksrv.torchserve.api.envelopes import ENVELOPES
 from ksrv.torchserve.api.errors import PredictionException
 from ksrv.torchserve.api.frames import create_predict_response
 from ksrv.torchserve.api.metrics import Metrics
 from ksrv.torchserve.api.model_config import get_yaml_config
-from ksrv.torchserve.entry import Entry, find_entry
 from ksrv.torchserve.shims import ts
 
 logger = logging.getLogger("ksrv.torchserve")

@@ -13,7 +13,11 @@ from ksrv.torchserve.shims import finder
 VERSION = "0.12.0"
 HERE = "ksrv.torchserve.api"
 
-_BASE = {"BaseHandler": "handlers.base_handler", "setup_ort_session": "handlers.base_handler"}
+_BASE = {
+    "BaseHandler": "handlers.base_handler",
+    "setup_ort_session": "handlers.base_handler",
+    "PROFILER_AVAILABLE": "profiling",
+}
 _VISION = {"VisionHandler": "handlers.vision_handler", "ImageClassifier": "handlers.vision_handler"}
 _UTIL = {
     "PredictionException": "errors",
@@ -55,6 +59,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.torch_handler.unit_tests": {},
     "ts.torch_handler.unit_tests.test_utils": {},
     "ts.torch_handler.unit_tests.test_utils.mock_context": {"MockContext": "mock_context"},
+    "ts.torch_handler.unit_tests.test_utils.model_dir": {
+        "copy_files": "model_dir",
+        "download_model": "model_dir",
+    },
     "ts.handler_utils": {},
     "ts.handler_utils.timer": {"timed": "handlers.base_handler"},
     "ts.handler_utils.utils": {**_STREAMING, "import_class": "classes"},

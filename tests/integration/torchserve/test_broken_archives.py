@@ -1,12 +1,17 @@
 """Archives that cannot be served: the reason names archive, file, line and key, in one line."""
 
+import zipfile
+
 import pytest
+import requests
 import torch
 
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import archive_readers
 from ksrv.source import ArchiveDefaults
+from ksrv.testing import Server
+from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.torchserve.archives import archive
 
 BASE = (
@@ -38,8 +43,6 @@ def made(tmp_path):
 
 def rewrite(path, name, content):
     """Replace a file in an archive."""
-    import zipfile
-
     with zipfile.ZipFile(path) as old:
         files = {one: old.read(one) for one in old.namelist()}
     with zipfile.ZipFile(path, "w") as new:
@@ -167,6 +170,28 @@ def test_wrong_weights_say_what_was_expected(made, weights, ts_modules, options,
     text = str(caught.value)
     assert text.startswith("the model own cannot be loaded: ")
     assert "\n" not in text
+
+
+def test_a_server_names_a_lying_archive_keeps_nothing_of_it_and_serves_on(tmp_path):
+    (models := tmp_path / "models").mkdir()
+    (temporary := tmp_path / "temporary").mkdir()
+    write_model(models, "double", DOUBLE, VECTOR)
+    with Server(models, environment={"TMPDIR": str(temporary)}) as server:
+        for name, content in (("cut", b"PK"), ("bomb", bytes(300 << 20)), ("liar", b"1")):
+            with zipfile.ZipFile(path := models / f"{name}.mar", "w", zipfile.ZIP_DEFLATED) as made:
+                made.writestr("MAR-INF/MANIFEST.json", '{"model": {"modelName": "../liar"}}')
+                made.writestr("w.bin", content)
+            if name == "cut":
+                path.write_bytes(path.read_bytes()[:-20])
+            load = f"{server.url}/v2/repository/models/{name}/load"
+            answer = requests.post(load, json={}, timeout=60)
+            assert answer.status_code >= 400
+            assert f"{name}.mar" in answer.json()["error"]
+        entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        infer = f"{server.url}/v2/models/double/infer"
+        assert requests.post(infer, json={"inputs": [entry]}, timeout=60).status_code == 200
+        left = [path for path in temporary.rglob("*") if path.is_file() and path.suffix == ".bin"]
+        assert not left
 
 
 def test_failure_in_the_handler_names_file_and_line(made, weights, ts_modules):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
-from ksrv.server.http.app_messages import STREAMS
+from ksrv.server.rest.app_messages import STREAMS
 from ksrv.testing import Server
 from tests.support.torchserve.archives import archive
 

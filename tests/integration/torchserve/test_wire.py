@@ -22,6 +22,36 @@ from tests.integration.torchserve.test_handler_behaviours import (
 from tests.support.wait_until import wait_until
 
 
+def test_the_number_of_texts_may_be_left_open(served):
+    """KServe's examples for TorchServe send `"shape": [-1]`, over REST and gRPC."""
+
+    def asked(shape, texts):
+        return {"inputs": [{"name": "data", "datatype": "BYTES", "shape": shape, "data": texts}]}
+
+    def answered(document):
+        url = f"{served.url}/v2/models/named/infer"
+        return requests.post(url, json=document, timeout=30)
+
+    for texts in (["a"], ["a", "b", "c"]):
+        expected, found = answered(asked([len(texts)], texts)), answered(asked([-1], texts))
+        assert (found.status_code, found.json()) == (200, expected.json())
+        made = message_class("inference.ModelInferRequest")(model_name="named")
+        made.inputs.add(name="data", datatype="BYTES", shape=[-1]).contents.bytes_contents.extend(
+            text.encode() for text in texts
+        )
+        with grpc.insecure_channel(served.grpc) as channel:
+            request, response = methods(INFERENCE)["ModelInfer"]
+            path = f"/{INFERENCE}/ModelInfer"
+            call = channel.unary_unary(path, request.SerializeToString, response.FromString)
+            over_grpc = call(made, timeout=30)
+        assert over_grpc.outputs[0].shape == [len(texts)]
+        assert over_grpc.raw_output_contents[0].count(b"named") == len(texts)
+    for shape, texts in (([-1, 1], ["a"]), ([-2], ["a"]), ([-1], "a"), ([-1], [1]), ([-1], None)):
+        assert answered(asked(shape, texts)).status_code == 400
+    numbers = {"name": "x", "datatype": "FP32", "shape": [-1], "data": [1.0]}
+    assert "is negative" in answered({"inputs": [numbers]}).json()["error"]
+
+
 @pytest.fixture(scope="module")
 def photo():
     """A JPEG whose size makes the handler resize and crop it."""

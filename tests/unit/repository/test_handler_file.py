@@ -120,7 +120,7 @@ def test_settings_of_the_server_win(app):
         ("@settings(**all)\ndef score(x): pass", "line 4: settings takes keys and values"),
         ("@settings({})\ndef score(x): pass", "line 4: settings takes keys and values"),
         ("@settings(handler='x')\ndef score(x): pass", "handler: the class or function below"),
-        ("@settings(version_policy='all')\ndef score(x): pass", "a file has no versions"),
+        ("@settings(version_policy='all')\ndef score(x): pass", "a handler has no versions"),
         ("@settings(model='../x.pt')\ndef score(x): pass", "model: .* leaves the model's folder"),
         ("@settings(model='x.pt')\ndef score(x): pass", "model: the file 'x.pt' is not in"),
         ("def skore(x): pass", "has no score at its top level \\(did you mean skore\\?\\)"),

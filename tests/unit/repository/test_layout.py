@@ -251,3 +251,11 @@ def test_a_given_name_must_be_a_name(tmp_path):
     make(tmp_path, {"a.onnx": ""})
     with pytest.raises(RepositoryError, match="'no name' is no model name"):
         Repository([tmp_path], model_name="no name").check()
+
+
+@pytest.mark.parametrize("name", ["model.py", "1/model.py"])
+def test_a_python_backend_without_settings_is_told_what_it_is(tmp_path, name):
+    make(tmp_path, {f"m/{name}": "class TritonPythonModel: pass\n"})
+    entry = Repository([tmp_path]).scan()["m"]
+    errors = [entry.error, *(source.error for source in entry.versions.values())]
+    assert "model.py is not read: what a Python backend of Triton's does becomes" in str(errors)

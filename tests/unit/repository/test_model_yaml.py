@@ -107,6 +107,18 @@ def test_every_key_is_read(folder):
     assert spec.labels == ("cat", "1", "dog")
 
 
+@pytest.mark.parametrize("off", ["off", "false", "'off'"])
+def test_without_batching_shapes_are_whole(folder, off):
+    tensors = "[{name: x, datatype: FP32, shape: [-1, 3]}, {name: y, datatype: FP32, shape: [2]}]"
+    config = load(
+        folder, f"handler: handler.py\ninputs: {tensors}\noutputs: {tensors}\nbatching: {off}\n"
+    )
+    assert (config.batching, config.counts_rows) == (None, False)
+    assert [one.batched for one in (*config.inputs, *config.outputs)] == [False] * 4
+    assert [one.wire_shape for one in config.inputs] == [[-1, 3], [2]]
+    assert load(folder, f"handler: handler.py\ninputs: {tensors}\n").inputs[0].batched
+
+
 def test_a_source_travels_as_json(folder):
     config = load(folder, EVERYTHING)
     source = ModelSource(name="cats", version="", folder=folder, root=folder, config=config)
@@ -259,6 +271,8 @@ BAD = {
     "batching of a fixed input": (
         "handler: handler.py\ninputs:\n  - {name: x, datatype: FP32, shape: [4]}\n"
         "batching: {max_batch_size: 2}\n", 4, "batching", "'x'"),
+    "batching that is on": ("handler: handler.py\nbatching: on\n", 2, "batching", "expected off"),
+    "batching by number": ("handler: handler.py\nbatching: 8\n", 2, "batching", "expected off, or keys"),
     "negative delay": ("handler: handler.py\nbatching: {max_batch_size: 2, max_delay_ms: -1}\n", 2,
                        "batching.max_delay_ms", "found -1"),
     "policy": ("handler: handler.py\nversion_policy: newest\n", 2, "version_policy", "latest"),

@@ -6,6 +6,7 @@ import pytest
 
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor, TorchServeCall
+from ksrv.torchserve.api.envelopes import ENVELOPES, JSONEnvelope
 
 HANDLER = """
 import ts
@@ -106,6 +107,18 @@ def test_envelope_of_the_archive(ts_runner, name):
 def test_envelope_that_there_is_not(ts_runner, files, words):
     with pytest.raises(HandlerLoadError, match=words):
         ts_runner(HANDLER, "envelope: own_envelope\n", files)
+
+
+def test_json_takes_a_row_that_is_the_document_itself():
+    """TorchServe's own test of its envelope passes rows without `body`."""
+    envelope = JSONEnvelope(lambda rows, context: [row.decode() for row in rows])
+    [answer] = envelope.handle([{"instances": [{"b64": "YQ=="}]}], None)
+    assert json.loads(answer) == {"predictions": ["a"]}
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_nothing_is_handed_on_as_it_is(name):
+    assert ENVELOPES[name](lambda data, context: data).handle(None, None) is None
 
 
 def test_request_that_the_envelope_cannot_read_fails(ts_runner):

@@ -84,3 +84,19 @@ def test_folder_called_torchvision_is_not_taken_for_it(tmp_path):
     (tmp_path / "torchvision").mkdir()
     done = run("from torchvision import models", tmp_path)
     assert "cats wants 'models' from torchvision" in done.stderr
+
+
+def test_names_of_torchserves_own_tests(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    done = run(
+        "from pathlib import Path\n"
+        "from ts.torch_handler.base_handler import PROFILER_AVAILABLE, BaseHandler\n"
+        "from ts.torch_handler.request_envelope import kserve, kservev2\n"
+        "from ts.torch_handler.unit_tests.test_utils.model_dir import copy_files, download_model\n"
+        "assert PROFILER_AVAILABLE is True\n"
+        "copy_files(Path('.'), Path('.'), {'a.txt': 'b.txt'})\n"
+        "download_model(Path('a.txt').resolve().as_uri(), Path('.'))\n"
+        "assert Path('b.txt').read_text() == Path('model.pt').read_text() == 'x'\n",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr

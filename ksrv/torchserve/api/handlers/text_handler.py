@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv.handlers.builtin import tokenizer
+from ksrv.handlers.builtin.integrated_gradients import layer_integrated_gradients
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
 from ksrv.torchserve.api.handlers.base_handler import BaseHandler
 from ksrv.torchserve.api.labels import map_class_to_label
@@ -65,28 +66,41 @@ class TextHandler(BaseHandler):
     def _tokenize(self, text: str) -> list[str]:
         return self.tokenizer(text)
 
+    def get_word_token(self, input_tokens: Sequence[str]) -> list[str]:
+        """Return tokens without the blank sign of byte-pair tokenizers."""
+        return [token.replace("\u0120", "") for token in input_tokens]
+
+    def summarize_attributions(self, attributions: Any) -> Any:
+        """Return the softmax of attributions over their last axis, scaled by TorchServe's rule."""
+        shares = attributions.softmax(dim=-1)
+        return shares / shares.sum(dim=-1).norm()
+
 
 class TextClassifier(TextHandler):
     """Answers with the probability of each label; the model takes (tokens, offsets)."""
 
     ngrams = 2
+    _words: Sequence[list[str]] = ()  # of each row that `preprocess` was given last
 
     def preprocess(self, data: Any) -> Any:
         import torch
 
-        rows = [self._tokens(row.get("data") or row.get("body")) for row in data]
+        self._words = [self._split(row.get("data") or row.get("body")) for row in data]
+        rows = [
+            [self._number(token) for token in ngrams_iterator(words, self.ngrams)]
+            for words in self._words
+        ]
         lengths = [0, *(len(row) for row in rows[:-1])]
         offsets = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
         tokens = torch.tensor([token for row in rows for token in row], dtype=torch.int64)
         return tokens.to(self.device), offsets.to(self.device)
 
-    def _tokens(self, text: Any) -> list[int]:
+    def _split(self, text: Any) -> list[str]:
         if isinstance(text, (bytes, bytearray)):
             text = text.decode("utf-8")
         text = self._remove_html_tags(text).lower()
         text = self._remove_accented_characters(self._expand_contractions(text))
-        words = self._tokenize(self._remove_punctuation(text))
-        return [self._number(token) for token in ngrams_iterator(words, self.ngrams)]
+        return self._tokenize(self._remove_punctuation(text))
 
     def _number(self, token: str) -> int:
         vocabulary = self.source_vocab
@@ -104,6 +118,27 @@ class TextClassifier(TextHandler):
     def postprocess(self, data: Any) -> list[Any]:
         probabilities = data.softmax(dim=1).tolist()
         return map_class_to_label(probabilities, self.mapping)
+
+    def get_insights(self, text_preprocess: Any, _: Any, target: Any = 0) -> list[Any]:
+        """Return the words of each text and what the embedding of the text adds to a class.
+
+        Returns:
+            For each text `importances`, in the shape of the embedding's output, and `words`.
+
+        Raises:
+            RuntimeError: The model has no eager module `embedding`, whose output is explained.
+        """
+        tokens, offsets = text_preprocess
+        texts = tokens.tensor_split(offsets.cpu()[1:])
+        layer = getattr(self.model, "embedding", None)
+        answers = []
+        for text, words in zip(texts, self._words, strict=True):
+            added = layer_integrated_gradients(
+                lambda given: self.model(given, offsets[:1]), layer, text, int(target)
+            )
+            importances = self.summarize_attributions(added).tolist()
+            answers.append({"importances": importances, "words": self.get_word_token(words)})
+        return answers
 
 
 def load_vocabulary(folder: str, name: str) -> Any:

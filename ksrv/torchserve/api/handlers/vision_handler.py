@@ -25,7 +25,7 @@ from ksrv.torchserve.api.errors import PredictionException
 from ksrv.torchserve.api.handlers.base_handler import BaseHandler
 from ksrv.torchserve.api.handlers.micro_batching import MicroBatching
 from ksrv.torchserve.api.labels import map_class_to_label
-from ksrv.torchserve.base64_text import decoded
+from ksrv.torchserve.base64_text import decoded, without_base64
 from ksrv.torchserve.shims.transforms import (
     CenterCrop,
     Compose,
@@ -183,7 +183,9 @@ class VisionHandler(BaseHandler):
         import torch
 
         value = row.get("data") or row.get("body")
-        if isinstance(value, str):
+        if isinstance(value, dict):
+            value = without_base64(value)
+        elif isinstance(value, str):
             value = decoded(value)
         if not isinstance(value, (bytes, bytearray, memoryview)):
             return torch.FloatTensor(value)

@@ -218,8 +218,12 @@ def test_graphs_and_pipelines_are_refused_by_name(tmp_path):
     ("files", "said"),
     [
         (("a.xml", "b.xml"), "holds several models: a.xml, b.xml"),
-        (("model.pdmodel",), "holds no .xml and no .onnx file; model.pdmodel is not served"),
-        ((), "holds no .xml and no .onnx file"),
+        (
+            ("model.pdmodel",),
+            "holds no .xml, .onnx or .tflite file and no saved_model.pb; model.pdmodel is not",
+        ),
+        (("frozen.pb",), "and no saved_model.pb; frozen.pb is not served"),
+        ((), "holds no .xml, .onnx or .tflite file"),
     ],
 )
 def test_a_version_without_one_model_is_that_versions_error(tmp_path, files, said):

@@ -199,6 +199,7 @@ def test_no_archive_writes_outside_its_folder(tmp_path_factory, files):
     base = tmp_path_factory.mktemp("property")
     path = base / "any.mar"
     with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", MANIFEST)
         for name, content in files:
             info = zipfile.ZipInfo("placeholder")
             info.filename = name

@@ -2,10 +2,12 @@
 
 import os
 
+import msgspec
 import pytest
+from tritonclient.grpc import model_config_pb2
 
 from ksrv.repository.layout import Repository
-from ksrv.repository.triton.backends import IGNORED, REFUSED
+from ksrv.repository.triton.backends import REFUSED
 from ksrv.repository.triton.model_keys import ModelKeys
 from ksrv.source import Batching, Cache, VersionPolicy
 from ksrv.spec import SequenceLimits
@@ -262,12 +264,12 @@ def test_places_that_leave_gaps_are_refused(tmp_path, names, said):
     assert said in entry.error
 
 
-def test_every_key_that_is_not_looked_into_is_ignored_or_refused():
+def test_every_key_that_is_not_looked_into_is_refused():
     opaque = {
         name for name in ModelKeys.__struct_fields__ if ModelKeys.__annotations__[name] is not None
         and "Any" in str(ModelKeys.__annotations__[name])
     }  # fmt: skip
-    assert opaque == {*IGNORED, *REFUSED}
+    assert opaque == set(REFUSED)
 
 
 def test_ignored_keys_are_in_the_log_once(tmp_path, caplog):
@@ -345,3 +347,33 @@ def test_threads_are_bounded_by_the_cores(tmp_path):
     assert entry.versions["1"].config.threads == cores
     said = entry.report.ignored["parameters.intra_op_thread_count"]
     assert said == f"4096 threads are more than the {cores} cores; an instance has {cores}"
+
+
+def unread_fields(keys, message):
+    """The names of a message's fields that its struct leaves out, down to the last message."""
+    types = {one.encode_name: one.type for one in msgspec.inspect.type_info(keys).fields}
+    for field in message.fields:
+        if field.name not in types:
+            yield f"{message.name}.{field.name}"
+        else:
+            below = struct_in(types[field.name])
+            if below is not None:
+                yield from unread_fields(below, field.message_type)
+
+
+def struct_in(info):
+    while not isinstance(info, msgspec.inspect.StructType):
+        if isinstance(info, msgspec.inspect.Metadata):
+            info = info.type
+        elif isinstance(info, msgspec.inspect.ListType):
+            info = info.item_type
+        elif isinstance(info, msgspec.inspect.UnionType):
+            [info] = [one for one in info.types if not isinstance(one, msgspec.inspect.NoneType)]
+        else:
+            return None
+    return info.cls
+
+
+def test_every_field_of_tritons_message_is_read():
+    message = model_config_pb2.ModelConfig.DESCRIPTOR
+    assert list(unread_fields(ModelKeys, message)) == []

@@ -9,11 +9,11 @@ import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ksrv.handlers.imports.loaded_files import find_module
 from ksrv.torchserve.api.classes import list_classes_from_module
 
 Entry = Callable[[Any, Any], Any]
@@ -89,7 +89,7 @@ def _module(file: str, folder: Path) -> ModuleType:
     path = Path(file)
     place = folder / path.parent
     name = path.name.removesuffix(".py")
-    if PathFinder.find_spec(name.partition(".")[0], [str(place)]) is None:
+    if find_module(name.partition(".")[0], [str(place)]) is None:
         raise EntryError(f"the handler {file!r} is not in the archive; name a file inside of it")
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))

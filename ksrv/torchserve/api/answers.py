@@ -100,6 +100,28 @@ def kserve_element(item: Any) -> Element:
         raise _unsupported(item) from None
 
 
+def json_item(item: Any) -> bytes:
+    """Return an item as compact JSON; a tensor becomes lists, and bytes become the text that they hold.
+
+    Raises:
+        AnswerError: JSON cannot express it.
+    """
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(item, _plain, option)
+    except TypeError:
+        raise _unsupported(item) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON knows for one inside of an item that it does not know."""
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode("utf-8")
+    if _is_tensor(value):
+        return value.tolist()
+    raise TypeError
+
+
 def stage_of(error: BaseException) -> str:
     """Return the stage of a handler that raised, "" where it has none or none was running.
 

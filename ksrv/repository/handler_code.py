@@ -1,0 +1,306 @@
+"""What the syntax tree of a handler's file says: its names, and the keys of `@settings`. Nothing of it is run.
+
+A class has the settings of its bases too, as far as these stand in files of the model's folders; its own win. What the tree
+does not show (settings of an installed base, of a decorator that came by an odd way) is found when the model is loaded,
+and refused there.
+"""
+
+import ast
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from ksrv.repository.model_keys import ModelKeys
+from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, near
+
+DECORATOR = "settings"
+READ_AT_LOAD = ("inputs", "outputs")
+"""Keys that may hold tensor types, which the handler reads when it is loaded."""
+
+REFUSED = {
+    "handler": "the class or function below is the handler",
+    "version_policy": "a handler has no versions; model.yaml names those of its folder",
+}
+
+
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass
+class HandlerCode:
+    """What the syntax tree of a handler file says.
+
+    Attributes:
+        path: The file.
+        folders: Where the files lie that it imports by bare name.
+        names: The names that its top level sets, with the statements that do.
+        open: Whether more names may come, by `from m import *`.
+        constants: The names that are set to literals.
+        makers: How the file calls ksrv's `settings`: "settings", "ksrv.settings".
+    """
+
+    path: Path
+    folders: Sequence[Path]
+    names: dict[str, ast.stmt] = field(default_factory=dict)
+    open: bool = False
+    constants: dict[str, ast.expr] = field(default_factory=dict)
+    makers: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, path: Path, folders: Sequence[Path]) -> "HandlerCode":
+        """Return the code of a file.
+
+        Args:
+            path: The file.
+            folders: Where the files lie that it imports by bare name.
+
+        Raises:
+            ConfigError: It cannot be read.
+        """
+        try:
+            tree = ast.parse(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+        except SyntaxError as error:
+            raise ConfigError(f"{path}, line {error.lineno or 1}: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+        made = cls(path, folders)
+        for node in _top_level(tree.body):
+            made._note(node)
+        return made
+
+    def _note(self, node: ast.stmt) -> None:
+        if isinstance(node, _Definition):
+            self.names[node.name] = node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                self.open = self.open or alias.name == "*"
+                bound = alias.asname or alias.name.partition(".")[0]
+                self.names[bound] = node
+                if isinstance(node, ast.Import) and alias.name == "ksrv":
+                    self.makers.add(f"{bound}.{DECORATOR}")
+                elif getattr(node, "module", "") == "ksrv" and alias.name == DECORATOR:
+                    self.makers.add(bound)
+                elif getattr(node, "module", "") == "ksrv" and alias.name == "*":
+                    self.makers.add(DECORATOR)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for one in ast.walk(target):
+                    if isinstance(one, ast.Name):
+                        self.names[one.id] = node
+            if len(targets) == 1 and isinstance(targets[0], ast.Name) and node.value is not None:
+                self.constants[targets[0].id] = node.value
+
+    @property
+    def functions(self) -> set[str]:
+        """The names of its functions."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return {name for name, node in self.names.items() if isinstance(node, kinds)}
+
+    def only_decorated(self) -> str:
+        """Return the only handler with `@settings`, of its own or of a base; "" where the file has none.
+
+        A class that another such class is made from is not counted.
+
+        Raises:
+            ConfigError: There are several.
+        """
+        defined = [name for name, node in self.names.items() if isinstance(node, _Definition)]
+        found = [name for name in defined if any(code._call(one) for code, one in self._line(name))]
+        bases = {
+            one
+            for name in found
+            for code, one in self._line(name)
+            if one != name and code.path == self.path
+        }
+        found = [name for name in found if name not in bases]
+        if len(found) > 1:
+            raise ConfigError(
+                f"{self.path} holds several handlers ({', '.join(found)}); name one: "
+                f"{self.path}:NAME"
+            )
+        return found[0] if found else ""
+
+    def check(self, name: str) -> None:
+        """Refuse a name that the file's top level does not set.
+
+        Args:
+            name: The name, or "".
+
+        Raises:
+            ConfigError: The name is not there.
+        """
+        if name and name not in self.names and not self.open:
+            hint = near(name, self.names)
+            raise ConfigError(f"{self.path} has no {name} at its top level{hint}")
+
+    def settings(self, name: str) -> Document:
+        """Return the literals of a name's `@settings`, with those of its bases below them.
+
+        Args:
+            name: A class or function of the file, or "" for none.
+
+        Returns:
+            The keys, checked one by one; errors name the file and the line where a key stands.
+
+        Raises:
+            ConfigError: A key cannot be.
+        """
+        document = Document.of(self.path, {}, {})
+        for code, one in reversed(list(self._line(name))):
+            keys, lines = code._own(one)
+            own = Document.of(code.path, keys, lines)
+            for key in keys.keys() & REFUSED.keys():
+                own.fail((key,), REFUSED[key])
+            own.convert(ModelKeys, keys)
+            document.take(own)
+        return document
+
+    def _line(
+        self, name: str, seen: frozenset[Any] = frozenset()
+    ) -> Iterator[tuple["HandlerCode", str]]:
+        """Yield a name and what it is made from, nearest first, each with the code that defines it."""
+        node = self.names.get(name)
+        if (self.path, name) in seen:
+            return
+        seen |= {(self.path, name)}
+        if isinstance(node, _Definition):
+            yield self, name
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                yield from self._base(ast.unparse(base), seen)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from self._base(name, seen)
+
+    def _base(self, dotted: str, seen: frozenset[Any]) -> Iterator[tuple["HandlerCode", str]]:
+        """Yield what a base is made from: a name of this file, or of a file that it imports."""
+        first, _, rest = dotted.partition(".")
+        node = self.names.get(first)
+        if isinstance(node, ast.ImportFrom):
+            alias = next(one for one in node.names if first in (one.asname, one.name))
+            module = ("." * node.level) + (node.module or "")
+            if rest:  # from package import module
+                code = self._imported(
+                    f"{module.rstrip('.')}.{alias.name}" if node.module else module + alias.name
+                )
+                name = rest
+            else:
+                code, name = self._imported(module), alias.name
+        elif isinstance(node, ast.Import) and rest:
+            alias = next(
+                one for one in node.names if first in (one.asname, one.name.partition(".")[0])
+            )
+            module, _, name = f"{alias.name if alias.asname else first}.{rest}".rpartition(".")
+            code = self._imported(module)
+        else:
+            code, name = self, dotted
+        if code is not None and name.isidentifier():
+            yield from code._line(name, seen)
+
+    def _imported(self, module: str) -> "HandlerCode | None":
+        """Return the code of a module of the model's folders; None for any other module."""
+        name = module.lstrip(".")
+        level = len(module) - len(name)
+        folders = [self.path.parents[level - 1]] if level else self.folders
+        for folder in folders:
+            base = folder.joinpath(*name.split(".")) if name else folder
+            for file in (base.with_suffix(".py"), base / "__init__.py"):
+                if file.is_file():
+                    try:
+                        return HandlerCode.read(file, self.folders)
+                    except ConfigError:
+                        return None  # importing it says why
+        return None
+
+    def _own(self, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+        """Return the literals of a name's own `@settings`, and the lines of its keys."""
+        call = self._call(name)
+        keys: dict[str, Any] = {}
+        lines: dict[KeyPath, int] = {}
+        if call is None:
+            return keys, lines
+        if call.args or any(one.arg is None for one in call.keywords):
+            raise ConfigError(
+                f"{self.path}, line {call.lineno}: {DECORATOR} takes keys and values: "
+                f"{DECORATOR}(batching={{...}})"
+            )
+        for keyword in call.keywords:
+            key = str(keyword.arg)
+            lines[(key,)] = keyword.value.lineno
+            if key in READ_AT_LOAD:
+                continue
+            keys[key] = self._literal(key, keyword.value)
+        return keys, lines
+
+    def _call(self, name: str) -> ast.Call | None:
+        node = self.names.get(name)
+        for decorator in getattr(node, "decorator_list", ()):
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in self.makers:
+                return decorator
+        return None
+
+    def _literal(self, key: str, value: ast.expr) -> Any:
+        try:
+            filled = _Constants(self.constants).visit(copy.deepcopy(value))
+            return _plain(ast.literal_eval(filled))
+        except (ValueError, TypeError, RecursionError):
+            raise ConfigError(
+                f"{self.path}, line {value.lineno}: {key}: expected a literal, or a name that the "
+                f"file sets to one, because it is read without running the file; found "
+                f"{ast.unparse(value)[:64]}"
+            ) from None
+
+
+def installed_file(module: str) -> Path | None:
+    """Return the file of an installed module without importing anything; None where it has none.
+
+    Args:
+        module: Its dotted name.
+    """
+    path: Sequence[str] | None = None
+    found = None
+    parts = module.split(".")
+    for length in range(1, len(parts) + 1):
+        found = PathFinder.find_spec(".".join(parts[:length]), path)
+        if found is None:
+            return None
+        path = found.submodule_search_locations
+        if path is None and length < len(parts):
+            return None
+    origin = found.origin if found is not None else None
+    return Path(origin) if origin and origin.endswith(".py") else None
+
+
+class _Constants(ast.NodeTransformer):
+    """Puts the literals in the places of the names that stand for them."""
+
+    def __init__(self, constants: Mapping[str, ast.expr]) -> None:
+        self._constants = constants
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._constants.get(node.id, node)
+
+
+def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements of the top level, those in `if` and `try` included."""
+    found: list[ast.stmt] = []
+    for node in body:
+        found.append(node)
+        for inner in ("body", "orelse", "finalbody"):
+            if isinstance(node, ast.If | ast.Try | ast.With):
+                found += _top_level(getattr(node, inner, []))
+        for handler in getattr(node, "handlers", ()):
+            found += _top_level(handler.body)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a literal as YAML would have it: tuples are lists."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,64 @@
+"""The configuration with which a model of Triton's answers: its config.pbtxt with Triton's defaults filled in."""
+
+from typing import Any
+
+from msgspec.structs import fields
+
+from ksrv.repository.triton.backends import ENSEMBLE, Backend
+from ksrv.repository.triton.model_keys import DATA_TYPES, DataType, MapEntry, Message, ModelKeys
+from ksrv.repository.triton.sequence_batching import IDLE_MICROSECONDS
+
+_NAMES = {name: shown for shown, name in DATA_TYPES.items()}
+
+
+def configuration(
+    keys: ModelKeys, name: str, backend: Backend, max_batch_size: int
+) -> dict[str, Any]:
+    """Return the message of a config.pbtxt as plain values, under Triton's names.
+
+    Tensors are those of the file alone; the device of an instance group stays KIND_AUTO. Both are known only once
+    the model is loaded.
+
+    Args:
+        keys: The keys of the file.
+        name: The model's name.
+        backend: The backend that serves it.
+        max_batch_size: The rows of a batch; 0 without a batch dimension.
+    """
+    shown: dict[str, Any] = _plain(keys)
+    shown |= {"name": name, "max_batch_size": max_batch_size}
+    shown.setdefault("version_policy", {"latest": {"num_versions": 1}})
+    preferred = [max_batch_size] if max_batch_size else []
+    if (dynamic := shown.get("dynamic_batching")) is not None:
+        dynamic["preferred_batch_size"] = dynamic.get("preferred_batch_size") or preferred
+    if (sequences := shown.get("sequence_batching")) is not None:
+        idle = sequences.get("max_sequence_idle_microseconds")
+        sequences["max_sequence_idle_microseconds"] = idle or IDLE_MICROSECONDS
+        if (oldest := sequences.get("oldest")) is not None:
+            oldest["preferred_batch_size"] = oldest.get("preferred_batch_size") or preferred
+    if backend.platform is not None:
+        shown["platform"] = backend.platform
+    if backend is ENSEMBLE:
+        shown["backend"] = ""
+        return shown
+    shown["backend"] = backend.name
+    shown.setdefault("default_model_filename", backend.file)
+    groups = shown.get("instance_group") or [{"name": name}]
+    shown["instance_group"] = [
+        {"name": f"{name}_{index}", "kind": "KIND_AUTO", "count": 1} | group
+        for index, group in enumerate(groups)
+    ]
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    """Return a message as a dictionary without the keys that the file leaves out."""
+    if isinstance(value, Message):
+        found = ((field.encode_name, getattr(value, field.name)) for field in fields(value))
+        return {key: _plain(one) for key, one in found if one is not None}
+    if isinstance(value, list):
+        if value and isinstance(value[0], MapEntry):
+            entries = [_plain(entry) for entry in value]
+            return {entry["key"]: entry["value"] for entry in entries}
+        return [_plain(one) for one in value]
+    return _NAMES[value] if isinstance(value, DataType) else value

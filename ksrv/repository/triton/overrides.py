@@ -1,0 +1,99 @@
+"""The configurations that load calls brought for models of Triton's form, each in place of the model's own.
+
+They lie in a private folder that all workers of a server share, one file for each text, so that the same configuration
+is the same file to all of them. Which one holds for a model each worker knows by itself, from the changes that it
+has made. The folder exists from the first such call on; its files are small, and go with the server.
+"""
+
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class ConfigOverrides:
+    """The configurations of one server.
+
+    Args:
+        folder: Where they are kept; one with a name of its own among the temporary files if left out.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        name = f"ksrv-configurations-{secrets.token_hex(8)}"
+        self._folder = folder or Path(tempfile.gettempdir()) / name
+        self._held: dict[str, Path] = {}
+
+    def find(self, name: str) -> Path | None:
+        """Return the config.pbtxt in place of a model's own, or None.
+
+        Args:
+            name: The model's name.
+        """
+        return self._held.get(name)
+
+    def path(self, config: str) -> Path:
+        """Return the file of a configuration, which is written where it is not there yet.
+
+        Args:
+            config: The text of a config.pbtxt.
+
+        Raises:
+            OSError: The configuration cannot be written.
+        """
+        text = config.encode()
+        path = self._folder / hashlib.sha256(text).hexdigest() / "config.pbtxt"
+        if path.is_file():
+            return path
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        made = path.with_name(f".{secrets.token_hex(8)}")
+        made.write_bytes(text)
+        try:
+            os.link(made, path)  # another worker's file stays, with the time that fingerprints know
+        except FileExistsError:
+            pass
+        finally:
+            made.unlink()
+        return path
+
+    @contextmanager
+    def replaced(self, name: str, config: str | None) -> Iterator[None]:
+        """Have a model load by a configuration; where the body raises, by the one before.
+
+        Args:
+            name: The model's name.
+            config: The text of a config.pbtxt; None for the model's own.
+
+        Raises:
+            OSError: The configuration cannot be written.
+        """
+        before = self._held.get(name)
+        self._hold(name, None if config is None else self.path(config))
+        try:
+            yield
+        except BaseException:
+            self._hold(name, before)
+            raise
+
+    def begin_with(self, configs: Mapping[str, str]) -> None:
+        """Have models read by the configurations that hold when a worker starts.
+
+        Args:
+            configs: The text of a config.pbtxt for each model that has one.
+        """
+        for name, config in configs.items():
+            self._hold(name, self.path(config))
+
+    def remove(self) -> None:
+        """Delete them all, at the end of the server."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _hold(self, name: str, path: Path | None) -> None:
+        if path is None:
+            self._held.pop(name, None)
+        else:
+            self._held[name] = path

@@ -1,0 +1,36 @@
+"""Files for users' own unit tests of their handlers: `...test_utils.model_dir`."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from urllib import request
+from urllib.parse import urlsplit
+
+
+def copy_files(src_dir: Path, dst_dir: Path, files: Mapping[str, str]) -> None:
+    """Copy files of one folder into another.
+
+    Args:
+        src_dir: The folder that has them.
+        dst_dir: The folder that gets them.
+        files: The new name of each file by its old one.
+    """
+    for source, copy in files.items():
+        shutil.copyfile(Path(src_dir) / source, Path(dst_dir) / copy)
+
+
+def download_model(model_url: str, model_dir: Path) -> None:
+    """Fetch a model into `.cache` of the current folder, once, and copy it to `model.pt` of a folder.
+
+    Args:
+        model_url: The file's address.
+        model_dir: The folder.
+    """
+    cached = Path(".cache", Path(urlsplit(model_url).path).name)
+    if not cached.exists():
+        cached.parent.mkdir(exist_ok=True)
+        part = cached.with_name(f"{cached.name}.part")
+        with request.urlopen(model_url) as answer, part.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+        part.replace(cached)
+    shutil.copyfile(cached, Path(model_dir) / "model.pt")

@@ -1,0 +1,59 @@
+"""A metrics.yaml: the metrics that TorchServe's handlers find by `get_metric` before they report any."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+DEFAULT_METRICS: tuple[dict[str, Any], ...] = tuple(
+    {"name": name, "unit": "ms", "dimensions": ["ModelName", "Level"], "kind": "gauge"}
+    for name in ("HandlerTime", "PredictionTime")
+)
+"""What TorchServe's own metrics.yaml declares."""
+
+
+class _DeclaredMetric(msgspec.Struct):
+    name: str
+    unit: str
+    dimensions: list[str]
+
+
+class _ModelMetrics(msgspec.Struct, forbid_unknown_fields=True):
+    counter: list[_DeclaredMetric] = []
+    gauge: list[_DeclaredMetric] = []
+    histogram: list[_DeclaredMetric] = []
+
+
+class _MetricsFile(msgspec.Struct):
+    model_metrics: _ModelMetrics
+
+
+def read_metrics_file(path: Path) -> list[dict[str, Any]]:
+    """Return the metrics that `model_metrics` of a metrics.yaml declares.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The `name`, `unit`, `dimensions` and `kind` (counter, gauge, histogram) of each.
+
+    Raises:
+        ValueError: It cannot be read, or is not in TorchServe's form.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    try:
+        declared = msgspec.convert(document, _MetricsFile).model_metrics
+    except msgspec.ValidationError as error:
+        raise ValueError(
+            f"{path}: {error}; expected model_metrics with lists of counter, gauge and histogram,"
+            f" each metric with a name, a unit and its dimensions"
+        ) from None
+    return [
+        msgspec.to_builtins(metric) | {"kind": kind}
+        for kind in ("counter", "gauge", "histogram")
+        for metric in getattr(declared, kind)
+    ]
