@@ -1,7 +1,4 @@
-"""BYTES tensors against a careful Python version and tritonclient's, 1,000 and 100,000 strings.
-
-Python's own allocator is set as in a worker, for every reader: it keeps the memory that it frees.
-"""
+"""BYTES tensors against a careful Python version and tritonclient's, 1,000 and 100,000 strings."""
 
 import struct
 from typing import Any
@@ -10,15 +7,9 @@ import numpy as np
 import pytest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from ksrv._native.memory import pymalloc
 from ksrv._native.tensor import bytes_tensor
 
 SIZES = {"1k": 1_000, "100k": 100_000}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def worker_settings() -> None:
-    pymalloc.keep_arenas()
 
 
 def strings(count: int) -> Any:

@@ -1,7 +1,8 @@
 """Closed and open loops, over REST and gRPC.
 
 In a closed loop each connection sends its next request when it has its answer, so a slow server is
-asked less. In an open loop requests are due at times that do not depend on answers, and a request's
+asked less. Requests that are under way when the time ends are waited for: a server that stalls at the end
+would otherwise show the latencies from before. In an open loop requests are due at times that do not depend on answers, and a request's
 latency counts from the time when it was due: a request that could not be sent in time, because all
 connections waited for a slow server, has waited too. (Counting from the real send time instead, the
 "coordinated omission", hides exactly the slow moments.)
@@ -72,18 +73,20 @@ class Samples:
     """The latencies and failures of a load.
 
     Attributes:
-        latencies: Seconds of each request that was answered rightly in the time that counts.
+        latencies: Seconds of each request that was answered rightly in the time that counts; in an
+            open loop of each that was due in it and was sent.
+        waits: Seconds that the other requests waited: in an open loop those that were due and could not
+            be sent, in a closed loop those that were under way at the end of the time that counts.
         errors: How many failed, by status or kind.
         example: The text of the first failure.
-        unsent: Requests of an open loop that were due and could not be sent.
         client_cpu: Seconds of CPU that this side took in the time that counts.
         seconds: How long the answers in `latencies` took to come.
     """
 
     latencies: Array = field(default_factory=lambda: np.empty(0))
+    waits: Array = field(default_factory=lambda: np.empty(0))
     errors: Counter[str] = field(default_factory=Counter)
     example: str = ""
-    unsent: int = 0
     client_cpu: float = 0.0
     seconds: float = 0.0
 
@@ -94,9 +97,9 @@ class Samples:
             other: Its samples.
         """
         self.latencies = np.concatenate([self.latencies, other.latencies])
+        self.waits = np.concatenate([self.waits, other.waits])
         self.errors += other.errors
         self.example = self.example or other.example
-        self.unsent += other.unsent
         self.client_cpu += other.client_cpu
         self.seconds = max(self.seconds, other.seconds)
 
@@ -125,7 +128,7 @@ class RestSender:
         reusable = False
         try:
             pieces = self._requests[place]
-            response, reusable = self._connection.exchange(pieces, "POST", deadline)
+            response, reusable = self._connection.exchange(pieces, deadline)
         finally:
             if not reusable:
                 self.close()
@@ -342,11 +345,8 @@ def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -
             record.send(sender, number, intended)
 
     samples = _collect(senders, work, load, begin, by_end=False)
-    missed = [one for one in unsent if one >= begin + load.warm_up]
-    samples.unsent = len(missed)
-    if missed:  # they have waited at least until now
-        waited = time.monotonic() - np.array(missed)
-        samples.latencies = np.concatenate([samples.latencies, waited])
+    missed = np.array([one for one in unsent if one >= begin + load.warm_up])
+    samples.waits = time.monotonic() - missed  # they have waited at least until now
     return samples
 
 
@@ -402,14 +402,15 @@ def _collect(
     starts = np.array([one for record in records for one in record.starts])
     ends = np.array([one for record in records for one in record.ends])
     counted = (ends if by_end else starts) >= first
-    if by_end:
-        counted &= ends <= last
+    under_way = ends > last if by_end else np.zeros(len(ends), bool)
+    counted &= ~under_way
     failures = [one for record in records for one in record.failures if one[0] >= first]
     seconds = load.seconds
     if not by_end and counted.any():
         seconds = max(seconds, float(ends[counted].max()) - first)
     return Samples(
         latencies=(ends - starts)[counted],
+        waits=(ends - starts)[under_way],
         errors=Counter(kind for _, kind, _ in failures),
         example=min(failures)[2] if failures else "",
         client_cpu=cpu,

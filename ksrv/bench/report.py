@@ -28,10 +28,13 @@ class Result:
     """The results of one load.
 
     Attributes:
+        requests: How many were answered rightly.
         throughput: Requests a second that were answered rightly.
         latency_ms: Milliseconds: "mean", "max" and the percentiles.
         errors: How many requests failed, by status or kind.
         unsent: Requests of an open loop that could not be sent any more.
+        under_way: Requests of a closed loop that were answered after the time that counts.
+        stalled: Whether one of those waited longer than every request that was answered in time.
         client_cores: Cores that the load itself took.
         server_cores: Cores that the server took, if it runs here.
         server_bytes: Memory that it held at the end, if it runs here.
@@ -50,6 +53,8 @@ class Result:
     errors: dict[str, int] = field(default_factory=dict)
     first_error: str = ""
     unsent: int = 0
+    under_way: int = 0
+    stalled: bool = False
     client_cores: float = 0.0
     server_cores: float | None = None
     server_bytes: int | None = None
@@ -74,8 +79,8 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
         samples: The latencies and failures.
         rows: Rows of each request.
     """
-    milliseconds = samples.latencies * 1e3
-    answered = len(milliseconds) - samples.unsent
+    milliseconds = np.concatenate([samples.latencies, samples.waits]) * 1e3
+    answered, waited = len(samples.latencies), len(samples.waits)
     throughput = answered / samples.seconds if samples.seconds else 0.0
     latency: dict[str, float] = {}
     if len(milliseconds):
@@ -86,9 +91,11 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
             for one, value in zip(PERCENTILES, values, strict=True)
         }
         latency["max"] = float(milliseconds.max())
+    closed = load.rate is None
+    longest = samples.latencies.max(initial=0.0)
     return Result(
         url=url,
-        loop="closed" if load.rate is None else "open",
+        loop="closed" if closed else "open",
         connections=load.connections,
         rate=load.rate,
         seconds=load.seconds,
@@ -98,7 +105,9 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
         latency_ms=latency,
         errors=dict(samples.errors),
         first_error=samples.example,
-        unsent=samples.unsent,
+        unsent=0 if closed else waited,
+        under_way=waited if closed else 0,
+        stalled=closed and bool((samples.waits > longest).any()),
         client_cores=samples.client_cpu / load.seconds if load.seconds else 0.0,
     )
 
@@ -163,6 +172,13 @@ def remarks(results: Sequence[Result], processes: int) -> list[str]:
             f"{rates}: requests could not be sent when they were due; they count in the latencies "
             f"with the time that they had waited until the end"
         )
+    lines += [
+        f"{one.connections} conn: {one.under_way} requests were still under way when the time ended, and "
+        f"one of them took longer than all before; they count in the latencies with the time that they "
+        f"took, but not in req/s"
+        for one in results
+        if one.stalled
+    ]
     for one in results:
         if one.first_error:
             kinds = ", ".join(f"{count} x {kind}" for kind, count in one.errors.items())

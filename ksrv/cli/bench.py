@@ -110,13 +110,6 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.option(
-    "--plot",
-    "plot_file",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    metavar="FILE.svg",
-    help="Write a picture of latency over throughput.",
-)
-@click.option(
     "--find-batching",
     is_flag=True,
     help="Find the settings that serve most within --goal; MODEL is then the path of a model.",
@@ -149,7 +142,6 @@ def bench(
     shapes: tuple[str, ...],
     processes: int,
     as_json: bool,
-    plot_file: Path | None,
     find_batching: bool,
     goal: float | None,
     percentile: str,
@@ -204,22 +196,10 @@ def bench(
     else:
         click.echo(f"{model}, {rows} rows a request; latency in milliseconds")
         click.echo(table(results))
-    if plot_file is not None:
-        _write_plot(plot_file, results, f"{model}, {rows} rows a request")
     for line in remarks(results, processes):
         click.echo(f"Note: {line}", err=True)
     if not any(one.requests for one in results):
         raise click.exceptions.Exit(1)
-
-
-def _write_plot(file: Path, results: "Sequence[Result]", title: str) -> None:
-    from ksrv.bench.plot import plot
-
-    try:
-        file.write_text(plot(results, title), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"{file} cannot be written: {error}") from error
-    click.echo(f"wrote {file}", err=True)
 
 
 def _describe(load: "Load") -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ksrv.cli.progress import Progress
+from ksrv.engine.settings import PARALLEL_LOADS
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -22,13 +23,20 @@ _POLL_SECONDS = 0.2
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
+    "--parallel-loads",
+    type=click.IntRange(min=1),
+    default=PARALLEL_LOADS,
+    show_default=True,
+    help="Models that are loaded at a time.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
     help="Least level that is logged, on standard error.",
 )
-def check(paths: tuple[Path, ...], as_json: bool, log_level: str) -> None:
+def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level: str) -> None:
     """Load and warm up the models at PATHS, and say which cannot be served.
 
     A path is what `ksrv serve` takes. Nothing listens: the models are loaded in this process (or in
@@ -37,7 +45,7 @@ def check(paths: tuple[Path, ...], as_json: bool, log_level: str) -> None:
     The exit status is 0 when every model is ready and warm, 1 when one is not, and 2 when a path
     holds no model.
     """
-    from ksrv.engine.engine import Engine
+    from ksrv.engine.engine import Engine, EngineSettings
     from ksrv.repository.layout import Repository, RepositoryError
     from ksrv.repository.torchserve.model_config import archive_readers
     from ksrv.server import logs
@@ -46,7 +54,7 @@ def check(paths: tuple[Path, ...], as_json: bool, log_level: str) -> None:
 
     logs.configure(ServerSettings(log_level=log_level))  # type: ignore[arg-type]
     repository = Repository(paths, archive_readers())
-    engine = Engine(repository)
+    engine = Engine(repository, EngineSettings(parallel_loads=parallel_loads))
     try:
         if not repository.scan():
             repository.check()  # says what a path would have to hold

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option(
+    "--stream",
+    is_flag=True,
+    help="Print each part of the answer when it comes; a text as it grows.",
+)
+@click.option(
     "--save",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
@@ -38,6 +44,7 @@ def infer(
     version: str,
     texts: tuple[str, ...],
     as_json: bool,
+    stream: bool,
     save: Path | None,
     token_file: Path | None,
     ca: str | None,
@@ -46,15 +53,19 @@ def infer(
     """Send FILES to MODEL and print its answer; without files, print what MODEL takes.
 
     JPEG, PNG and other files are sent as bytes, as one batch, .npy files as arrays, one for each input
-    in order; NAME=FILE names the input, and - is what comes on stdin. A single .json file is sent as the
-    request that it holds.
+    in order; NAME=FILE names the input, and - is what comes on stdin. NAME=JSON gives an input numbers:
+    weight=2, sizes=[[1,2],[3,4]]. A single .json file is sent as the request that it holds.
     """
-    from ksrv.client import ClientError
+    from ksrv.client import AccessDenied, ClientError
 
     credentials = Credentials(token_file, ca)
     try:
         with credentials.client(url, timeout) as client:
             if len(files) == 1 and files[0].endswith(".json") and not texts:
+                if stream:
+                    raise click.UsageError(
+                        "a request in a .json file is answered at once, without --stream"
+                    )
                 answer = _send_document(
                     Path(files[0]), model, version, client.url, credentials, timeout
                 )
@@ -68,7 +79,14 @@ def infer(
 
                 values = values_of(files, texts, metadata)
                 images = images_of(values)
+                if stream:
+                    _print_parts(client.stream(model, values, version=version), as_json=as_json)
+                    return
                 answer = client.infer(model, values, version=version)
+    except AccessDenied as error:
+        raise click.ClickException(
+            f"{error}; --token-file FILE or the variable KSRV_TOKEN gives the token"
+        ) from error
     except (ClientError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     from ksrv.cli.infer_answers import as_document, save_outputs, show
@@ -77,6 +95,23 @@ def infer(
     if save is not None:
         for path in save_outputs(answer, images, save):
             click.echo(f"saved {path}", err=True)
+
+
+def _print_parts(parts: "Iterable[InferResult]", *, as_json: bool) -> None:
+    """Print each part as it comes: texts behind each other, everything else as `show` has it."""
+    from ksrv.cli.infer_answers import as_document, show
+
+    texts = False
+    for part in parts:
+        if as_json:
+            click.echo(json.dumps(as_document(part)))
+        elif len(part) == 1 and all(value.dtype == object for value in part.values()):
+            texts = True
+            click.echo(part.text, nl=False)
+        else:
+            show(part)
+    if texts:
+        click.echo()
 
 
 def _send_document(
@@ -97,7 +132,7 @@ def _send_document(
     path = f"/v2/models/{quote(model, safe='')}"
     path += f"/versions/{quote(version, safe='')}" if version else ""
     request = HttpRequest("POST", f"{path}/infer", (("Content-Type", "application/json"),), (body,))
-    pool = ConnectionPool(make_target(url, credentials.token, credentials.ca, None))
+    pool = ConnectionPool(make_target(url, credentials.token, credentials.ca, None), repeats=False)
     try:
         response = pool.send(request, time.monotonic() + timeout)
     finally:

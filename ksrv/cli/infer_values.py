@@ -1,5 +1,6 @@
 """The values that `ksrv infer` sends, from the files and texts of its command line."""
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ def values_of(
     """Return a value for each input that the command line names.
 
     Args:
-        files: FILE or NAME=FILE; files that are no arrays follow each other in one batch.
+        files: FILE, NAME=FILE or NAME=JSON; files that are no arrays follow each other in one batch.
         texts: TEXT or NAME=TEXT.
         metadata: The model's.
 
@@ -69,19 +70,39 @@ def _read(argument: str, names: Sequence[str]) -> tuple[str, Any]:
     take is refused by the server, which says what it has.
     """
     name, equals, rest = argument.partition("=")
-    if not equals or (name not in names and Path(argument).is_file()):
+    if not equals or (name not in names and _is_file(Path(argument))):
         name, rest = "", argument
     if rest == STDIN:
         return name, sys.stdin.buffer.read()
     path = Path(rest)
-    if not path.is_file():
-        raise click.ClickException(f"no such file: {path}")
+    if not _is_file(path):
+        if name and (value := _numbers(rest)) is not None:
+            return name, value
+        raise click.ClickException(
+            f"no such file: {path}" + (f"; expected {name}=FILE or {name}=JSON" if name else "")
+        )
     try:
         if path.suffix == ".npy":
             return name, np.load(path, allow_pickle=False)
         return name, path.read_bytes()
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # what is meant as JSON may be too long for a name
+        return False
+
+
+def _numbers(text: str) -> np.ndarray[Any, Any] | None:
+    """Return the numbers that a JSON text holds, or None where it holds none."""
+    try:
+        value = np.array(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+    return value if value.dtype.kind in "biuf" else None
 
 
 def _joined(values: list[Any]) -> Any:

@@ -19,6 +19,7 @@ from ksrv.client.errors import (
     InvalidRequest,
     NotFound,
     StatusError,
+    StreamFailed,
     Unavailable,
 )
 from ksrv.client.operations import InferResult
@@ -34,5 +35,6 @@ __all__ = [
     "InvalidRequest",
     "NotFound",
     "StatusError",
+    "StreamFailed",
     "Unavailable",
 ]

@@ -2,14 +2,23 @@
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
-from ksrv.client.blocking import with_scheme
-from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, Unavailable
+from ksrv.client.blocking import Answer, with_scheme
+from ksrv.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from ksrv.client.grpc_calls import GrpcChannel
 from ksrv.client.grpc_calls import answer_of as grpc_answer_of
 from ksrv.client.http1.asynchronous import AsyncConnectionPool
-from ksrv.client.http1.messages import make_target
+from ksrv.client.http1.messages import Target, make_target
 from ksrv.client.operations import (
     Document,
     InferResult,
@@ -17,9 +26,10 @@ from ksrv.client.operations import (
     Operations,
     Outputs,
     Parameters,
+    Progress,
     Steps,
 )
-from ksrv.client.rest import answer_of, http_request
+from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
 from ksrv.client.retries import Retries
 
 _POLL_SECONDS = 0.1
@@ -28,14 +38,25 @@ _POLL_SECONDS = 0.1
 class AsyncRestTransport:
     """Carries operations over REST; see `RestTransport`."""
 
-    def __init__(
-        self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
-    ) -> None:
-        self._pool = AsyncConnectionPool(make_target(url, token, ca, certificate))
+    def __init__(self, target: Target, *, repeats: bool) -> None:
+        self._pool = AsyncConnectionPool(target, repeats=repeats)
 
     async def call(self, operation: Operation, deadline: float) -> Document:
         """Return the answer to an operation."""
         return answer_of(operation, await self._pool.send(http_request(operation), deadline))
+
+    async def stream(
+        self, operation: Operation, deadline: float
+    ) -> AsyncGenerator[InferResult, None]:
+        """Yield the parts of the answer to an operation."""
+        async with self._pool.open(http_request(operation), deadline) as (response, pieces):
+            if not is_event_stream(response):
+                yield answer_of(operation, whole(response, [piece async for piece in pieces]))
+                return
+            reader = EventReader(operation)
+            async for piece in pieces:
+                for part in reader.feed(piece):
+                    yield part
 
     async def close(self) -> None:
         """Close the connections."""
@@ -51,6 +72,18 @@ class AsyncGrpcTransport(GrpcChannel):
         """Return the answer to an operation."""
         with self.telling_errors():
             return grpc_answer_of(operation, await self.begin(operation, deadline))
+
+    async def stream(
+        self, operation: Operation, deadline: float
+    ) -> AsyncGenerator[InferResult, None]:
+        """Yield the parts of the answer to an operation."""
+        call = self.begin_stream(operation, deadline)
+        try:
+            with self.telling_errors():
+                async for content in call:
+                    yield grpc_answer_of(operation, content)
+        finally:
+            call.cancel()
 
     async def close(self) -> None:
         """Close the channel."""
@@ -77,10 +110,12 @@ class AsyncClient:
         self.timeout = timeout
         self._operations = Operations()
         self._retries = Retries(retries)
-        kind = AsyncGrpcTransport if self.url.startswith("grpc") else AsyncRestTransport
-        self._transport: AsyncRestTransport | AsyncGrpcTransport = kind(
-            self.url, token, ca, certificate
-        )
+        self._transport: AsyncRestTransport | AsyncGrpcTransport
+        if self.url.startswith("grpc"):
+            self._transport = AsyncGrpcTransport(self.url, token, ca, certificate)
+        else:
+            target = make_target(self.url, token, ca, certificate)
+            self._transport = AsyncRestTransport(target, repeats=retries > 0)
 
     async def infer(
         self,
@@ -92,30 +127,84 @@ class AsyncClient:
         parameters: Parameters | None = None,
         request_id: str = "",
         timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> InferResult:
         """See `Client.infer`."""
-        steps = self._operations.infer(model, inputs, version, outputs, parameters, request_id)
-        result: InferResult = await self._drive(steps, timeout)
+        steps = self._operations.infer(
+            model, inputs, version, outputs, parameters, request_id, progress
+        )
+        result: InferResult = await self._drive(steps, self._deadline(timeout))
         return result
+
+    async def stream(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        version: str = "",
+        outputs: Outputs | None = None,
+        parameters: Parameters | None = None,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[InferResult, None]:
+        """See `Client.stream`."""
+        deadline = self._deadline(timeout)
+        steps = self._operations.inference(
+            "ModelStreamInfer", model, inputs, version, outputs, parameters, request_id
+        )
+        operation: Operation = await self._drive(steps, deadline)
+        try:
+            first, parts = await self._retried(lambda: self._begun(operation, deadline), deadline)
+        except (InvalidRequest, NotFound):
+            self._operations.forget(model)
+            raise
+        async with aclosing(parts):
+            if first is not None:
+                yield first
+                async for part in parts:
+                    yield part
+
+    async def generate(
+        self,
+        model: str,
+        text: str,
+        *,
+        version: str = "",
+        parameters: Parameters | None = None,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[str, None]:
+        """See `Client.generate`."""
+        parts = self.stream(
+            model,
+            text,
+            version=version,
+            parameters=parameters,
+            request_id=request_id,
+            timeout=timeout,
+        )
+        async with aclosing(parts):
+            async for part in parts:
+                yield part.text
 
     async def metadata(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> dict[str, Any]:
         """See `Client.metadata`."""
-        found: dict[str, Any] = await self._drive(
-            self._operations.metadata(model, version), timeout
-        )
+        steps = self._operations.metadata(model, version)
+        found: dict[str, Any] = await self._drive(steps, self._deadline(timeout))
         return found
 
     async def ready(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> bool:
         """See `Client.ready`."""
-        return bool(await self._drive(self._operations.ready(model, version), timeout))
+        steps = self._operations.ready(model, version)
+        return bool(await self._drive(steps, self._deadline(timeout)))
 
     async def live(self, *, timeout: float | None = None) -> bool:
         """See `Client.live`."""
-        return bool(await self._drive(self._operations.live(), timeout))
+        return bool(await self._drive(self._operations.live(), self._deadline(timeout)))
 
     async def wait_ready(
         self, model: str = "", version: str = "", *, timeout: float = 60.0
@@ -134,23 +223,24 @@ class AsyncClient:
 
     async def index(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """See `Client.index`."""
-        found: list[dict[str, Any]] = await self._drive(self._operations.index(), timeout)
+        steps = self._operations.index()
+        found: list[dict[str, Any]] = await self._drive(steps, self._deadline(timeout))
         return found
 
     async def load(self, model: str, *, timeout: float | None = None) -> None:
         """See `Client.load`."""
-        await self._drive(self._operations.load(model), timeout)
+        await self._drive(self._operations.load(model), self._deadline(timeout))
 
     async def unload(self, model: str, *, timeout: float | None = None) -> None:
         """See `Client.unload`."""
-        await self._drive(self._operations.unload(model), timeout)
+        await self._drive(self._operations.unload(model), self._deadline(timeout))
 
     async def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
         """See `Client.statistics`."""
         steps = self._operations.statistics(model, version)
-        found: list[dict[str, Any]] = await self._drive(steps, timeout)
+        found: list[dict[str, Any]] = await self._drive(steps, self._deadline(timeout))
         return found
 
     async def close(self) -> None:
@@ -163,8 +253,10 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _drive(self, steps: Steps, timeout: float | None) -> Any:
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+    def _deadline(self, timeout: float | None) -> float:
+        return time.monotonic() + (self.timeout if timeout is None else timeout)
+
+    async def _drive(self, steps: Steps, deadline: float) -> Any:
         try:
             operation = next(steps)
             while True:
@@ -178,10 +270,19 @@ class AsyncClient:
             return end.value
 
     async def _call(self, operation: Operation, deadline: float) -> Document:
+        return await self._retried(lambda: self._transport.call(operation, deadline), deadline)
+
+    async def _begun(
+        self, operation: Operation, deadline: float
+    ) -> tuple[InferResult | None, AsyncGenerator[InferResult, None]]:
+        parts = self._transport.stream(operation, deadline)
+        return await anext(parts, None), parts
+
+    async def _retried(self, call: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
         attempt = 0
         while True:
             try:
-                return await self._transport.call(operation, deadline)
+                return await call()
             except Unavailable as error:
                 pause = self._retries.pause(error, attempt, deadline)
                 if pause is None:

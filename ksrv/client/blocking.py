@@ -1,14 +1,23 @@
 """The client whose methods wait for their answers."""
 
 import time
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, Unavailable
+from ksrv.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from ksrv.client.grpc_calls import GrpcChannel
 from ksrv.client.grpc_calls import answer_of as grpc_answer_of
 from ksrv.client.http1.blocking import ConnectionPool
-from ksrv.client.http1.messages import make_target
+from ksrv.client.http1.messages import Target, make_target
 from ksrv.client.operations import (
     Document,
     InferResult,
@@ -16,12 +25,15 @@ from ksrv.client.operations import (
     Operations,
     Outputs,
     Parameters,
+    Progress,
     Steps,
 )
-from ksrv.client.rest import answer_of, http_request
+from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
 from ksrv.client.retries import Retries
 
 SCHEMES = ("http", "https", "grpc", "grpcs")
+
+Answer = TypeVar("Answer")
 
 _POLL_SECONDS = 0.1
 
@@ -45,20 +57,26 @@ class RestTransport:
     """Carries operations over REST.
 
     Args:
-        url: The server's URL.
-        token: The bearer token, or None.
-        ca: A file of authorities, or None.
-        certificate: Files of the client's certificate and key, or None.
+        target: Where the requests go.
+        repeats: Whether a request may be sent again after a kept connection broke.
     """
 
-    def __init__(
-        self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
-    ) -> None:
-        self._pool = ConnectionPool(make_target(url, token, ca, certificate))
+    def __init__(self, target: Target, *, repeats: bool) -> None:
+        self._pool = ConnectionPool(target, repeats=repeats)
 
     def call(self, operation: Operation, deadline: float) -> Document:
         """Return the answer to an operation."""
         return answer_of(operation, self._pool.send(http_request(operation), deadline))
+
+    def stream(self, operation: Operation, deadline: float) -> Generator[InferResult, None, None]:
+        """Yield the parts of the answer to an operation."""
+        with self._pool.open(http_request(operation), deadline) as (response, pieces):
+            if not is_event_stream(response):
+                yield answer_of(operation, whole(response, pieces))
+                return
+            reader = EventReader(operation)
+            for piece in pieces:
+                yield from reader.feed(piece)
 
     def close(self) -> None:
         """Close the connections."""
@@ -74,6 +92,16 @@ class GrpcTransport(GrpcChannel):
         """Return the answer to an operation."""
         with self.telling_errors():
             return grpc_answer_of(operation, self.begin(operation, deadline))
+
+    def stream(self, operation: Operation, deadline: float) -> Generator[InferResult, None, None]:
+        """Yield the parts of the answer to an operation."""
+        call = self.begin_stream(operation, deadline)
+        try:
+            with self.telling_errors():
+                for content in call:
+                    yield grpc_answer_of(operation, content)
+        finally:
+            call.cancel()
 
     def close(self) -> None:
         """Close the channel."""
@@ -93,7 +121,8 @@ class Client:
         ca: A file (PEM) of the authorities to trust with TLS, instead of the system's.
         certificate: Files (PEM) of the client's certificate chain and key, for servers that ask.
         timeout: Seconds that a call may take, repeats included, unless it says its own.
-        retries: How often a call is made again while the server is busy; 0 never.
+        retries: How often a call is made again while the server is busy. With 0 no request is sent
+            twice for any reason.
 
     Raises:
         ValueError: The URL or the token cannot be.
@@ -115,8 +144,12 @@ class Client:
         self.timeout = timeout
         self._operations = Operations()
         self._retries = Retries(retries)
-        kind = GrpcTransport if self.url.startswith("grpc") else RestTransport
-        self._transport: RestTransport | GrpcTransport = kind(self.url, token, ca, certificate)
+        self._transport: RestTransport | GrpcTransport
+        if self.url.startswith("grpc"):
+            self._transport = GrpcTransport(self.url, token, ca, certificate)
+        else:
+            target = make_target(self.url, token, ca, certificate)
+            self._transport = RestTransport(target, repeats=retries > 0)
 
     def infer(
         self,
@@ -128,6 +161,7 @@ class Client:
         parameters: Parameters | None = None,
         request_id: str = "",
         timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> InferResult:
         """Ask a model.
 
@@ -142,6 +176,8 @@ class Client:
             parameters: Of the request, for the handler.
             request_id: For the server's log.
             timeout: Seconds that the call may take; by default the client's.
+            progress: Called with the bytes that are sent and those of the whole request, after each MiB
+                of an upload over REST. gRPC does not tell.
 
         Returns:
             The outputs by name; BYTES as arrays of `bytes` objects.
@@ -153,9 +189,100 @@ class Client:
             ValueError: An input's value cannot be sent.
             OSError: An input's file cannot be read.
         """
-        steps = self._operations.infer(model, inputs, version, outputs, parameters, request_id)
-        result: InferResult = self._drive(steps, timeout)
+        steps = self._operations.infer(
+            model, inputs, version, outputs, parameters, request_id, progress
+        )
+        result: InferResult = self._drive(steps, self._deadline(timeout))
         return result
+
+    def stream(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        version: str = "",
+        outputs: Outputs | None = None,
+        parameters: Parameters | None = None,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> Generator[InferResult, None, None]:
+        """Ask a model that answers in parts, and yield each part when it comes.
+
+        The request is sent when the first part is asked for. Leaving the loop cancels it. It is sent again
+        where the server is busy, as `retries` says, but never once a part has come. A model that does not stream
+        answers in one part.
+
+        Args:
+            model: Its name.
+            inputs: As for `infer`.
+            version: The model's version; by default the highest.
+            outputs: As for `infer`; files of pictures and other bytes that are no UTF-8 cross gRPC alone.
+            parameters: Of the request, for the handler.
+            request_id: For the server's log.
+            timeout: Seconds that the whole answer may take; by default the client's.
+
+        Yields:
+            The outputs of each part by name.
+
+        Raises:
+            StreamFailed: The handler failed after its first part; over gRPC also before.
+            StatusError: The server answered with an error.
+            ConnectionFailed: The answer does not come, or not to its end.
+            DeadlineExceeded: It is not complete in time.
+            ValueError: An input's value cannot be sent.
+            OSError: An input's file cannot be read.
+        """
+        deadline = self._deadline(timeout)
+        steps = self._operations.inference(
+            "ModelStreamInfer", model, inputs, version, outputs, parameters, request_id
+        )
+        operation: Operation = self._drive(steps, deadline)
+        try:
+            first, parts = self._retried(lambda: self._begun(operation, deadline), deadline)
+        except (InvalidRequest, NotFound):
+            self._operations.forget(model)
+            raise
+        with closing(parts):
+            if first is not None:
+                yield first
+                yield from parts
+
+    def generate(
+        self,
+        model: str,
+        text: str,
+        *,
+        version: str = "",
+        parameters: Parameters | None = None,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> Generator[str, None, None]:
+        """Ask a model of texts, and yield the pieces of its text when they come.
+
+        Args:
+            model: Its name; it takes one BYTES input.
+            text: What it is asked.
+            version: The model's version; by default the highest.
+            parameters: Of the request, for the handler.
+            request_id: For the server's log.
+            timeout: Seconds that the whole answer may take; by default the client's.
+
+        Yields:
+            The text of each part's only BYTES output.
+
+        Raises:
+            ClientError: As `stream`; also where the model answers no text.
+        """
+        parts = self.stream(
+            model,
+            text,
+            version=version,
+            parameters=parameters,
+            request_id=request_id,
+            timeout=timeout,
+        )
+        for part in parts:
+            yield part.text
 
     def metadata(
         self, model: str = "", version: str = "", *, timeout: float | None = None
@@ -167,7 +294,8 @@ class Client:
             version: The model's version; by default the highest.
             timeout: Seconds that the call may take; by default the client's.
         """
-        found: dict[str, Any] = self._drive(self._operations.metadata(model, version), timeout)
+        steps = self._operations.metadata(model, version)
+        found: dict[str, Any] = self._drive(steps, self._deadline(timeout))
         return found
 
     def ready(self, model: str = "", version: str = "", *, timeout: float | None = None) -> bool:
@@ -178,7 +306,7 @@ class Client:
             version: The model's version; by default the highest.
             timeout: Seconds that the call may take; by default the client's.
         """
-        return bool(self._drive(self._operations.ready(model, version), timeout))
+        return bool(self._drive(self._operations.ready(model, version), self._deadline(timeout)))
 
     def live(self, *, timeout: float | None = None) -> bool:
         """Return whether the server is live.
@@ -186,7 +314,7 @@ class Client:
         Args:
             timeout: Seconds that the call may take; by default the client's.
         """
-        return bool(self._drive(self._operations.live(), timeout))
+        return bool(self._drive(self._operations.live(), self._deadline(timeout)))
 
     def wait_ready(self, model: str = "", version: str = "", *, timeout: float = 60.0) -> None:
         """Wait until the server, or a model, is ready, also while nothing listens yet.
@@ -216,7 +344,7 @@ class Client:
         Args:
             timeout: Seconds that the call may take; by default the client's.
         """
-        found: list[dict[str, Any]] = self._drive(self._operations.index(), timeout)
+        found: list[dict[str, Any]] = self._drive(self._operations.index(), self._deadline(timeout))
         return found
 
     def load(self, model: str, *, timeout: float | None = None) -> None:
@@ -226,7 +354,7 @@ class Client:
             model: Its name.
             timeout: Seconds that the call may take; by default the client's.
         """
-        self._drive(self._operations.load(model), timeout)
+        self._drive(self._operations.load(model), self._deadline(timeout))
 
     def unload(self, model: str, *, timeout: float | None = None) -> None:
         """Take a model out of service.
@@ -235,7 +363,7 @@ class Client:
             model: Its name.
             timeout: Seconds that the call may take; by default the client's.
         """
-        self._drive(self._operations.unload(model), timeout)
+        self._drive(self._operations.unload(model), self._deadline(timeout))
 
     def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
@@ -248,7 +376,7 @@ class Client:
             timeout: Seconds that the call may take; by default the client's.
         """
         steps = self._operations.statistics(model, version)
-        found: list[dict[str, Any]] = self._drive(steps, timeout)
+        found: list[dict[str, Any]] = self._drive(steps, self._deadline(timeout))
         return found
 
     def close(self) -> None:
@@ -261,8 +389,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _drive(self, steps: Steps, timeout: float | None) -> Any:
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+    def _deadline(self, timeout: float | None) -> float:
+        return time.monotonic() + (self.timeout if timeout is None else timeout)
+
+    def _drive(self, steps: Steps, deadline: float) -> Any:
         try:
             operation = next(steps)
             while True:
@@ -276,10 +406,19 @@ class Client:
             return end.value
 
     def _call(self, operation: Operation, deadline: float) -> Document:
+        return self._retried(lambda: self._transport.call(operation, deadline), deadline)
+
+    def _begun(
+        self, operation: Operation, deadline: float
+    ) -> tuple[InferResult | None, Generator[InferResult, None, None]]:
+        parts = self._transport.stream(operation, deadline)
+        return next(parts, None), parts
+
+    def _retried(self, call: Callable[[], Answer], deadline: float) -> Answer:
         attempt = 0
         while True:
             try:
-                return self._transport.call(operation, deadline)
+                return call()
             except Unavailable as error:
                 pause = self._retries.pause(error, attempt, deadline)
                 if pause is None:

@@ -10,6 +10,7 @@ __all__ = [
     "InvalidRequest",
     "NotFound",
     "StatusError",
+    "StreamFailed",
     "Unavailable",
     "status_error",
 ]
@@ -30,6 +31,14 @@ class DeadlineExceeded(ClientError, TimeoutError):
     """
 
 
+class StreamFailed(ClientError):
+    """The server ended an answer in parts with an error; parts of it may have come before.
+
+    Such an error has the server's sentence and no status. Over REST an error before the first part is
+    a `StatusError`; over gRPC it has no status either.
+    """
+
+
 class StatusError(ClientError):
     """The server answered with an error.
 
@@ -45,10 +54,13 @@ class StatusError(ClientError):
     """
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(f"{status}: {message}")
+        super().__init__(status, message, retry_after)  # pickle and copy call the class with these
         self.status = status
         self.message = message
         self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"
 
 
 class InvalidRequest(StatusError):

@@ -14,9 +14,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, status_error
+from ksrv.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    StreamFailed,
+    status_error,
+)
 from ksrv.client.operations import Document, InferResult, Operation
 from ksrv.client.protobuf import REQUESTS, RESPONSES, decode, encode
+from ksrv.client.retries import retry_after
 from ksrv.client.tensors import Array
 from ksrv.client.tensors import decode as decode_tensor
 
@@ -108,6 +115,12 @@ class GrpcChannel:
         seconds = max(0.0, deadline - time.monotonic())
         return self.call_of(operation.name)(message_of(operation), timeout=seconds)
 
+    def begin_stream(self, operation: Operation, deadline: float) -> Any:
+        """Make the call of an operation that is answered in parts; return grpcio's call, which yields their bytes."""
+        made = self.channel.stream_stream(f"/{SERVICE}/{operation.name}")
+        seconds = max(0.0, deadline - time.monotonic())
+        return made(iter([message_of(operation)]), metadata=self._metadata, timeout=seconds)
+
     @contextmanager
     def telling_errors(self) -> Iterator[None]:
         """Raise grpcio's errors as the client's."""
@@ -126,7 +139,7 @@ def message_of(operation: Operation) -> bytes:
         operation: The operation.
     """
     values: dict[str, Any]
-    if operation.name == "ModelInfer":
+    if operation.name in ("ModelInfer", "ModelStreamInfer"):
         values = {
             "model_name": operation.model,
             "model_version": operation.version,
@@ -161,10 +174,15 @@ def answer_of(operation: Operation, content: bytes) -> Document:
         content: Its answer.
 
     Raises:
+        StreamFailed: The server says that the request of a stream has failed.
         ClientError: It cannot be read.
     """
     try:
         document = decode(RESPONSES[operation.name], memoryview(content))
+        if operation.name == "ModelStreamInfer":
+            if document["error_message"]:
+                raise StreamFailed(document["error_message"])
+            return _infer_result(document["infer_response"])
         if operation.name == "ModelInfer":
             return _infer_result(document)
     except (ValueError, TypeError, struct.error) as error:
@@ -192,12 +210,9 @@ def error_of(error: Any, address: str) -> ClientError:
     code = error.code().name
     text = str(error.details() or code)
     trailers = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
-    try:
-        retry_after = float(trailers["retry-after"])
-    except (KeyError, ValueError):
-        retry_after = None
-    if retry_after is not None and code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
-        return status_error(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after)
+    pause = retry_after(trailers.get("retry-after"))
+    if pause is not None and code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
+        return status_error(HTTPStatus.SERVICE_UNAVAILABLE, text, pause)
     if code == "UNAVAILABLE":  # grpcio's own word for a connection that fails
         return ConnectionFailed(f"no answer from {address}: {text}")
     if code == "DEADLINE_EXCEEDED":  # whose clock it was does not show

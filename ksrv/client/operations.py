@@ -6,11 +6,11 @@ blocking and the asyncio client drive the same generators.
 
 import json
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ksrv.client.errors import InvalidRequest, NotFound
+from ksrv.client.errors import ClientError, InvalidRequest, NotFound
 from ksrv.client.tensors import Array, Declared, Tensor, declared_inputs, encode
 
 Document: TypeAlias = Any
@@ -18,6 +18,8 @@ Document: TypeAlias = Any
 
 Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 Outputs: TypeAlias = Sequence[str] | Mapping[str, Parameters]
+Progress: TypeAlias = Callable[[int, int], object]
+"""Takes how many bytes of a request are sent, and how many it has."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Operation:
         outputs: The outputs wanted, with the parameters of each; empty for all.
         parameters: Of the request.
         id: Of the request, for logs.
+        progress: Told over REST how much of the request is sent, or None.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Operation:
     outputs: tuple[tuple[str, Parameters], ...] = ()
     parameters: Parameters | None = None
     id: str = ""
+    progress: Progress | None = None
 
     @property
     def asks_readiness(self) -> bool:
@@ -67,6 +71,21 @@ class InferResult(dict[str, Array]):
         self.parameters: dict[str, Any] = dict(document.get("parameters") or {})
         self.timing: dict[str, float] = dict(document.get("timing") or {})
 
+    @property
+    def text(self) -> str:
+        """The text of the only BYTES output, its rows joined.
+
+        Raises:
+            ClientError: There is no such output, or there are several.
+        """
+        texts = [value for value in self.values() if value.dtype == object]
+        if len(texts) != 1:
+            raise ClientError(
+                f"the model {self.model_name} answers {len(texts)} BYTES outputs of {len(self)}; "
+                f"expected one, whose text this is"
+            )
+        return b"".join(texts[0].reshape(-1)).decode("utf-8", "replace")
+
 
 Steps: TypeAlias = Generator[Operation, Document, Any]
 
@@ -90,20 +109,37 @@ class Operations:
         outputs: Outputs | None,
         parameters: Parameters | None,
         request_id: str,
+        progress: Progress | None = None,
     ) -> Steps:
         """Ask a model."""
-        declared = yield from self._inputs_of(model, version)
-        tensors = [encode(name, value, declared.get(name)) for name, value in _named(model, inputs, declared)]  # fmt: skip
-        wanted = outputs or ()
-        entries = wanted.items() if isinstance(wanted, Mapping) else [(name, {}) for name in wanted]
-        operation = Operation(
-            "ModelInfer", model, version, tuple(tensors), tuple(entries), parameters, request_id
+        operation = yield from self.inference(
+            "ModelInfer", model, inputs, version, outputs, parameters, request_id, progress
         )
         try:
             return (yield operation)
         except (InvalidRequest, NotFound):
-            self._forget(model)
+            self.forget(model)
             raise
+
+    def inference(
+        self,
+        name: str,
+        model: str,
+        inputs: Any,
+        version: str,
+        outputs: Outputs | None,
+        parameters: Parameters | None,
+        request_id: str,
+        progress: Progress | None = None,
+    ) -> Generator[Operation, Document, Operation]:
+        """Return an inference: "ModelInfer", or "ModelStreamInfer" for an answer in parts."""
+        declared = yield from self._inputs_of(model, version)
+        tensors = [encode(name, value, declared.get(name)) for name, value in _named(model, inputs, declared)]  # fmt: skip
+        wanted = outputs or ()
+        entries = wanted.items() if isinstance(wanted, Mapping) else [(name, {}) for name in wanted]
+        return Operation(
+            name, model, version, tuple(tensors), tuple(entries), parameters, request_id, progress
+        )
 
     def _inputs_of(
         self, model: str, version: str
@@ -116,7 +152,8 @@ class Operations:
                 self._declared[model, version] = known
         return known
 
-    def _forget(self, model: str) -> None:
+    def forget(self, model: str) -> None:
+        """Ask for the declared inputs of a model again before its next inference."""
         with self._lock:
             for key in [key for key in self._declared if key[0] == model]:
                 del self._declared[key]
@@ -148,12 +185,12 @@ class Operations:
 
     def load(self, model: str) -> Steps:
         """Load a model, or load it anew."""
-        self._forget(model)
+        self.forget(model)
         yield Operation("RepositoryModelLoad", model)
 
     def unload(self, model: str) -> Steps:
         """Take a model out of service."""
-        self._forget(model)
+        self.forget(model)
         yield Operation("RepositoryModelUnload", model)
 
 
@@ -190,10 +227,15 @@ def infer_document(operation: Operation) -> dict[str, Any]:
         document["id"] = operation.id
     if operation.outputs:
         document["outputs"] = [
-            {"name": name, "parameters": {"binary_data": True, **parameters}}
+            {
+                "name": name,
+                "parameters": {"binary_data": operation.name == "ModelInfer", **parameters},
+            }
             for name, parameters in operation.outputs
         ]
-    document["parameters"] = {"binary_data_output": True, **(operation.parameters or {})}
+    binary = {} if operation.name == "ModelStreamInfer" else {"binary_data_output": True}
+    if parameters := {**binary, **(operation.parameters or {})}:
+        document["parameters"] = parameters
     return document
 
 

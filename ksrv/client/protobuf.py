@@ -48,6 +48,28 @@ _LOADED: Message = {2: Field("model_name", "string")}
 _DURATION: Message = {1: Field("count", "uint64"), 2: Field("ns", "uint64")}
 _STAGES = ("compute_input", "compute_infer", "compute_output")
 
+_INFER_REQUEST: Message = {
+    1: Field("model_name", "string"),
+    2: Field("model_version", "string"),
+    3: Field("id", "string"),
+    4: Field("parameters", PARAMETER, "map"),
+    5: Field("inputs", _TENSOR, "repeated"),
+    6: Field(
+        "outputs",
+        {1: Field("name", "string"), 2: Field("parameters", PARAMETER, "map")},
+        "repeated",
+    ),
+    7: Field("raw_input_contents", "bytes", "repeated"),
+}
+_INFER_RESPONSE: Message = {
+    1: Field("model_name", "string"),
+    2: Field("model_version", "string"),
+    3: Field("id", "string"),
+    4: Field("parameters", PARAMETER, "map"),
+    5: Field("outputs", _TENSOR, "repeated"),
+    6: Field("raw_output_contents", "bytes", "repeated"),
+}
+
 REQUESTS: Mapping[str, Message] = {
     "ServerLive": {},
     "ServerReady": {},
@@ -55,19 +77,8 @@ REQUESTS: Mapping[str, Message] = {
     "ModelReady": _NAMED,
     "ModelMetadata": _NAMED,
     "ModelStatistics": _NAMED,
-    "ModelInfer": {
-        1: Field("model_name", "string"),
-        2: Field("model_version", "string"),
-        3: Field("id", "string"),
-        4: Field("parameters", PARAMETER, "map"),
-        5: Field("inputs", _TENSOR, "repeated"),
-        6: Field(
-            "outputs",
-            {1: Field("name", "string"), 2: Field("parameters", PARAMETER, "map")},
-            "repeated",
-        ),
-        7: Field("raw_input_contents", "bytes", "repeated"),
-    },
+    "ModelInfer": _INFER_REQUEST,
+    "ModelStreamInfer": _INFER_REQUEST,
     "RepositoryIndex": {},
     "RepositoryModelLoad": _LOADED,
     "RepositoryModelUnload": _LOADED,
@@ -120,13 +131,10 @@ RESPONSES: Mapping[str, Message] = {
             "repeated",
         )
     },
-    "ModelInfer": {
-        1: Field("model_name", "string"),
-        2: Field("model_version", "string"),
-        3: Field("id", "string"),
-        4: Field("parameters", PARAMETER, "map"),
-        5: Field("outputs", _TENSOR, "repeated"),
-        6: Field("raw_output_contents", "bytes", "repeated"),
+    "ModelInfer": _INFER_RESPONSE,
+    "ModelStreamInfer": {
+        1: Field("error_message", "string"),
+        2: Field("infer_response", _INFER_RESPONSE),
     },
     "RepositoryIndex": {
         1: Field(

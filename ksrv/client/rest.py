@@ -2,18 +2,27 @@
 
 import json
 import re
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from time import time
+from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
 
-from ksrv.client.errors import ClientError, status_error
-from ksrv.client.operations import Document, InferResult, Operation, compact, infer_document
-from ksrv.client.tensors import Block, decode, from_json
+from ksrv.client.errors import ClientError, StreamFailed, status_error
+from ksrv.client.operations import (
+    Document,
+    InferResult,
+    Operation,
+    Progress,
+    compact,
+    infer_document,
+)
+from ksrv.client.retries import retry_after
+from ksrv.client.tensors import Block, declared_inputs, decode, from_json
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+EVENT_STREAM = "text/event-stream"
 
 _ROUTES = {
     "ServerLive": ("GET", "/v2/health/live"),
@@ -23,10 +32,21 @@ _ROUTES = {
     "ModelMetadata": ("GET", "{model}"),
     "ModelStatistics": ("GET", "{model}/stats"),
     "ModelInfer": ("POST", "{model}/infer"),
+    "ModelStreamInfer": ("POST", "{model}/infer"),
     "RepositoryIndex": ("POST", "/v2/repository/index"),
     "RepositoryModelLoad": ("POST", "/v2/repository/models/{name}/load"),
     "RepositoryModelUnload": ("POST", "/v2/repository/models/{name}/unload"),
 }
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading an answer raises that is not of the protocol's form."""
+
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "ModelMetadata": declared_inputs,
+    "RepositoryIndex": lambda entries: [dict(**entry) for entry in entries],
+    "ModelStatistics": itemgetter("model_stats"),
+}
+"""A check for each operation, which fails for a document that has another form."""
 
 _STAGE = re.compile(r"([A-Za-z_]+)[^,]*?;dur=([0-9.]+)")
 
@@ -37,12 +57,14 @@ class HttpRequest:
 
     Attributes:
         blocks: The body, in order.
+        progress: Told how much of the body is sent, or None.
     """
 
     method: str
     path: str
     headers: tuple[tuple[str, str], ...] = ()
     blocks: tuple[Block, ...] = ()
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -70,11 +92,13 @@ def http_request(operation: Operation) -> HttpRequest:
     if operation.version:
         model += f"/versions/{quote(operation.version, safe='')}"
     path = template.format(model=model, name=name)
-    if operation.name == "ModelInfer":
+    if operation.name in ("ModelInfer", "ModelStreamInfer"):
         header = compact(infer_document(operation))
         blocks = (header, *(block for tensor in operation.inputs for block in tensor.blocks))
-        headers = ((HEADER_LENGTH, str(len(header))), ("Content-Type", "application/octet-stream"))
-        return HttpRequest(method, path, headers, blocks)
+        headers = [(HEADER_LENGTH, str(len(header))), ("Content-Type", "application/octet-stream")]
+        if operation.name == "ModelStreamInfer":
+            headers.append(("Accept", EVENT_STREAM))
+        return HttpRequest(method, path, tuple(headers), blocks, operation.progress)
     if method == "POST":
         return HttpRequest(method, path, (("Content-Type", "application/json"),), (b"{}",))
     return HttpRequest(method, path)
@@ -98,25 +122,98 @@ def answer_of(operation: Operation, response: HttpResponse) -> Document:
         key = "live" if operation.name == "ServerLive" else "ready"
         return {key: response.status == HTTPStatus.OK}
     if response.status != HTTPStatus.OK:
-        raise status_error(response.status, _error_text(response), _retry_after(response))
+        pause = retry_after(response.headers.get("retry-after"))
+        raise status_error(response.status, _error_text(response), pause)
     try:
-        if operation.name == "ModelInfer":
+        if operation.name in ("ModelInfer", "ModelStreamInfer"):
             return _infer_result(response)
-        return json.loads(bytes(response.body)) if len(response.body) else {}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClientError(f"the answer to {operation.name} cannot be read: {error}") from error
+        document = json.loads(bytes(response.body)) if len(response.body) else {}
+        _CHECKS.get(operation.name, bool)(document)
+        return document
+    except UNREADABLE as error:
+        raise ClientError(f"the answer to {operation.name} cannot be read: {error!r}") from error
+
+
+def whole(response: HttpResponse, pieces: Iterable[Block]) -> HttpResponse:
+    """Return an answer with its body.
+
+    Args:
+        response: The answer without it.
+        pieces: The body.
+    """
+    return replace(response, body=memoryview(b"".join(pieces)))
+
+
+def is_event_stream(response: HttpResponse) -> bool:
+    """Whether an answer comes in parts; a server that does not stream answers with one."""
+    content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return response.status == HTTPStatus.OK and content_type == EVENT_STREAM
+
+
+class EventReader:
+    """Reads the answers out of an event stream, whose bytes come in pieces of any size.
+
+    The form is that of the WHATWG HTML standard, section "Server-sent events": lines of `field: value`,
+    an empty line behind each event, and comments, which begin with a colon.
+
+    Args:
+        operation: The operation that is answered.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._rest = bytearray()
+        self._event = b""
+        self._data: list[bytes] = []
+
+    def feed(self, piece: Block) -> Iterator[InferResult]:
+        """Yield the answers that a further piece completes.
+
+        Args:
+            piece: The bytes.
+
+        Raises:
+            StreamFailed: The server says that the request has failed.
+            ClientError: An event cannot be read.
+        """
+        begin = len(self._rest)
+        self._rest += piece
+        if self._rest.find(b"\n", begin) < 0:
+            return
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in lines:
+            field, _, value = line.rstrip(b"\r").partition(b":")
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif field == b"event":
+                self._event = value.strip()
+            elif not line.strip() and self._data:
+                event, data = self._event, b"\n".join(self._data)
+                self._event, self._data = b"", []
+                yield self._answer(event, data)
+
+    def _answer(self, event: bytes, data: bytes) -> InferResult:
+        response = HttpResponse(HTTPStatus.OK, {}, memoryview(data))
+        if event == b"error":
+            raise StreamFailed(_error_text(response))
+        answer: InferResult = answer_of(self._operation, response)
+        return answer
 
 
 def _infer_result(response: HttpResponse) -> InferResult:
-    length = int(response.headers.get(HEADER_LENGTH.lower(), len(response.body)))
-    document: dict[str, Any] = json.loads(bytes(response.body[:length]))
-    offset = length
+    offset = int(response.headers.get(HEADER_LENGTH.lower(), len(response.body)))
+    if not 0 <= offset <= len(response.body):
+        raise ValueError(f"{HEADER_LENGTH} is {offset} of {len(response.body)} bytes")
+    document: dict[str, Any] = json.loads(bytes(response.body[:offset]))
     outputs = {}
     for entry in document["outputs"]:
         size = (entry.get("parameters") or {}).get("binary_data_size")
         if size is None:
             outputs[entry["name"]] = from_json(entry["datatype"], entry["shape"], entry["data"])
             continue
+        if not 0 <= size <= len(response.body) - offset:
+            raise ValueError(f"the output {entry['name']!r} has {size} bytes, beyond the answer's")
         block = response.body[offset : offset + size]
         offset += size
         outputs[entry["name"]] = decode(entry["datatype"], entry["shape"], block)
@@ -129,23 +226,9 @@ def _error_text(response: HttpResponse) -> str:
     content = bytes(response.body[:65536])
     try:
         return str(json.loads(content)["error"])
-    except (ValueError, KeyError, TypeError):
+    except UNREADABLE:
         text = content[:200].decode("utf-8", "replace").strip()
     try:
         return text or HTTPStatus(response.status).phrase
     except ValueError:
         return text or "no reason given"
-
-
-def _retry_after(response: HttpResponse) -> float | None:
-    text = response.headers.get("retry-after")
-    if text is None:
-        return None
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time())
-    except ValueError:
-        return None

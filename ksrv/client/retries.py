@@ -1,13 +1,35 @@
 """When a call that found the server busy is made again."""
 
 import random
+import re
 import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 from ksrv.client.errors import Unavailable
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
+
+
+def retry_after(text: str | None) -> float | None:
+    """Return the seconds that a `Retry-After` asks to wait, or None where it says nothing that can be.
+
+    It holds decimal seconds or a date (RFC 9110 10.2.3). Servers write fractions as well.
+
+    Args:
+        text: Its value, or None without one.
+    """
+    if text is None:
+        return None
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True)

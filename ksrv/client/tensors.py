@@ -184,7 +184,9 @@ def _cast(name: str, array: Array, datatype: str) -> Array:
     if datatype == "BF16":
         if array.dtype.kind not in "fiu":
             raise _wrong(name, array, datatype)
-        return _to_bfloat16(array.astype(np.float32))
+        bits = _to_bfloat16(_to_floats(name, array, np.dtype("<f4"), datatype))
+        _refuse_overflow(name, array, (bits & 0x7FFF) == 0x7F80, datatype)
+        return bits
     if datatype not in DTYPES:
         raise ValueError(f"the input {name!r} has the datatype {datatype}, which is unknown here")
     dtype = np.dtype(DTYPES[datatype])
@@ -199,7 +201,23 @@ def _cast(name: str, array: Array, datatype: str) -> Array:
             )
     elif not np.can_cast(array.dtype, dtype, "same_kind"):
         raise _wrong(name, array, datatype)
-    return array.astype(dtype)
+    return _to_floats(name, array, dtype, datatype)
+
+
+def _to_floats(name: str, array: Array, dtype: np.dtype[Any], datatype: str) -> Array:
+    with np.errstate(over="ignore"):
+        found = array.astype(dtype)
+    if dtype.kind == "f":
+        _refuse_overflow(name, array, np.isinf(found), datatype)
+    return found
+
+
+def _refuse_overflow(name: str, array: Array, infinite: Array, datatype: str) -> None:
+    """Refuse finite values that would be sent as infinity."""
+    if infinite.any() and (overflows := infinite & np.isfinite(array)).any():
+        raise ValueError(
+            f"the input {name!r} takes {datatype}, got {array[overflows][0]}, which is too large for it"
+        )
 
 
 def _wrong(name: str, array: Array, datatype: str) -> ValueError:
@@ -227,6 +245,8 @@ def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
         ValueError: The bytes are not those of such a tensor.
     """
     count = math.prod(shape)
+    if count < 0:
+        raise ValueError(f"the answer has the shape {list(shape)}")
     if datatype == "BYTES":
         return _decode_bytes(shape, count, block)
     if datatype == "BF16":
@@ -238,6 +258,8 @@ def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
 
 
 def _decode_bytes(shape: Sequence[int], count: int, block: memoryview) -> Array:
+    if 4 * count > len(block):  # before memory is taken for the elements
+        raise ValueError(f"the answer's {count} elements take more than its {len(block)} bytes")
     elements = np.empty(count, object)
     offset = 0
     for index in range(count):
@@ -261,10 +283,10 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         data: Its values, flat or nested.
     """
     if datatype == "BYTES":
-        elements = np.empty(math.prod(shape), object)
         flat = data
         while flat and isinstance(flat[0], list):
             flat = [element for part in flat for element in part]
+        elements = np.empty(len(flat), object)
         elements[:] = [str(element).encode() for element in flat]
         return elements.reshape(shape)
     dtype = DTYPES.get(datatype, "<f4")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 from ksrv.client.errors import ConnectionFailed
 from ksrv.client.http1.messages import (
@@ -15,8 +15,11 @@ from ksrv.client.http1.messages import (
     Target,
     chunk_size,
     failure,
+    has_unread_bytes,
+    may_repeat,
     parse_head,
     pieces_of,
+    told_pieces,
 )
 from ksrv.client.rest import HttpRequest, HttpResponse
 from ksrv.client.tensors import Block
@@ -29,10 +32,12 @@ class AsyncConnectionPool:
 
     Args:
         target: Where the connections go.
+        repeats: Whether a request may be sent again, on a new connection, after a kept one broke.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, repeats: bool) -> None:
         self._target = target
+        self._repeats = repeats
         self._idle: deque[Streams] = deque()
 
     async def send(self, request: HttpRequest, deadline: float) -> HttpResponse:
@@ -52,17 +57,18 @@ class AsyncConnectionPool:
                 kept = self._take()
                 if kept is not None:
                     try:
-                        return await self._use(kept, pieces)
+                        return await self._use(kept, request, pieces)
                     except BrokenConnection:
-                        pass  # closed by the server meanwhile, as it may
-                return await self._use(await self._open(), pieces)
+                        if not self._repeats or not may_repeat(request):
+                            raise
+                return await self._use(await self._open(), request, pieces)
         except OSError as error:
             raise failure(error, self._target) from error
 
     def _take(self) -> Streams | None:
         while self._idle:
             streams = self._idle.pop()
-            if not streams[0].at_eof():
+            if not _stale(*streams):
                 return streams
             streams[1].close()
         return None
@@ -74,27 +80,63 @@ class AsyncConnectionPool:
             target.host, target.port, ssl=target.tls, server_hostname=name, limit=HEAD_BYTES
         )
 
-    async def _use(self, streams: Streams, pieces: Sequence[Block]) -> HttpResponse:
-        reader, writer = streams
+    async def _use(
+        self, streams: Streams, request: HttpRequest, pieces: Sequence[Block]
+    ) -> HttpResponse:
         reusable = False
         try:
-            response, reusable = await self._exchange(reader, writer, pieces)
-        except asyncio.IncompleteReadError as error:
-            raise ConnectionFailed("the answer ended before it was complete") from error
-        except asyncio.LimitOverrunError as error:
-            raise ConnectionFailed(
-                f"the answer's head is longer than {HEAD_BYTES} bytes"
-            ) from error
+            with _telling_ends():
+                head, reusable = await self._begin(streams, told_pieces(request, pieces))
+                body = b"".join([piece async for piece in _body_pieces(streams[0], head)])
+        except BaseException:
+            reusable = False
+            raise
         finally:
-            if reusable and len(self._idle) < IDLE_CONNECTIONS:
-                self._idle.append(streams)
-            else:
-                writer.close()
-        return response
+            self._leave(streams, reusable=reusable)
+        return HttpResponse(head.status, head.headers, memoryview(body))
 
-    async def _exchange(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: Sequence[Block]
-    ) -> tuple[HttpResponse, bool]:
+    @contextlib.asynccontextmanager
+    async def open(
+        self, request: HttpRequest, deadline: float
+    ) -> AsyncIterator[tuple[HttpResponse, AsyncIterator[Block]]]:
+        """See `ConnectionPool.open`."""
+        complete = reusable = False
+        streams = self._take()
+
+        async def pieces(reader: asyncio.StreamReader) -> AsyncIterator[Block]:
+            nonlocal complete
+            pieces = _body_pieces(reader, head)
+            while True:
+                with _telling_ends():
+                    async with asyncio.timeout(deadline - time.monotonic()):
+                        piece = await anext(pieces, None)
+                if piece is None:
+                    break
+                yield piece
+            complete = True
+
+        try:
+            with _telling_ends():
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    streams = streams or await self._open()
+                    sent = told_pieces(request, pieces_of(self._target, request))
+                    head, reusable = await self._begin(streams, sent)
+            response = HttpResponse(head.status, head.headers, memoryview(b""))
+            yield response, pieces(streams[0])
+        except OSError as error:
+            raise failure(error, self._target) from error
+        finally:
+            if streams is not None:
+                self._leave(streams, reusable=reusable and complete)
+
+    def _leave(self, streams: Streams, *, reusable: bool) -> None:
+        if reusable and len(self._idle) < IDLE_CONNECTIONS:
+            self._idle.append(streams)
+        else:
+            streams[1].close()
+
+    async def _begin(self, streams: Streams, pieces: Iterable[Block]) -> tuple[Head, bool]:
+        reader, writer = streams
         refused = False
         try:
             for piece in pieces:
@@ -105,8 +147,7 @@ class AsyncConnectionPool:
         head = await self._head(reader)
         while head.interim:
             head = await self._head(reader)
-        body = await _read_body(reader, head)
-        return HttpResponse(head.status, head.headers, body), head.keeps_open and not refused
+        return head, head.keeps_open and not refused
 
     async def _head(self, reader: asyncio.StreamReader) -> Head:
         closed = f"{self._target.authority} closed the connection before it had answered"
@@ -127,14 +168,38 @@ class AsyncConnectionPool:
                 await writer.wait_closed()
 
 
-async def _read_body(reader: asyncio.StreamReader, head: Head) -> memoryview:
+def _stale(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether the server has closed an idle connection, or sent bytes without a request."""
+    if writer.is_closing() or has_unread_bytes(writer.get_extra_info("socket").fileno()):
+        return True
+    reading = reader.read(1)
+    try:  # a reader tells that it is empty by waiting; the coroutine is closed where it would
+        reading.send(None)
+    except (StopIteration, OSError):
+        return True
+    finally:
+        reading.close()
+    return False
+
+
+@contextlib.contextmanager
+def _telling_ends() -> Iterator[None]:
+    """Raise what asyncio's streams say of an answer that ends early as the client's error."""
+    try:
+        yield
+    except asyncio.IncompleteReadError as error:
+        raise ConnectionFailed("the answer ended before it was complete") from error
+    except asyncio.LimitOverrunError as error:
+        raise ConnectionFailed(f"the answer's head is longer than {HEAD_BYTES} bytes") from error
+
+
+async def _body_pieces(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
     if head.chunked:
-        content = bytearray()
         while size := chunk_size(await reader.readuntil(b"\r\n")):
-            content += (await reader.readexactly(size + 2))[:size]
+            yield (await reader.readexactly(size + 2))[:size]
         while await reader.readuntil(b"\r\n") != b"\r\n":
             pass  # trailers
-        return memoryview(bytes(content))
-    if (length := head.length) is not None:
-        return memoryview(await reader.readexactly(length))
-    return memoryview(await reader.read())
+    elif (length := head.length) is not None:
+        yield await reader.readexactly(length)
+    else:
+        yield await reader.read()

@@ -1,12 +1,14 @@
 """Connections over sockets, for the client whose methods wait."""
 
 import os
-import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
 
 from ksrv.client.errors import ConnectionFailed
 from ksrv.client.http1.messages import (
@@ -18,8 +20,11 @@ from ksrv.client.http1.messages import (
     chunk_size,
     failure,
     failure_text,
+    has_unread_bytes,
+    may_repeat,
     parse_head,
     pieces_of,
+    told_pieces,
 )
 from ksrv.client.rest import HttpRequest, HttpResponse
 from ksrv.client.tensors import Block
@@ -62,19 +67,32 @@ class Connection:
     @property
     def stale(self) -> bool:
         """Whether the server has closed it, or sent bytes without a request."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(self._received) or bool(poll.poll(0))
+        return bool(self._received) or has_unread_bytes(self._socket.fileno())
 
-    def exchange(
-        self, pieces: Sequence[Block], method: str, deadline: float
-    ) -> tuple[HttpResponse, bool]:
+    def exchange(self, pieces: Iterable[Block], deadline: float) -> tuple[HttpResponse, bool]:
         """Send a request and return its answer, and whether the connection can be used again.
 
         Args:
             pieces: The request.
-            method: Its method.
             deadline: When the answer must be complete, in seconds of the monotonic clock.
+
+        Raises:
+            ConnectionFailed: There is no answer.
+            DeadlineExceeded: There is none in time.
+        """
+        head, reusable = self.begin(pieces, deadline)
+        try:
+            body = self._body(head, deadline)
+        except OSError as error:
+            raise failure(error, self._target) from error
+        return HttpResponse(head.status, head.headers, body), reusable
+
+    def begin(self, pieces: Iterable[Block], deadline: float) -> tuple[Head, bool]:
+        """Send a request and return the head of its answer, and whether it leaves the connection usable.
+
+        Args:
+            pieces: The request.
+            deadline: When the head must be there, in seconds of the monotonic clock.
 
         Raises:
             ConnectionFailed: There is no answer.
@@ -96,10 +114,31 @@ class Connection:
                 if refused is not None:
                     raise BrokenConnection(failure_text(refused, self._target)) from refused
                 raise
-            body = self._body(head, deadline)
         except OSError as error:
             raise failure(error, self._target) from error
-        return HttpResponse(head.status, head.headers, body), head.keeps_open and refused is None
+        return head, head.keeps_open and refused is None
+
+    def body_pieces(self, head: Head, deadline: float) -> Iterator[Block]:
+        """Yield the body of an answer as it comes.
+
+        Args:
+            head: The answer's head.
+            deadline: When the body must be complete, in seconds of the monotonic clock.
+
+        Raises:
+            ConnectionFailed: It ends before it is complete.
+            DeadlineExceeded: It is not complete in time.
+        """
+        try:
+            if not head.chunked:
+                yield self._body(head, deadline)
+                return
+            while size := chunk_size(self._until(b"\r\n", deadline)):
+                yield self._exactly(size + 2, deadline)[:size]
+            while self._until(b"\r\n", deadline) != b"\r\n":
+                pass  # trailers
+        except OSError as error:
+            raise failure(error, self._target) from error
 
     def _receive(self, deadline: float) -> bytes:
         self._socket.settimeout(_left(deadline))
@@ -131,26 +170,28 @@ class Connection:
         return parse_head(self._until(b"\r\n\r\n", deadline))
 
     def _exactly(self, count: int, deadline: float) -> memoryview:
-        content = bytearray(count)
+        try:  # numpy leaves the memory untouched, so the system gives pages only to what arrives
+            content = np.empty(count, np.uint8).data
+        except MemoryError as error:
+            raise ConnectionFailed(
+                f"there is no memory for the {count} bytes of the answer"
+            ) from error
         have = min(count, len(self._received))
         content[:have] = self._received[:have]
         del self._received[:have]
-        view = memoryview(content)
         while have < count:
             self._socket.settimeout(_left(deadline))
-            more = self._socket.recv_into(view[have:])
+            more = self._socket.recv_into(content[have:])
             if not more:
                 raise ConnectionFailed(f"the answer ended after {have} of {count} bytes")
             have += more
-        return view
+        return content
 
     def _body(self, head: Head, deadline: float) -> memoryview:
         if head.chunked:
             content = bytearray()
-            while size := chunk_size(self._until(b"\r\n", deadline)):
-                content += self._exactly(size + 2, deadline)[:size]
-            while self._until(b"\r\n", deadline) != b"\r\n":
-                pass  # trailers
+            for piece in self.body_pieces(head, deadline):
+                content += piece
             return memoryview(content)
         if (length := head.length) is not None:
             return self._exactly(length, deadline)
@@ -172,10 +213,12 @@ class ConnectionPool:
 
     Args:
         target: Where they go.
+        repeats: Whether a request may be sent again, on a new connection, after a kept one broke.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, repeats: bool) -> None:
         self._target = target
+        self._repeats = repeats
         self._idle: deque[Connection] = deque(maxlen=IDLE_CONNECTIONS)
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -195,24 +238,62 @@ class ConnectionPool:
         kept = self._take()
         if kept is not None:
             try:
-                return self._use(kept, pieces, request.method, deadline)
+                return self._use(kept, request, pieces, deadline)
             except BrokenConnection:
-                pass  # closed by the server meanwhile, as it may
-        return self._use(Connection(self._target, deadline), pieces, request.method, deadline)
+                if not self._repeats or not may_repeat(request):
+                    raise
+        return self._use(Connection(self._target, deadline), request, pieces, deadline)
 
     def _use(
-        self, connection: Connection, pieces: Sequence[Block], method: str, deadline: float
+        self,
+        connection: Connection,
+        request: HttpRequest,
+        pieces: Sequence[Block],
+        deadline: float,
     ) -> HttpResponse:
+        reusable = False
         try:
-            response, reusable = connection.exchange(pieces, method, deadline)
-        except BaseException:
-            connection.close()
-            raise
+            response, reusable = connection.exchange(told_pieces(request, pieces), deadline)
+        finally:
+            self._leave(connection, reusable=reusable)
+        return response
+
+    @contextmanager
+    def open(
+        self, request: HttpRequest, deadline: float
+    ) -> Iterator[tuple[HttpResponse, Iterator[Block]]]:
+        """Send a request, and lend its answer without the body, and the pieces of the body as they come.
+
+        The connection is closed where the pieces are not read to their end: the server then cancels the request.
+
+        Args:
+            request: The request.
+            deadline: When the answer must be complete, in seconds of the monotonic clock.
+
+        Raises:
+            ConnectionFailed: There is no answer, or it ends before it is complete.
+            DeadlineExceeded: It is not complete in time.
+        """
+        connection = self._take() or Connection(self._target, deadline)
+        complete = reusable = False
+
+        def pieces() -> Iterator[Block]:
+            nonlocal complete
+            yield from connection.body_pieces(head, deadline)
+            complete = True
+
+        try:
+            sent = told_pieces(request, pieces_of(self._target, request))
+            head, reusable = connection.begin(sent, deadline)
+            yield HttpResponse(head.status, head.headers, memoryview(b"")), pieces()
+        finally:
+            self._leave(connection, reusable=reusable and complete)
+
+    def _leave(self, connection: Connection, *, reusable: bool) -> None:
         if reusable:
             self._keep(connection)
         else:
             connection.close()
-        return response
 
     def _take(self) -> Connection | None:
         while True:

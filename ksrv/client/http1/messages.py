@@ -1,6 +1,9 @@
 """Requests as bytes, heads of answers, and what goes wrong, the same for both clients."""
 
+import re
+import select
 import ssl
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,8 +18,13 @@ IDLE_CONNECTIONS = 64
 """How many connections a pool keeps."""
 
 _JOINED_BYTES = 65536
-_CHUNK_DIGITS = 16
+_PROGRESS_BYTES = 1 << 20
+"""A request whose progress is told is sent in pieces of so many bytes."""
+
+_LENGTH_DIGITS = 18
+_CHUNK_DIGITS = 15
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
+_STATUS = re.compile("[0-9]{3}")
 
 
 @dataclass(frozen=True)
@@ -101,11 +109,29 @@ def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
             pieces.append(b"".join(small))
             small, size = [], 0
             if len(block) > _JOINED_BYTES:
-                pieces.append(block)
+                step = _PROGRESS_BYTES if request.progress else len(block)
+                pieces += (block[at : at + step] for at in range(0, len(block), step))
                 continue
         small.append(block)
         size += len(block)
     return [piece for piece in (*pieces, b"".join(small)) if len(piece)]
+
+
+def told_pieces(request: HttpRequest, pieces: Sequence[Block]) -> Iterator[Block]:
+    """Yield the pieces of a request, and tell its progress once each is sent.
+
+    Args:
+        request: The request.
+        pieces: What `pieces_of` returned.
+    """
+    if request.progress is None:
+        yield from pieces
+        return
+    sent, total = 0, sum(map(len, pieces))
+    for piece in pieces:
+        yield piece
+        sent += len(piece)
+        request.progress(sent, total)
 
 
 @dataclass(frozen=True)
@@ -138,8 +164,11 @@ class Head:
         text = self.headers.get("content-length")
         if text is None:
             return None
-        if not text.isdigit():
-            raise ConnectionFailed(f"the answer's Content-Length is no number: {text[:40]!r}")
+        if not text.isascii() or not text.isdigit() or len(text) > _LENGTH_DIGITS:
+            raise ConnectionFailed(
+                f"the answer's Content-Length is {text[:40]!r}; expected at most {_LENGTH_DIGITS} "
+                f"decimal digits"
+            )
         return int(text)
 
     @property
@@ -162,17 +191,42 @@ def parse_head(content: bytes) -> Head:
     first, *lines = content.decode("latin-1").rstrip("\r\n").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
-    if not version.startswith("HTTP/1.") or not (status.isdigit() and len(status) == 3):
+    if not version.startswith("HTTP/1.") or not _STATUS.fullmatch(status):
         raise ConnectionFailed(f"the server does not speak HTTP/1.1; it answered {first[:60]!r}")
-    headers = {}
+    headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
+        name, value = name.strip().lower(), value.strip()
+        if name == "content-length" and headers.get(name, value) != value:  # RFC 9112 6.3
+            raise ConnectionFailed(
+                f"the answer has two Content-Lengths: {headers[name][:40]!r} and {value[:40]!r}"
+            )
+        headers[name] = value
     return Head(int(status), version, headers)
 
 
 class BrokenConnection(ConnectionFailed):
-    """The connection ended before any of the answer had come, so the request may be sent anew."""
+    """The connection ended before any of the answer had come; the server may have run the request."""
+
+
+def may_repeat(request: HttpRequest) -> bool:
+    """Whether a request may be sent again after a kept connection broke: its method is idempotent.
+
+    The server may have closed the connection before it read the request or after it acted on it, and
+    the client cannot tell these apart (RFC 9110 9.2.2, RFC 9112 9.3.1).
+    """
+    return request.method == "GET"
+
+
+def has_unread_bytes(descriptor: int) -> bool:
+    """Whether a socket has bytes or an end to read, which make an idle connection useless.
+
+    A connection is looked at before a request is sent on it, because that is the last time at which it
+    is certain that the server has not seen the request.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def chunk_size(line: bytes) -> int:

@@ -40,6 +40,17 @@ class Open(BaseHandler):
 """
 
 
+STORY = """
+from ksrv import BaseHandler
+
+
+class Story(BaseHandler):
+    def inference(self, text):
+        for word in text[0].decode().split():
+            yield [word + " "]
+"""
+
+
 SEEN = """
 import cv2
 import numpy as np
@@ -84,6 +95,11 @@ def server(tmp_path_factory):
         root, "words", WORDS,
         "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
         "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "story", STORY,
+        "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
+        "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\nwarmup: false\n",
     )  # fmt: skip
     write_model(root, "open", OPEN, "warmup: false\n")
     write_model(root, "seen", SEEN, SEEN_YAML)
@@ -130,6 +146,32 @@ def test_several_inputs_are_named_or_taken_in_order(run, tmp_path):
     other = save(tmp_path, "other.npy", np.float32([[1, 2]]))
     assert "[[4. 5.]]" in run("pair", one, other).output
     assert "[[-4. -5.]]" in run("pair", f"b={one}", f"a={other}").output
+
+
+def test_numbers_are_given_as_json(run, tmp_path):
+    done = run("pair", f"a={save(tmp_path, 'a.npy', np.float32([[5, 7]]))}", "b=[[1,2]]")
+    assert done.exit_code == 0, done.output
+    assert "[[4. 5.]]" in done.output
+
+
+@pytest.mark.parametrize("value", ["[1,", '"text"', "{}", "[[1],[2,3]]", "null", "[" * 5000])
+def test_what_is_no_file_and_no_numbers_is_told(run, value):
+    done = run("pair", f"a={value}", "b=[[1,2]]")
+    assert done.exit_code == 1
+    assert "no such file" in done.output and "a=FILE or a=JSON" in done.output
+
+
+def test_a_text_grows_as_its_parts_come(run):
+    assert run("story", "--stream", "--text", "once upon a time").output == "once upon a time \n"
+
+
+def test_parts_as_json_are_a_line_each(run):
+    lines = run("story", "--stream", "--json", "--text", "once upon").output.splitlines()
+    assert [json.loads(line)["outputs"][0]["data"] for line in lines] == [["once "], ["upon "]]
+
+
+def test_parts_that_are_no_text_are_shown(run):
+    assert "FP32[1,2]" in run("pair", "--stream", "a=[[1,2]]", "b=[[1,2]]").output
 
 
 def test_inputs_that_are_not_declared_are_named(run, tmp_path):

@@ -158,6 +158,35 @@ def test_a_full_queue_is_waited_for(url):
         assert len(refused) + answers.count([1.0]) == 6
 
 
+DEADLY = """
+import os
+from pathlib import Path
+from ksrv import BaseHandler
+
+
+class Deadly(BaseHandler):
+    def inference(self, x):
+        with (Path(__file__).parent / "calls").open("a") as calls:
+            calls.write(f"{os.getpid()}\\n")
+        os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_call_that_ends_its_worker_is_made_once(tmp_path, scheme, retries):
+    folder = write_model(
+        tmp_path, "deadly", DEADLY,
+        "inputs: [{name: x, datatype: FP32, shape: [-1]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1]}]\nwarmup: false\n",
+    )  # fmt: skip
+    with Server(tmp_path, workers=3) as server:
+        url = server.url if scheme == "http" else f"grpc://{server.grpc}"
+        with Client(url, retries=retries) as client, pytest.raises(ConnectionFailed):
+            client.infer("deadly", [1.0])  # on the connection that brought the metadata
+    assert len((folder / "calls").read_text().splitlines()) == 1
+
+
 def test_threads_share_a_client(client):
     wrong = []
 

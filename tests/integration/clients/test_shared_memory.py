@@ -376,6 +376,32 @@ def test_data_beside_a_region(server, region):
     requests.post(f"{server.url}/v2/systemsharedmemory/unregister", timeout=10)
 
 
+def test_cuda_memory_is_answered_as_without_a_gpu(triton):
+    """As Triton without GPU support does: its examples unregister all of it before they begin."""
+    module, client = triton
+    client.unregister_cuda_shared_memory()
+    client.unregister_cuda_shared_memory("gone")
+    status = client.get_cuda_shared_memory_status()
+    assert len(status if module is triton_http else status.regions) == 0
+    for call, arguments, said in (
+        (client.register_cuda_shared_memory, ("r", b"aGFuZGxl", 0, 64), "GPUs not supported"),
+        (
+            client.get_cuda_shared_memory_status,
+            ("r",),
+            "Unable to find cuda shared memory region: 'r'",
+        ),
+    ):
+        with pytest.raises(InferenceServerException, match=said) as caught:
+            call(*arguments)
+        assert caught.value.status() in (
+            "400",
+            "404",
+            "StatusCode.INVALID_ARGUMENT",
+            "StatusCode.NOT_FOUND",
+        )
+    assert client.is_server_ready()
+
+
 def test_it_is_advertised_only_where_it_works(server, repository):
     assert (
         "system_shared_memory" in requests.get(f"{server.url}/v2", timeout=10).json()["extensions"]

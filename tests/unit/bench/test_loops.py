@@ -34,10 +34,10 @@ def test_an_open_loop_counts_from_when_a_request_was_due():
     stall = Slow(lambda index: 0.5 if index == 5 else 0.0)
     load = Load(1, rate=100, poisson=False, warm_up=0, seconds=1.0)
     samples = open_loop([stall], due_times(load, 100, 0), load, begin())
-    assert len(samples.latencies) == 100
-    waited = np.sort(samples.latencies)[::-1]
-    assert waited[0] >= 0.49
-    assert (samples.latencies > 0.1).sum() >= 30  # of the requests due meanwhile
+    latencies = np.concatenate([samples.latencies, samples.waits])
+    assert len(latencies) == 100
+    assert latencies.max() >= 0.49
+    assert (latencies > 0.1).sum() >= 30  # of the requests due meanwhile
     closed = closed_loop(
         [Slow(lambda index: 0.5 if index == 5 else 0.01)], Load(1, warm_up=0, seconds=1.0), begin()
     )
@@ -48,13 +48,34 @@ def test_what_cannot_be_sent_counts_with_the_time_that_it_waited():
     slow = Slow(lambda index: 0.2)
     load = Load(1, rate=100, poisson=False, warm_up=0, seconds=0.5)
     samples = open_loop([slow], due_times(load, 100, 0), load, begin())
-    assert samples.unsent >= 30
-    assert len(samples.latencies) == 50
-    assert np.median(samples.latencies) > 0.3
+    assert len(samples.waits) >= 30
+    assert len(samples.latencies) + len(samples.waits) == 50
     result = result_of("http://x", load, samples, 1)
-    assert result.requests == 50 - samples.unsent
+    assert result.latency_ms["p50"] > 300
+    assert (result.requests, result.unsent) == (len(samples.latencies), len(samples.waits))
     assert result.throughput <= 6
     assert "could not be sent" in "".join(remarks([result], 1))
+
+
+def test_a_closed_loop_shows_a_stall_at_its_end():
+    """Twenty requests are answered at once; the next two until after the time that counts."""
+    load = Load(2, warm_up=0, seconds=1.0)
+    start = begin()
+    end = start + load.seconds
+    hang = Slow(lambda index: 0 if index < 20 else max(0.0, end - time.monotonic()) + 0.3)
+    samples = closed_loop([hang, hang], load, start)
+    result = result_of("http://x", load, samples, 1)
+    assert (result.requests, result.under_way) == (20, 2)
+    assert result.latency_ms["max"] >= 300 > result.latency_ms["p50"]
+    assert result.throughput == 20 / load.seconds
+    assert "2 requests were still under way" in "".join(remarks([result], 1))
+
+
+def test_a_closed_loop_that_ends_as_it_ran_has_no_note():
+    load = Load(1, seconds=1.0)
+    samples = Samples(np.array([0.1, 0.3]), waits=np.array([0.2]), seconds=1.0)
+    result = result_of("http://x", load, samples, 1)
+    assert result.under_way == 1 and not remarks([result], 1)
 
 
 def test_the_warm_up_does_not_count():
@@ -107,10 +128,10 @@ def test_results_have_percentiles_and_a_table():
 
 
 def test_samples_of_processes_are_added():
-    one = Samples(np.array([1.0]), unsent=1, client_cpu=1, seconds=2)
+    one = Samples(np.array([1.0]), np.array([3.0]), client_cpu=1, seconds=2)
     one.errors["400"] += 1
-    other = Samples(np.array([2.0]), unsent=2, client_cpu=2, seconds=3, example="x")
+    other = Samples(np.array([2.0]), np.array([4.0]), client_cpu=2, seconds=3, example="x")
     other.errors["400"] += 2
     one.add(other)
-    assert (one.latencies.tolist(), one.unsent, one.client_cpu) == ([1, 2], 3, 3)
+    assert (one.latencies.tolist(), one.waits.tolist(), one.client_cpu) == ([1, 2], [3, 4], 3)
     assert one.errors == {"400": 3} and one.example == "x" and one.seconds == 3

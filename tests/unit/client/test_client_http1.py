@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from ksrv.client import (
@@ -18,6 +19,8 @@ from ksrv.client import (
     StatusError,
     Unavailable,
 )
+from ksrv.client.errors import status_error
+from ksrv.client.retries import Retries, retry_after
 
 READY = b'{"name":"m","versions":[],"inputs":[],"outputs":[]}'
 
@@ -35,6 +38,7 @@ class Scripted:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.accepted = 0
         self.requests = []
+        self.ended = threading.Semaphore(0)  # released for each connection that is closed
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -50,6 +54,7 @@ class Scripted:
                     if not self._read_request(reader) or one is None:
                         break
                     connection.sendall(one)
+            self.ended.release()
 
     def _read_request(self, reader):
         lines = []
@@ -144,11 +149,57 @@ def test_an_answer_that_ends_its_connection(scripted, kind, reply):
     assert server.accepted == 2
 
 
-def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kind):
-    server = scripted([answer(), None], [answer()])
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kind, retries):
+    server = scripted([answer()], [answer()])
+    with kind(server.url, retries=retries) as client:
+        client.metadata()
+        assert server.ended.acquire(timeout=30)
+        client.unload("m")  # the connection is found closed before the request is sent
+    assert server.accepted == 2
+    assert [head.split(b" ")[0] for head, _ in server.requests] == [b"GET", b"POST"]
+
+
+def test_a_get_is_repeated_once_where_a_kept_connection_ends(scripted, kind):
+    server = scripted([answer(), None], [None], [answer()])
     with kind(server.url) as client:
         client.metadata()
-        assert client.metadata()["name"] == "m"  # the second request found it closed
+        with pytest.raises(ConnectionFailed, match="closed the connection"):
+            client.metadata()
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "retries"),
+    [
+        (lambda client: client.unload("m"), 0),
+        (lambda client: client.unload("m"), 3),
+        (lambda client: client.metadata(), 0),
+    ],
+    ids=["post-without-retries", "post", "get-without-retries"],
+)
+def test_a_request_that_the_server_may_have_run_is_sent_once(scripted, kind, call, retries):
+    server = scripted([answer(), None], [answer()] * 3)
+    with kind(server.url, retries=retries) as client:
+        client.metadata("m")
+        with pytest.raises(ConnectionFailed, match="closed the connection"):
+            call(client)
+    assert (server.accepted, len(server.requests)) == (1, 2)
+
+
+def test_an_inference_that_the_server_may_have_run_is_sent_once(scripted, kind):
+    server = scripted([answer(), None], [answer()] * 3)
+    with kind(server.url) as client, pytest.raises(ConnectionFailed, match="closed the connection"):
+        client.infer("m", {"x": [1]})  # on the connection that brought the metadata
+    assert (server.accepted, len(server.requests)) == (1, 2)
+
+
+def test_bytes_that_nobody_asked_for_are_no_answer(scripted, kind):
+    stray = answer(b'{"error":"nobody asked"}', "408 Request Timeout")
+    server = scripted([answer() + stray, answer()], [answer()])
+    with kind(server.url) as client:
+        client.metadata()
+        assert client.metadata()["name"] == "m"
     assert server.accepted == 2
 
 
@@ -159,7 +210,17 @@ def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kin
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"], "ended"),
         ([b"HTTP/1.1 200 OK\r\nContent-"], "closed the connection"),
         ([b"SSH-2.0-OpenSSH\r\n\r\n"], "does not speak HTTP"),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"], "no number"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"], "decimal digits"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n"], "decimal digits"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"], "decimal digits"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n{"], "ended|no memory"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"], "two"),
+        ([b"HTTP/1.1 \xb2\xb2\xb2 OK\r\nContent-Length: 2\r\n\r\n{}"], "does not speak HTTP"),
+        (
+            [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n{"],
+            "ended|no memory",
+        ),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{"], "chunk"),
         ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"], "chunk"),
         ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n"], "chunk"),
         ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n"], "chunk"),
@@ -204,7 +265,9 @@ def test_errors_have_status_and_sentence(scripted, kind, status, expected):
     assert (caught.value.status, caught.value.message) == (status, "the input is wrong")
 
 
-@pytest.mark.parametrize(("body", "text"), [(b"<h1>no</h1>", "<h1>no"), (b"", "Bad Gateway")])
+@pytest.mark.parametrize(
+    ("body", "text"), [(b"<h1>no</h1>", "<h1>no"), (b"", "Bad Gateway"), (b"[" * 60_000, r"\[\[")]
+)
 def test_an_error_of_another_server_is_shown_too(scripted, kind, body, text):
     url = scripted([answer(body, "502 x")]).url
     with kind(url) as client, pytest.raises(StatusError, match=text):
@@ -239,6 +302,89 @@ def test_a_pause_beyond_the_timeout_is_not_waited_for(scripted, kind):
     with kind(scripted([late]).url, timeout=20) as client, pytest.raises(Unavailable) as caught:
         client.metadata("m")
     assert caught.value.retry_after == 100
+
+
+@pytest.mark.parametrize(
+    "value", ["nan", "-1", "inf", "1e400", "\xb2", "", "Mon, 99 Jan 2001", "1_0"]
+)
+def test_a_retry_after_that_says_no_time_is_none(scripted, kind, value):
+    reply = answer(b'{"error":"later"}', "503 x", f"Retry-After: {value}\r\n")
+    with kind(scripted([reply]).url, retries=0) as client, pytest.raises(Unavailable) as caught:
+        client.metadata("m")
+    assert caught.value.retry_after is None
+
+
+def test_a_retry_after_of_more_digits_than_a_number_has_is_not_waited_for(scripted, kind):
+    reply = answer(b'{"error":"later"}', "503 x", f"Retry-After: {'9' * 5000}\r\n")
+    with kind(scripted([reply]).url) as client, pytest.raises(Unavailable) as caught:
+        client.metadata("m")
+    assert caught.value.retry_after > 1e300
+
+
+def test_the_pause_doubles_where_the_server_names_none():
+    pauses = [
+        Retries(9).pause(status_error(503, "", retry_after("nan")), attempt, time.monotonic() + 60)
+        for attempt in range(3)
+    ]
+    assert all(0.1 * 2**n <= pause <= 0.125 * 2**n for n, pause in enumerate(pauses)), pauses
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"[[",
+        b"{}",
+        b'"text"',
+        b'{"outputs":["x"]}',
+        b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1]}]}',
+        b'{"outputs":[{"name":"y","datatype":"INT8","shape":[1],"data":[1e40]}]}',
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1000000000000],"data":["a"]}]}',
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1000000000000],"parameters":{"binary_data_size":0}}]}',
+        b'{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"parameters":{"binary_data_size":0}}]}',
+        b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":-1}}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_that_is_not_of_the_protocol_is_an_error_of_the_client(scripted, kind, body):
+    url = scripted([answer(), answer(body)]).url
+    with kind(url) as client, pytest.raises(ClientError, match="ModelInfer cannot be read"):
+        client.infer("m", {"x": [1]})
+
+
+@pytest.mark.parametrize("length", ["-1", "3", "\xb2", "9" * 5000])
+def test_a_wrong_length_of_the_json_is_an_error_of_the_client(scripted, kind, length):
+    reply = answer(b"{}", fields=f"Inference-Header-Content-Length: {length}\r\n")
+    url = scripted([answer(), reply]).url
+    with kind(url) as client, pytest.raises(ClientError, match="ModelInfer cannot be read"):
+        client.infer("m", {"x": [1]})
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("metadata", b'{"inputs":[{}]}'),
+        ("metadata", b"[]"),
+        ("index", b"[1]"),
+        ("index", b"7"),
+        ("statistics", b"{}"),
+        ("statistics", b"[]"),
+    ],
+)
+def test_a_document_of_another_form_is_an_error_of_the_client(scripted, kind, name, body):
+    given = ("m",) if name == "metadata" else ()
+    url = scripted([answer(body)]).url
+    with kind(url) as client, pytest.raises(ClientError, match="cannot be read"):
+        getattr(client, name)(*given)
+
+
+def test_a_large_answer_is_read_whole(scripted, kind):
+    values = np.arange(10_000_000, dtype=np.float32)  # more than is reserved before any of it came
+    document = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[10000000],"parameters":{"binary_data_size":40000000}}]}'
+    fields = f"Inference-Header-Content-Length: {len(document)}\r\n"
+    server = scripted([answer(), answer(document + values.tobytes(), fields=fields)])
+    with kind(server.url) as client:
+        np.testing.assert_array_equal(client.infer("m", {"x": [1]})["y"], values)
 
 
 def test_not_ready_is_an_answer(scripted, kind):
