@@ -1,12 +1,13 @@
 """Calls from handlers to other models: requests with the deadline, the clients and the callers of a batch."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
 from ksrv.engine.requests.handle import QueuedRequest, SplitRequest
-from ksrv.errors import Cancelled, InferenceError
+from ksrv.errors import Cancelled, InferenceError, NotReady
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
     BatchInputs,
@@ -111,6 +112,45 @@ class ModelCalls:
         return CallFromBatch(self._submit(request, allow_inline=alone), handles)
 
 
+class CallGraph:
+    """Which models call which; names stay until the end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callers: dict[str, set[str]] = {}  # by the called model
+
+    def note(self, caller: str, called: str) -> bool:
+        """Note that a model calls another.
+
+        Args:
+            caller: The model that calls.
+            called: The one that is called.
+
+        Returns:
+            Whether this was not known.
+        """
+        if caller in self._callers.get(called, ()):
+            return False
+        with self._lock:
+            self._callers.setdefault(called, set()).add(caller)
+        return True
+
+    def callers_of(self, called: str) -> set[str]:
+        """Return the models that call a model, or that call one of its callers.
+
+        Args:
+            called: The model.
+        """
+        found: set[str] = set()
+        left = [called]
+        with self._lock:
+            while left:
+                new = self._callers.get(left.pop(), set()) - found
+                found |= new
+                left += new
+        return found
+
+
 class Inherited(NamedTuple):
     """What the calls of one batch have of its requests.
 
@@ -131,12 +171,19 @@ def inherit(caller: BatchInputs, name: str) -> Inherited:
     Args:
         caller: The batch.
         name: The name of its model.
+
+    Raises:
+        NotReady: The batch is of the warm-up, in which a model calls no other.
     """
     handles = caller.handles or []
     chain: dict[str, None] = {}
     for handle in handles:
         if isinstance(handle, QueuedRequest):  # requests of the fast path come from the wire
-            chain |= dict.fromkeys(handle.request.callers)
+            request = handle.request
+            if request.calls_nobody:
+                request.has_called = True
+                raise NotReady(f"the model {name} is being warmed up, and calls no other meanwhile")
+            chain |= dict.fromkeys(request.callers)
     chain[name] = None
     headers = [one.headers for one in handles or caller.requests]
     deadline = max((one.deadline_ns for one in handles), default=NO_DEADLINE)

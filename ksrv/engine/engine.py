@@ -1,16 +1,21 @@
 """The engine's public face: what the front ends call."""
 
+import itertools
 import logging
+import secrets
+import shutil
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
-from ksrv._native.memory import buffer_pool, pymalloc
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
-from ksrv.engine.executors.choice import executor_for
+from ksrv.engine.changes import Look, RepositoryChange
+from ksrv.engine.composition import CallGraph
 from ksrv.engine.instances.device_spread import DeviceSpread
+from ksrv.engine.instances.executor_choice import executor_for
 from ksrv.engine.instances.host import ExecutorFactory
 from ksrv.engine.model import ModelVersion, Retired
 from ksrv.engine.model_versions import ModelState
@@ -18,8 +23,10 @@ from ksrv.engine.readiness import why_not_ready
 from ksrv.engine.registry import ModelRegistry
 from ksrv.engine.requests.rate_limits import Permit, RateLimits
 from ksrv.engine.settings import EngineSettings
-from ksrv.errors import Forbidden, NotFound, NotReady
+from ksrv.errors import Forbidden, HandlerFailed, InvalidRequest, KsrvError, NotFound, NotReady
+from ksrv.handlers.imports.own_writes import notes_folder
 from ksrv.observe.handler_metrics import HandlerMetrics
+from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.source import ModelSource
@@ -33,7 +40,7 @@ log = logging.getLogger("ksrv.engine")
 IDLE_MEMORY_SECONDS = 30.0
 
 Change: TypeAlias = Literal["load", "unload", "reload"]
-"""The changes of the repository that a client may ask for."""
+"""The calls by which a client may change what is served."""
 
 
 class Engine:
@@ -51,8 +58,8 @@ class Engine:
         handler_metrics: The values that handlers report.
         unknown_requests: How many requests named an unknown model or version.
         on_table_change: Called when what requests reach has changed, before the change is reported done.
-        on_change: Called with the change and the model's name after a load or an unload that a client
-            asked this engine for; it may wait until the other workers have done the same.
+        carry_out: Makes the changes that a client asked for; where there are other workers, by `follow` in all of
+            them and in one order.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Engine:
             debug=self.settings.debug,
         )
 
+        self._notes = self.settings.notes or notes_folder(secrets.token_hex(8))
         spread = DeviceSpread()
 
         def make_model(source: ModelSource) -> ModelVersion:
@@ -83,8 +91,11 @@ class Engine:
             make_model,
             self.settings.drain_seconds,
             self.settings.parallel_loads,
-            changed=lambda: self.on_table_change(),
+            changed=self._table_changed,
+            notes=self._notes,
         )
+        self._calls = CallGraph()
+        self._clearing = threading.Lock()
         limits = self.settings.limits
         self._client_limits = RateLimits(
             limits.client_rate, "client_rate", limits.client_concurrency, "client_concurrency"
@@ -96,11 +107,18 @@ class Engine:
         self._counting = threading.Lock()
         self.unknown_requests = 0
         self.on_table_change: Callable[[], object] = lambda: None
-        self.on_change: Callable[[Change, str], None] | None = None
+        self._orders = itertools.count(1)
+        self.carry_out: Callable[[Look], None] = self._carry_out_here
 
     # ---- life -------------------------------------------------------------------------------
 
-    def start(self, *, wait: bool = True, unloaded: Collection[str] = ()) -> None:
+    def start(
+        self,
+        *,
+        wait: bool = True,
+        unloaded: Collection[str] = (),
+        models: Callable[[], tuple[Mapping[str, ModelEntry], Collection[str]]] | None = None,
+    ) -> None:
         """Load and warm up the models.
 
         A model that cannot be loaded does not stop the others: its state says why.
@@ -108,6 +126,7 @@ class Engine:
         Args:
             wait: Whether to return only when every model has been loaded or has failed.
             unloaded: Models that are not loaded until a client asks for that.
+            models: Returns the models in place of those on the disk, and which of them are not loaded.
 
         Raises:
             RepositoryError: A path of the repository holds no models (only with `wait`).
@@ -116,9 +135,9 @@ class Engine:
         self._run(self._run_completions, "ksrv-completions")
         self._run(self._give_memory_back, "ksrv-memory")
         if wait:
-            self._load_all(unloaded)
+            self._load_all(unloaded, models)
         else:
-            self._run(partial(self._load_all, unloaded), "ksrv-load")
+            self._run(partial(self._load_all, unloaded, models), "ksrv-load")
         if self.settings.watch_seconds > 0:
             self._run(self._watch, "ksrv-watch")
 
@@ -136,13 +155,38 @@ class Engine:
         self._draining = True
         self._closing.set()
         self._models.close(timeout)
+        if not self.settings.notes:
+            shutil.rmtree(self._notes, ignore_errors=True)
         for thread in self._threads:
             while thread.is_alive():
                 wake_completions()
                 thread.join(0.02)
 
-    def _load_all(self, unloaded: Collection[str]) -> None:
-        self._models.load_all(unloaded)
+    def with_files(
+        self, entries: Mapping[str, ModelEntry], unloaded: Collection[str] = ()
+    ) -> dict[str, ModelEntry]:
+        """Return models with the files of their versions as they are now, to load them by.
+
+        Args:
+            entries: The models.
+            unloaded: Those that are not loaded, whose files are left alone.
+        """
+        return {
+            name: entry if name in unloaded else self._models.with_files(entry)
+            for name, entry in entries.items()
+        }
+
+    def _load_all(
+        self,
+        unloaded: Collection[str],
+        models: Callable[[], tuple[Mapping[str, ModelEntry], Collection[str]]] | None,
+    ) -> None:
+        entries: Mapping[str, ModelEntry]
+        if models is None:
+            entries = self.with_files(self.repository.scan(), unloaded)
+        else:
+            entries, unloaded = models()
+        self._models.load_all(entries, unloaded)
         self._loaded.set()
 
     def _run(self, target: object, name: str) -> None:
@@ -161,14 +205,15 @@ class Engine:
         """Free the memory that is kept for requests, also when none comes any more."""
         while not self._closing.wait(IDLE_MEMORY_SECONDS):
             buffer_pool.trim(IDLE_MEMORY_SECONDS)
-            pymalloc.trim()
 
     def _watch(self) -> None:
         while not self._closing.wait(self.settings.watch_seconds):
             if not self._loaded.is_set():
                 continue
             try:
-                self._models.reload_changed()  # every worker does this for itself
+                self._bring_up_to_date()
+            except KsrvError as error:
+                log.error("the models are not up to date with the repository: %s", error.message)
             except Exception:
                 log.exception("the repository cannot be looked at for changes")
 
@@ -236,6 +281,8 @@ class Engine:
         """
         while True:
             model = request.target or self.find(request.model_name, request.model_version)
+            if request.callers and self._calls.note(request.callers[-1], request.model_name):
+                continue  # a change between the two has not cleared what the caller remembers
             permits = self._admit(model, request) if model.limits_rate else ()
             try:
                 handle = model.submit(
@@ -291,6 +338,19 @@ class Engine:
                 request.target = None
             finally:
                 _release(permits)
+
+    def _table_changed(self, name: str) -> None:
+        """Clear the caches of the models that call a model that has changed, and tell the front ends."""
+        with self._clearing:
+            table = self._models.served()
+            callers = self._calls.callers_of(name) & table.keys()
+            models = [model for caller in callers for model in table[caller].versions.values()]
+            caches = [model.cache for model in models if model.cache is not None]
+            for cache in caches:
+                cache.suspend()
+            for cache in caches:  # now that none of them has an outdated answer for the others
+                cache.resume()
+        self.on_table_change()
 
     def _check_successor(self, model: ModelVersion, request: InferRequest) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""
@@ -365,6 +425,19 @@ class Engine:
         why = model.why_not_ready
         return why and f"the model {name} is not ready: {why}"
 
+    def why_degraded(self, name: str, version: str = "") -> str:
+        """Return why a model that serves has lost instances; "" where it has them all.
+
+        Args:
+            name: The model's name.
+            version: The version's, or "" for the highest.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotReady: It does not serve now.
+        """
+        return self._models.find(name, version).degraded
+
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model that serve, in rising order; none for an unversioned one.
 
@@ -394,6 +467,14 @@ class Engine:
             if version not in served.versions
         ]
 
+    @property
+    def refused_replacements(self) -> dict[str, dict[str, int]]:
+        """How often a version could not be loaded again, because a file had changed; by name and version."""
+        found: dict[str, dict[str, int]] = {}
+        for (name, version), count in list(self._models.refused_replacements.items()):
+            found.setdefault(name, {})[version] = count
+        return found
+
     def loaded(self) -> list[ModelVersion]:
         """Return every version that serves, with how it was loaded."""
         return self._models.models()
@@ -413,17 +494,30 @@ class Engine:
 
     # ---- the repository ---------------------------------------------------------------------
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, config: str | None = None) -> None:
         """Load a model, or load it anew while the old one serves.
 
         Args:
             name: The model's name.
+            config: The text of a config.pbtxt to load it by until the next load, in every worker.
 
         Raises:
             NotFound: The repository holds no such model.
+            InvalidRequest: There is a `config`, and the model is not of Triton's form.
             KsrvError: It cannot be loaded; what served before still serves.
         """
-        self._change("load", name)
+        self._check_control("load")
+
+        def look() -> list[RepositoryChange]:
+            entry = self._models.with_files(self.repository.entry(name, config))
+            return [RepositoryChange(kind="load", name=name, entry=entry, config=config)]
+
+        try:
+            self.carry_out(look)
+        except HandlerFailed as error:
+            if config is None:
+                raise
+            raise InvalidRequest(error.message) from error  # the caller can mend it
 
     def unload(self, name: str) -> None:
         """Take a model out of service; its requests are finished first.
@@ -434,7 +528,8 @@ class Engine:
         Raises:
             NotFound: There is no such model.
         """
-        self._change("unload", name)
+        self._check_control("unload")
+        self.carry_out(lambda: [RepositoryChange(kind="unload", name=name)])
 
     def reload_changed(self) -> bool:
         """Load the models that have changed on disk, and unload the models that are gone.
@@ -442,25 +537,45 @@ class Engine:
         Returns:
             Whether anything had changed.
         """
-        return self._change("reload", "")
+        self._check_control("reload")
+        return self._bring_up_to_date()
 
-    def follow(self, change: "Change", name: str) -> bool:
-        """Make a change that a client asked another worker for.
+    def _bring_up_to_date(self) -> bool:
+        found: Sequence[RepositoryChange] = ()
+
+        def look() -> Sequence[RepositoryChange]:
+            nonlocal found
+            found = self._models.outdated()
+            return found
+
+        self.carry_out(look)
+        return bool(found)
+
+    def follow(self, change: RepositoryChange, order: int) -> KsrvError | None:
+        """Make a change that a client asked this engine or another worker for.
 
         Args:
             change: The change.
-            name: The model's name; "" for all of the repository.
+            order: Its place among all changes.
 
         Returns:
-            Whether anything changed.
+            Why a model could not be brought up to date, which serves as before; else None.
 
         Raises:
             KsrvError: As `load` and `unload`.
         """
-        if change == "reload":
-            return self._models.reload_changed()
-        (self._models.load if change == "load" else self._models.unload)(name)
-        return True
+        if change.kind != "load":
+            return self._models.apply(change, order)
+        with self.repository.configured(change.name, change.config):
+            return self._models.apply(change, order)
+
+    def _carry_out_here(self, look: Look) -> None:
+        order = next(self._orders)  # before the disk is looked at: what was seen later holds
+        changes = look()
+        if len(changes) == 1:
+            self.follow(changes[0], order)
+        else:
+            self._models.apply_all(changes, order)
 
     def _check_control(self, change: "Change") -> None:
         control = self.settings.model_control
@@ -469,13 +584,6 @@ class Engine:
                 f"this server takes no call to {change} models: setting 'model_control' is"
                 f" '{control}'"
             )
-
-    def _change(self, change: "Change", name: str) -> bool:
-        self._check_control(change)
-        changed = self.follow(change, name)
-        if changed and self.on_change is not None:
-            self.on_change(change, name)
-        return changed
 
 
 def _release(permits: Sequence[Permit]) -> None:

@@ -4,16 +4,16 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
-from ksrv.engine.batches.joined_requests import run_joined
-from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.instances.host import ExecutorFactory, InstanceHost
 from ksrv.engine.instances.instance import Instance
+from ksrv.engine.instances.prefetch import BatchPrefetcher
 from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.requests.handle import (
@@ -22,7 +22,7 @@ from ksrv.engine.requests.handle import (
 )
 from ksrv.engine.requests.parts import bytes_of, rows_of
 from ksrv.engine.requests.rate_limits import RateLimits
-from ksrv.engine.requests.refusals import deadline_exceeded, refusal
+from ksrv.engine.requests.refusals import deadline_exceeded, refusal, too_many_parts
 from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
 from ksrv.engine.requests.validation import RequestValidator
 from ksrv.engine.sequences.table import SequenceTable
@@ -63,6 +63,9 @@ class ModelVersion(InstanceHost):
         warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
         warm_up_ns: How long they took to warm up; 0 until they have.
+        load_step: What its load is at.
+        validator: Checks requests; it knows what the handlers declare once they are loaded.
+        instances: Its instances, by their numbers.
         inline_runs: For each slot what runs requests that may be joined on it, on a thread that claimed it.
     """
 
@@ -73,10 +76,11 @@ class ModelVersion(InstanceHost):
         self.warm_up_error = ""
         self.load_ns = 0
         self.warm_up_ns = 0
+        self.load_step = "loading"
         self._settings = settings
         config = self.config
         self.cache = ResponseCache(config.cache) if config.cache else None
-        self._validator = RequestValidator(self.spec)
+        self.validator = RequestValidator(self.spec)
         self.rate_limits = RateLimits(
             config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
         )
@@ -93,16 +97,16 @@ class ModelVersion(InstanceHost):
             and all(executor.any_thread for executor in self.executors)
         )
         self._bounded = all(executor.keeps_deadlines for executor in self.executors)
-        self._instances = [
+        self.instances = [
             Instance(self, number, executor) for number, executor in enumerate(self.executors)
         ]
-        self.inline_runs = [one.run_inline for one in self._instances]
+        self.inline_runs = [one.run_inline for one in self.instances]
         if config.sequences is not None:
             self.sequences = SequenceTable(
                 source.name,
                 config.sequences,
-                slots=[one.slot for one in self._instances],
-                is_available=lambda slot: self._instances[slot].available,
+                slots=[one.slot for one in self.instances],
+                is_available=lambda slot: self.instances[slot].available,
                 end_sequences=lambda slot, ended: self.executors[slot].end_sequences(ended),
             )
 
@@ -118,26 +122,27 @@ class ModelVersion(InstanceHost):
         try:
             if self.sequences is not None and self._settings.workers > 1:
                 raise HandlerFailed(SEVERAL_WORKERS.format(self.source.name))
-            for instance in self._instances:
+            for instance in self.instances:
                 instance.start()
-            specs = [instance.started.result() for instance in self._instances]
+            specs = [instance.started.result() for instance in self.instances]
             self.spec = specs[0]
             self.runs_inline = self.runs_inline and not self.spec.concurrency
             self.images = image_preparers(
                 self.spec.inputs, self._settings.limits, self._settings.usable_cores()
             )
             split = bool(self.config.batching and self.config.batching.split)
-            self._validator = RequestValidator(
+            self.validator = RequestValidator(
                 self.spec, self.images, split=split, apart=self.sequences is None
             )
             warm_up = WarmUp(
-                self.spec, self.config, self.source.folder, self.timeout_ns, self._validator
+                self.spec, self.config, self.source.folder, self.timeout_ns, self.validator
             )
+            self.load_step = "warming up"
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
-            for instance in self._instances:
+            for instance in self.instances:
                 instance.serve(warm_up)
-            for instance in self._instances:
+            for instance in self.instances:
                 instance.warm.result()
             self.warm_up_error = warm_up.error
             self.warm_up_ns = time.monotonic_ns() - loaded
@@ -162,9 +167,9 @@ class ModelVersion(InstanceHost):
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"
         self.queue.close()
-        for instance in self._instances:
+        for instance in self.instances:
             instance.stop()
-        for instance in self._instances:
+        for instance in self.instances:
             instance.join()
 
     # ---- requests ---------------------------------------------------------------------------
@@ -189,18 +194,19 @@ class ModelVersion(InstanceHost):
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
-        known, key = (None, None) if self.cache is None else self._known_answer(request)
-        if known is not None:
+        if self.cache is not None and (known := self._known_answer(self.cache, request)):
             if callback is not None:
                 callback(known)
             return known
         handle = self._validated(request)
-        if key is not None:
-            handle.add_done_callback(partial(self._remember, key))
+        if isinstance(handle, SplitRequest):
+            if request.remember is not None:
+                handle.add_done_callback(partial(_remember_joined, request.remember))
+            if callback is not None:
+                handle.add_done_callback(callback)
+            return handle
         if callback is not None:
             handle.add_done_callback(callback)
-        if isinstance(handle, SplitRequest):
-            return handle
         caller_blocks = caller_blocks and self._may_keep(handle)
         push = self.queue.push
         if allow_inline or caller_blocks:
@@ -235,14 +241,6 @@ class ModelVersion(InstanceHost):
             raise self._refusal(pushed, handle)
         return handle.outcome()
 
-    def infer_joined(self, requests: Sequence[InferRequest]) -> list[InferResponse | KsrvError]:
-        """Run requests on the calling thread as if they had waited together, for tests.
-
-        Args:
-            requests: The requests; nothing else may run on the model meanwhile.
-        """
-        return run_joined(self.spec, self._validator, self._instances[0], requests, self.sequences)
-
     def _push_next(self, handle: QueuedRequest, push: Callable[[QueuedRequest], int]) -> int:
         """Push a request as the next of its sequence; see `SequenceTable.push`."""
         assert self.sequences is not None, "there is no sequence that it could belong to"
@@ -254,21 +252,20 @@ class ModelVersion(InstanceHost):
             self.queue.count_invalid()
             raise
 
-    def _known_answer(self, request: InferRequest) -> tuple[CachedAnswer | None, bytes | None]:
-        """Return the answer to a request where it is cached, and the key under which it may be."""
-        if self.cache is None or self.queue.closed:
-            return None, None
-        key = self.cache.key(request)
-        return (None if key is None else self.cache.find(key, request)), key
-
-    def _remember(self, key: bytes, handle: RequestHandle) -> None:
-        """Cache the answer of a request that has ended with one."""
-        assert self.cache is not None, "answers are remembered where there is a cache"
-        try:
-            response = handle.wait()
-        except KsrvError:
-            return  # failures are not remembered
-        self.cache.keep(key, response)
+    def _known_answer(self, cache: ResponseCache, request: InferRequest) -> CachedAnswer | None:
+        """Return the answer to a request where it is cached; else have its answer remembered."""
+        request.remember = None
+        if self.queue.closed:
+            return None
+        began = time.monotonic_ns()
+        key = cache.key(request)
+        if key is None:
+            return None
+        known = cache.find(key, request)
+        if known is None:
+            request.remember = partial(cache.keep, key, cache.generation)
+        self.stats.looked_up(known is not None, time.monotonic_ns() - began)
+        return known
 
     def _may_keep(self, handle: QueuedRequest) -> bool:
         """Whether a thread that waits for a handle may run it.
@@ -280,7 +277,7 @@ class ModelVersion(InstanceHost):
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
         """Return the handle of a request that fits the model; one of parts is queued already."""
         try:
-            rows, batch_key = self._validator.validate(request)
+            rows, batch_key = self.validator.validate(request)
         except KsrvError:
             self.queue.count_invalid()
             raise
@@ -293,6 +290,10 @@ class ModelVersion(InstanceHost):
 
     def _submit_parts(self, request: InferRequest, rows: int, batch_key: int) -> SplitRequest:
         most = self.spec.max_batch_size
+        needed, places = -(-rows // most), self.config.queue_size
+        if needed > places:  # a full queue empties, but this request would never fit
+            self.queue.count_invalid()
+            raise too_many_parts(self.spec.name, rows, most, places)
         deadline = self._deadline(request)
         parts: list[QueuedRequest] = []
         for start in range(0, rows, most):
@@ -341,12 +342,12 @@ class ModelVersion(InstanceHost):
     @property
     def ready(self) -> bool:
         """Whether it is loaded and warm, and an instance is there to run a batch."""
-        return self.state == "READY" and any(one.available for one in self._instances)
+        return self.state == "READY" and any(one.available for one in self.instances)
 
     @property
     def returning(self) -> bool:
         """Whether it will be ready again by itself: an instance's process is being replaced."""
-        return self.state == "READY" and any(one.returning for one in self._instances)
+        return self.state == "READY" and any(one.returning for one in self.instances)
 
     @property
     def why_not_ready(self) -> str:
@@ -363,9 +364,9 @@ class ModelVersion(InstanceHost):
         """Return its counts and times."""
         result = self.lifetime.statistics(self.spec.name, self.spec.version)
         result.pending = self.queue.waiting
-        result.restarts = sum(instance.restarts for instance in self._instances)
-        if self.cache is not None:
-            result.cached = {"hit": self.cache.hits, "miss": self.cache.misses}
+        result.restarts = sum(instance.restarts for instance in self.instances)
+        if self.cache is None:
+            result.cached = {}
         if self.sequences is not None:
             result.open_sequences = self.sequences.open
             result.ended_sequences = dict(self.sequences.ended)
@@ -378,8 +379,6 @@ class ModelVersion(InstanceHost):
         Args:
             old: The replaced load.
         """
-        if self.cache is not None and old.cache is not None:
-            self.cache.hits, self.cache.misses = old.cache.hits, old.cache.misses
         if self.sequences is not None and old.sequences is not None:
             self.sequences.follow(old.sequences)
         self.lifetime = old.lifetime
@@ -405,13 +404,13 @@ class ModelVersion(InstanceHost):
             self.queue.close()
             until = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
             finished = self.queue.wait_empty(until)
-            for instance in self._instances:
+            for instance in self.instances:
                 instance.stop()
             if not finished:
                 self.fail_waiting(NotReady(f"the model {self.spec.name} was unloaded"))
-                for instance in self._instances:
+                for instance in self.instances:
                     instance.abandon()
-            ended = [instance.join(None if finished else 1.0) for instance in self._instances]
+            ended = [instance.join(None if finished else 1.0) for instance in self.instances]
             if self._prefetcher is not None:
                 self._prefetcher.join(None if finished else 1.0)
                 ended.append(not self._prefetcher.is_alive())
@@ -422,3 +421,9 @@ class ModelVersion(InstanceHost):
             self.lifetime.end(self)
             gc.collect()  # a handler may sit in a cycle, and its weights with it
             return finished and all(ended)
+
+
+def _remember_joined(remember: Callable[[InferResponse], object], handle: RequestHandle) -> None:
+    """Remember the answer that the parts of a request make together, if it has ended with one."""
+    with suppress(KsrvError):
+        remember(handle.wait())

@@ -81,7 +81,7 @@ def index_line(model: ModelVersion, failed: ModelState | None) -> ModelState:
         model: The version.
         failed: The state of a newer load of it that failed.
     """
-    reason = model.reason or model.warm_up_error
+    reason = model.reason or model.degraded or model.warm_up_error
     if failed is not None and not reason:
         reason = f"serves as it was loaded before; the last load failed: {failed.reason}"
     return ModelState(model.spec.name, model.spec.version, model.state, reason)

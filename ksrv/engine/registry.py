@@ -5,17 +5,24 @@ assignment, and the old one finishes what it accepted and is freed. A load that 
 one where it is and keeps the reason. Readers take no lock: the table is replaced, never changed.
 
 Each model has a lock of its own, so that no model's load waits for another's; a bound on the loads
-at a time keeps the memory that loading takes in check. A scan of the disk may be older than a load
-that was asked for meanwhile: scans are numbered, and an older scan never undoes a newer one's work.
+at a time keeps the memory that loading takes in check. Changes are numbered in the order in which they hold: a
+change that comes after a later one of the same model is left out.
 """
 
+import dataclasses
 import logging
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from msgspec.structs import replace
+
+from ksrv.engine.changes import RepositoryChange
+from ksrv.engine.load_progress import told_while_loading
 from ksrv.engine.model import ModelVersion
 from ksrv.engine.model_versions import (
     ModelState,
@@ -24,13 +31,28 @@ from ksrv.engine.model_versions import (
     loading_versions,
     unloaded_versions,
 )
-from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote, without_paths
+from ksrv.errors import (
+    FilesChanged,
+    HandlerFailed,
+    KsrvError,
+    NotFound,
+    NotReady,
+    quote,
+    without_paths,
+)
+from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.fingerprint import changed_files, fingerprint
+from ksrv.repository.fingerprint import changed_files, fingerprint, read_files
 from ksrv.repository.layout import Repository, by_numbers
+from ksrv.repository.yaml_document import near
 from ksrv.source import ModelSource
 
 log = logging.getLogger("ksrv.engine")
+
+_Item = TypeVar("_Item")
+
+MOST_COMPARED = 32
+"""Among how many models' names the nearest one is looked for, for a request that names an unknown one."""
 
 SHOWN_FILES = 4
 """How many changed files the log names."""
@@ -44,7 +66,13 @@ class ModelRegistry:
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
         parallel_loads: How many versions are loaded at a time.
-        changed: Called when what requests reach has changed, before the change is reported done.
+        changed: Called with a model's name when what requests to it reach has changed, before the change is
+            reported done.
+        notes: See `ksrv.source.LoadedFiles`.
+
+    Attributes:
+        refused_replacements: How many handler processes and workers could not load a version again, because one of its
+            files had changed; by name and version.
     """
 
     def __init__(
@@ -54,22 +82,23 @@ class ModelRegistry:
         drain_seconds: float,
         parallel_loads: int,
         *,
-        changed: Callable[[], object] = lambda: None,
+        changed: Callable[[str], object] = lambda name: None,
+        notes: str = "",
     ) -> None:
         self._repository = repository
         self._make = make
         self._drain_seconds = drain_seconds
         self._table: dict[str, ModelVersions] = {}
         self._table_lock = threading.Lock()  # while the table is replaced
-        self._scan_lock = threading.Lock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._scans = 0
-        self._applied: dict[str, int] = {}  # by model, the newest scan that was applied
+        self._applied: dict[str, int] = {}  # by model, the order of the last change that was made
         self._parallel_loads = parallel_loads
         self._changed = changed
         self._load_slots = threading.BoundedSemaphore(parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
+        self._notes = notes
+        self.refused_replacements: dict[tuple[str, str], int] = {}
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -86,7 +115,9 @@ class ModelRegistry:
         """
         served = self._table.get(name)
         if served is None:
-            raise NotFound(f"Request for unknown model: {quote(name)} is not found")
+            raise NotFound(
+                f"Request for unknown model: {quote(name)} is not found{self._meant(name)}"
+            )
         model = served.versions.get(version) if version else served.default
         if model is not None:
             return model
@@ -102,6 +133,10 @@ class ModelRegistry:
         why = f": {state.reason}" if state and state.reason else "."
         stands = state.state.lower() if state else "unavailable"
         raise NotReady(f"the model {name} is not ready, it is {stands}{why}")
+
+    def _meant(self, name: str) -> str:
+        known = list(self._table)
+        return near(name, known) if len(known) <= MOST_COMPARED and len(name) <= 64 else ""
 
     def models(self, name: str = "", version: str = "") -> list[ModelVersion]:
         """Return the versions that serve.
@@ -140,13 +175,13 @@ class ModelRegistry:
 
     # ---- changing ---------------------------------------------------------------------------
 
-    def load_all(self, unloaded: Collection[str] = ()) -> None:
-        """Load everything that the repository holds, side by side; failures are kept as states.
+    def load_all(self, entries: Mapping[str, ModelEntry], unloaded: Collection[str] = ()) -> None:
+        """Load models side by side; failures are kept as states.
 
         Args:
+            entries: The models.
             unloaded: The models that are not wanted.
         """
-        scan, entries = self._scan()
         known = {
             name: unloaded_versions(name, entry.versions)
             if name in unloaded
@@ -156,123 +191,124 @@ class ModelRegistry:
         with self._table_lock:
             self._table = {**known, **self._table}  # a load may have been asked for already
         wanted = [entry for name, entry in entries.items() if name not in unloaded]
-        self._side_by_side(lambda entry: self._apply(scan, entry), wanted)
+        self._side_by_side(self._load_first, wanted)
 
-    def load(self, name: str) -> None:
-        """Load a model, or load it anew; the old versions serve meanwhile.
-
-        Args:
-            name: The model's name.
-
-        Raises:
-            NotFound: The repository holds no such model.
-            KsrvError: A version cannot be loaded.
-        """
-        scan, entry = self._entry(name)
-        with self._lock_of(name):
-            if self._applied.get(name, 0) > scan:
-                scan, entry = self._entry(name)
-            if self._closing:
-                raise NotReady("the server is stopping")
-            self._applied[name] = scan
-            failed = self._refresh(name, entry, always=True)
-        if failed:
-            raise failed[0]
-
-    def unload(self, name: str) -> None:
-        """Take a model out of service; its requests are finished first.
+    def apply(self, change: RepositoryChange, order: int) -> KsrvError | None:
+        """Make a change, unless a later one of the same model was made already.
 
         Args:
-            name: The model's name.
-
-        Raises:
-            NotFound: There is no such model.
-        """
-        if name in self._table:
-            with self._lock_of(name):
-                served = self._table.get(name)
-                if served is not None:
-                    versions = list(served.versions) or list(served.states)
-                    self._put(name, unloaded_versions(name, versions))
-                    self._retire(served.versions.values())
-                    return
-        raise NotFound(f"Request for unknown model: {quote(name)} is not found")
-
-    def reload_changed(self) -> bool:
-        """Load the models that have changed on disk, and unload the models that are gone.
+            change: The change. The old versions serve while new ones are loaded.
+            order: Its place among all changes, from 1 on.
 
         Returns:
-            Whether anything had changed.
+            Why a model could not be brought up to date, which serves as before; else None.
+
+        Raises:
+            NotFound: There is no such model to unload.
+            NotReady: The engine is being closed.
+            KsrvError: A version cannot be loaded.
         """
-        scan, entries = self._scan()
+        name = change.name
+        failed: list[KsrvError] = []
+        with self._lock_of(name):
+            if self._applied.get(name, 0) > order:
+                return None
+            served = self._table.get(name)
+            if change.kind in ("unload", "remove"):
+                if served is not None:
+                    self._applied[name] = order
+                    self._take_away(name, served, known=change.kind == "unload")
+                elif change.kind == "unload":
+                    raise NotFound(f"Request for unknown model: {quote(name)} is not found")
+                return None
+            if self._closing:
+                raise NotReady("the server is stopping")
+            self._applied[name] = order
+            assert change.entry is not None, "what is to be loaded was read before"
+            if change.kind == "load":
+                failed = self._refresh(name, change.entry, always=True)
+            elif served is None or served.wanted:
+                failed = self._update(served, change.entry)
+        if failed and change.kind == "load":
+            raise failed[0]
+        return failed[0] if failed else None
+
+    def apply_all(self, changes: Iterable[RepositoryChange], order: int) -> None:
+        """Make changes of several models side by side; see `apply`."""
+        self._side_by_side(lambda change: self.apply(change, order), changes)
+
+    def outdated(self) -> list[RepositoryChange]:
+        """Look at the disk, and return the changes that bring the models up to date with it."""
+        entries = self._repository.scan()
         table = self._table
-
-        def apply(entry: ModelEntry) -> None:
-            began = time.monotonic()
-            self._apply(scan, entry)
-            after = self._table.get(entry.name)
-            if after is not None and not after.states:
-                why = _what_changed(table.get(entry.name), after)
-                log.info("loaded %s in %.2f s: %s", entry.name, time.monotonic() - began, why)
-
-        gone = [name for name in table if name not in entries]
-        for name in gone:
-            with self._lock_of(name):
-                served = self._table.get(name)
-                if served is not None and self._applied.get(name, 0) <= scan:
-                    self._put(name, None)
-                    self._retire(served.versions.values())
-                    log.info("unloaded %s: its files are gone", name)
-        changed = [
-            entry
+        gone = [RepositoryChange(kind="remove", name=name) for name in table if name not in entries]
+        return gone + [
+            RepositoryChange(kind="update", name=name, entry=self.with_files(entry))
             for name, entry in entries.items()
             if name not in table or (table[name].wanted and _differs(table[name], entry))
         ]
-        self._side_by_side(apply, changed)
-        return bool(gone or changed)
 
-    def _apply(self, scan: int, entry: ModelEntry) -> None:
-        """Bring one model up to date with a scan, unless a newer one was applied meanwhile."""
-        name = entry.name
-        with self._lock_of(name):
-            served = self._table.get(name)
-            if self._closing or self._applied.get(name, 0) >= scan:
+    def with_files(self, entry: ModelEntry) -> ModelEntry:
+        """Return a model with the files of its versions as they are now, to load it by.
+
+        Args:
+            entry: The model; versions whose files were read before stay as they are.
+        """
+        versions = {
+            version: source
+            if source.loaded is not None
+            else replace(source, loaded=read_files(source, self._notes))
+            for version, source in entry.versions.items()
+        }
+        return dataclasses.replace(entry, versions=versions)
+
+    def _take_away(self, name: str, served: ModelVersions, *, known: bool) -> None:
+        if known:
+            versions = list(served.versions) or list(served.states)
+            self._put(name, unloaded_versions(name, versions))
+        else:
+            self._put(name, None)
+            log.info("unloaded %s: its files are gone", name)
+        self._retire(served.versions.values())
+
+    def _update(self, served: ModelVersions | None, entry: ModelEntry) -> list[KsrvError]:
+        """Load the versions of a model that differ from those that serve, and say so in the log."""
+        if served is not None and not _differs(served, entry):
+            return []  # another worker has seen the same
+        began = time.monotonic()
+        failed = self._refresh(entry.name, entry, always=False)
+        after = self._table.get(entry.name)
+        if after is not None and not after.states:
+            why = _what_changed(served, after)
+            log.info("loaded %s in %.2f s: %s", entry.name, time.monotonic() - began, why)
+        return failed
+
+    def _load_first(self, entry: ModelEntry) -> None:
+        """Load a model at the start, unless it was changed meanwhile."""
+        with self._lock_of(entry.name):
+            served = self._table.get(entry.name)
+            if self._closing or entry.name in self._applied:
                 return
             if served is None or served.wanted:
-                self._applied[name] = scan
-                self._refresh(name, entry, always=False)
-
-    def _scan(self) -> tuple[int, dict[str, ModelEntry]]:
-        """Return the number of this scan and the models on disk."""
-        with self._scan_lock:
-            self._scans += 1
-            return self._scans, self._repository.scan()
-
-    def _entry(self, name: str) -> tuple[int, ModelEntry]:
-        scan, entries = self._scan()
-        if name not in entries:
-            raise NotFound(f"the repository holds no model {quote(name)}")
-        return scan, entries[name]
+                self._refresh(entry.name, entry, always=False)
 
     def _lock_of(self, name: str) -> threading.Lock:
         with self._table_lock:
             return self._locks[name]
 
-    def _side_by_side(
-        self, change: Callable[[ModelEntry], None], entries: Iterable[ModelEntry]
-    ) -> None:
-        """Call `change` with each entry, several at a time, and raise the first error."""
-        left = deque(entries)
+    def _side_by_side(self, load: Callable[[_Item], object], items: Iterable[_Item]) -> None:
+        """Call `load` with each item, several at a time, and raise the first error."""
+        left = deque(items)
         errors: list[Exception] = []
 
         def work() -> None:
             while not errors:
                 try:
-                    entry = left.popleft()
+                    item = left.popleft()
                 except IndexError:
                     return
                 try:
-                    change(entry)
+                    load(item)
                 except Exception as error:  # noqa: BLE001  it is raised by the thread that waits
                     errors.append(error)
 
@@ -324,6 +360,7 @@ class ModelRegistry:
 
     def _renew(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
         before = self._table.get(name) or ModelVersions()
+        entry = self.with_files(entry)
         found = {version: fingerprint(source) for version, source in entry.versions.items()}
         versions: dict[str, ModelVersion] = {}
         states: dict[str, ModelState] = {}
@@ -375,12 +412,28 @@ class ModelRegistry:
     def _load_one(self, source: ModelSource) -> ModelVersion | KsrvError:
         if source.config is None or source.error:
             return HandlerFailed(source.error or f"{source.folder} has no settings")
+        if source.again and (file := changed_file(source)):
+            self._count_refused(source)
+            return FilesChanged(
+                f"the model {source.name} was served by a worker that has ended and cannot be loaded again, because its "
+                f"file {file} changed since it was loaded; load the model again"
+            )
         model = self._make(source)
+        model.note_refused = partial(self._count_refused, source)
+        subject = f"the model {source.name}" + (
+            f" version {source.version}" if source.version else ""
+        )
         try:
-            model.load()
+            with told_while_loading(subject, lambda: model.load_step):
+                model.load()
         except KsrvError as error:
             return error
         return model
+
+    def _count_refused(self, source: ModelSource) -> None:
+        with self._table_lock:
+            key = source.name, source.version
+            self.refused_replacements[key] = self.refused_replacements.get(key, 0) + 1
 
     def _put(self, name: str, served: ModelVersions | None) -> None:
         """Replace a model in the table, or take it out."""
@@ -391,7 +444,7 @@ class ModelRegistry:
             else:
                 table[name] = served
             self._table = table
-        self._changed()
+        self._changed(name)
 
     def _retire(self, models: Iterable[ModelVersion]) -> None:
         with self._table_lock:

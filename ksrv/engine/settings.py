@@ -12,6 +12,10 @@ ModelControl = Literal["auto", "none", "poll", "explicit"]
 """Who changes the models: calls and the poll alike, nobody, the poll alone, or calls alone."""
 
 
+PARALLEL_LOADS = 4
+"""Models that are loaded at a time, unless the settings name a number."""
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's settings.
 
@@ -28,6 +32,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         debug: Whether handlers' errors hold the end of the traceback, and requests may ask for a profile.
         model_control: Which changes of the models callers may ask for.
         workers: How many processes serve the same models, any of which may get a request.
+        notes: The folder that these processes share for notes of what handlers write; "" for one of the engine's own.
     """
 
     limits: Limits = Limits()
@@ -36,10 +41,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 0
     drain_seconds: float = 60.0
     run_on_caller: bool = True
-    parallel_loads: int = 4
+    parallel_loads: int = PARALLEL_LOADS
     debug: bool = False
     model_control: ModelControl = "auto"
     workers: int = 1
+    notes: str = ""
 
     def usable_cores(self) -> int:
         """Return how many cores the instances of a model share."""

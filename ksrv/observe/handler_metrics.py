@@ -6,6 +6,7 @@ what its name stood for before is logged and dropped; so are new series beyond a
 """
 
 import logging
+import math
 import re
 import threading
 import time
@@ -22,6 +23,20 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0,
 MOST_NAMES = 1000
 MOST_SERIES = 1000
 OWN_PREFIX = "ksrv_"
+OWN_NAMES = frozenset(
+    {
+        "process_cpu_seconds",
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+    }
+)
+"""The names without the prefix that the server's own page has."""
+HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
+"""What the names of a histogram's samples end with."""
 
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -88,6 +103,9 @@ class HandlerMetrics:
         name = _cleaned(record.name)
         labels = tuple(_cleaned(label) for label, _ in record.labels)
         with self._lock:
+            if record.kind != "gauge" and not math.isfinite(record.value):
+                self._complain(name, f"the value {record.value} would stay in its sum for ever")
+                return
             family = self._families.get(name)
             if family is None:
                 why = self._refusal(name, record, labels)
@@ -117,12 +135,23 @@ class HandlerMetrics:
             return f"there are {MOST_NAMES} names already"
         if name.startswith(OWN_PREFIX):
             return f"names that begin with {OWN_PREFIX} are the server's own"
+        if name in OWN_NAMES:
+            return "the server itself has a metric of this name"
         if not _NAME.fullmatch(name) or not all(map(_LABEL.fullmatch, labels)):
             return "the name or a label's cannot stand on a metrics page"
         if len(set(labels)) != len(labels):
             return "a label stands twice"
+        if record.kind == "histogram" and "le" in labels:
+            return "the label le is that of a histogram's buckets"
         if record.kind not in ("counter", "gauge", "histogram"):
             return f"there is no kind {record.kind!r}"
+        histogram = _histogram_with(name, self._families)
+        if histogram:
+            return f"the histogram {histogram} has samples of this name"
+        if record.kind == "histogram":
+            for suffix in HISTOGRAM_SUFFIXES:
+                if name + suffix in self._families:
+                    return f"its samples would have the name of the metric {name}{suffix}"
         return ""
 
     def _complain(self, name: str, why: str) -> None:
@@ -135,7 +164,7 @@ class HandlerMetrics:
 
         Args:
             others: Those of other workers, to be added; a name that stands for something else
-                there is left out.
+                there is left out, and so is a name that a histogram has for its samples.
         """
         with self._lock:
             found = {
@@ -147,7 +176,7 @@ class HandlerMetrics:
                 mine = found.setdefault(name, Family(family.kind, family.unit, family.labels))
                 if (mine.kind, mine.labels) == (family.kind, family.labels):
                     _absorb(mine, family)
-        return found
+        return {name: one for name, one in found.items() if not _histogram_with(name, found)}
 
     def exposition(self, others: Iterable[Mapping[str, Family]] = ()) -> bytes:
         """Return the values as text for the metrics page.
@@ -167,6 +196,15 @@ class HandlerMetrics:
                 else:
                     lines.append(f"{name}{_labels(pairs)} {series.value!r}")
         return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+
+
+def _histogram_with(name: str, families: Mapping[str, Family]) -> str:
+    """Return the histogram that has samples of this name, "" where there is none."""
+    for suffix in HISTOGRAM_SUFFIXES:
+        base = name.removesuffix(suffix)
+        if base != name and base in families and families[base].kind == "histogram":
+            return base
+    return ""
 
 
 def _absorb(mine: Family, other: Family) -> None:

@@ -8,6 +8,17 @@ import logging
 
 TRACEBACK_INDENT = "  "
 
+_IN_QUOTES = str.maketrans({"\\": r"\\", '"': r"\""})
+
+
+def in_quotes(text: str) -> str:
+    """Return a text for a place between double quotes: its own quotes and backslashes are escaped.
+
+    Args:
+        text: The text of a client. What a line escapes besides begins with a backslash, too.
+    """
+    return text.translate(_IN_QUOTES)
+
 
 def one_line(text: str) -> str:
     """Return a text with everything that is not printable escaped as Python escapes it.

@@ -5,7 +5,8 @@ only from loaded models. Nothing here is on a request's path.
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client.core import (
@@ -68,6 +69,8 @@ class PageValues(NamedTuple):
         traffic: The connections, refusals and error answers of all workers.
         handlers: The values that handlers report, as text.
         server: The values of the whole server; None without a master process.
+        refused_replacements: How often a version could not be loaded again after a process had ended, because one of
+            its files had changed; by name and version.
     """
 
     models: Sequence[ModelStatistics]
@@ -77,6 +80,7 @@ class PageValues(NamedTuple):
     traffic: Traffic
     handlers: bytes
     server: ServerValues | None
+    refused_replacements: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
 
 class ValuesCollector(Collector):
@@ -95,6 +99,7 @@ class ValuesCollector(Collector):
         yield from _requests(values.models, values.unknown_requests)
         yield from _times(values.models)
         yield from _states(values.models, values.unserved)
+        yield _refused(values)
         yield from _process(values.process)
         yield from _traffic(values.traffic)
         yield _build()
@@ -210,14 +215,28 @@ def _states(
             open_sequences.add_metric(labels, one.open_sequences)
         for reason, count in one.ended_sequences.items():
             ended_sequences.add_metric([*labels, reason], count)
-        for result, count in one.cached.items():
-            cached.add_metric([*labels, result], count)
+        for result, lookups in one.cached.items():
+            cached.add_metric([*labels, result], lookups.count)
         ready.add_metric(labels, int(one.ready))
         pending.add_metric(labels, one.pending)
         restarts.add_metric(labels, one.restarts)
     for name, version in unserved:
         ready.add_metric([name, version], 0)
     return iter((ready, pending, restarts, cached, open_sequences, ended_sequences))
+
+
+def _refused(values: PageValues) -> Metric:
+    family = CounterMetricFamily(
+        "ksrv_replacements_refused",
+        "Handler processes and workers that ended and whose model was not loaded again, because a file of it had changed.",
+        labels=MODEL_LABELS,
+    )
+    counts = {(one.name, one.version): 0 for one in values.models}
+    for name, versions in values.refused_replacements.items():
+        counts |= {(name, version): count for version, count in versions.items()}
+    for labels, count in counts.items():
+        family.add_metric(list(labels), count)
+    return family
 
 
 def _process(held: ProcessValues) -> Iterator[Metric]:

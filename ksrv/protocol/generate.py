@@ -2,12 +2,13 @@
 
 `{"text_input": "...", "parameters": {...}}` becomes an infer request of the model's own inputs: each key that
 is the name of an input is its value, `text_input` is the only BYTES input whatever its name, and all
-other keys are parameters.
+other keys are parameters. The only BYTES output is `text_output`, and has its own name beside that where the request
+gives its texts by the names of the inputs, as Triton's clients do.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -27,9 +28,21 @@ TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
 
 
+class GenerateRequest(NamedTuple):
+    """A generate request.
+
+    Attributes:
+        request: The infer request that it stands for.
+        own_names: Whether its texts stand under the names of the inputs, and the answer's is to as well.
+    """
+
+    request: InferRequest
+    own_names: bool
+
+
 def parse_generate(
     body: memoryview, spec: ModelSpec, limits: Limits, *, headers: Mapping[str, str]
-) -> InferRequest:
+) -> GenerateRequest:
     """Read the body of a generate request.
 
     Args:
@@ -65,6 +78,7 @@ def parse_generate(
         _check_parameter(key, value)
     parameters = dict(parameters)
     inputs: dict[str, Any] = {}
+    own_names = False
     text_name = _text_name(spec)
     for key, value in document.items():
         target = text_name if key == TEXT_INPUT and text_name is not None else key
@@ -74,10 +88,14 @@ def parse_generate(
                 raise InvalidRequest(f"the parameter {quote(key)} is given twice")
             _check_parameter(key, value)
             parameters[key] = value
+        elif value is None and declared.optional:
+            continue  # as if it were left out
         elif target in inputs:
             raise InvalidRequest(f"the input {quote(target)} is given twice")
         else:
             inputs[target] = _entry(declared, value)
+            own_names = own_names or declared.datatype == "BYTES"
+    own_names = own_names and TEXT_INPUT not in document
     if parameters:
         made["parameters"] = parameters
     made["inputs"] = list(inputs.values())
@@ -87,7 +105,8 @@ def parse_generate(
         raise InvalidRequest(
             f"the inputs are nested above the {show_limit('json_depth', limits.json_depth)}"
         ) from None
-    return rest.parse_infer(text, None, spec, limits, headers=headers)
+    request = rest.parse_infer(text, None, spec, limits, headers=headers)
+    return GenerateRequest(request, own_names)
 
 
 def _check_parameter(key: str, value: Any) -> None:
@@ -104,6 +123,8 @@ def _text_name(spec: ModelSpec) -> str | None:
     if spec.input(TEXT_INPUT) is not None:
         return TEXT_INPUT
     texts = [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]
+    if len(texts) > 1:
+        texts = [entry.name for entry in spec.required_inputs if entry.datatype == "BYTES"]
     return texts[0] if len(texts) == 1 else None
 
 
@@ -135,12 +156,13 @@ def _shape_of(name: str, value: Any) -> list[int]:
     return shape
 
 
-def render_generate(response: InferResponse, spec: ModelSpec) -> bytes:
+def render_generate(response: InferResponse, spec: ModelSpec, *, own_names: bool) -> bytes:
     """Write one answer as flat JSON.
 
     Args:
         response: The answer.
         spec: The model that made it.
+        own_names: Whether the only text stands under its output's name too, beside `text_output`.
 
     Raises:
         InvalidRequest: An output cannot be written as JSON.
@@ -153,8 +175,12 @@ def render_generate(response: InferResponse, spec: ModelSpec) -> bytes:
         document["model_version"] = response.model_version
     texts = [one.name for one in response.outputs if one.datatype == "BYTES"]
     for tensor in response.outputs:
+        value = _value(tensor)
         is_text = len(texts) == 1 and tensor.name == texts[0] and spec.output(TEXT_OUTPUT) is None
-        document[TEXT_OUTPUT if is_text else tensor.name] = _value(tensor)
+        if is_text:
+            document[TEXT_OUTPUT] = value
+        if own_names or not is_text:
+            document[tensor.name] = value
     for name, value in response.parameters.items():
         document.setdefault(name, value)
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -197,7 +197,15 @@ def _inputs(
     refs: dict[int, SharedMemoryRef] = {}
     for index, entry in enumerate(found.inputs):
         parameters, ref = take_input_parameters(entry.name, index, entry.parameters)
-        tensors.append(Tensor(entry.name, entry.datatype, entry.shape, [], parameters))
+        shape = entry.shape
+        if (
+            shape == (-1,)
+            and entry.datatype == "BYTES"
+            and spec.accepts_any_inputs
+            and entry.fields
+        ):
+            shape = (entry.elements,)  # as TorchServe takes it, and KServe's examples send it
+        tensors.append(Tensor(entry.name, entry.datatype, shape, [], parameters))
         if ref is not None:
             refs[index] = ref
     in_message = [index for index in range(len(tensors)) if index not in refs]
@@ -210,7 +218,7 @@ def _inputs(
         nbytes = check_total(nbytes, refs.values(), limits)
     for index, ref in refs.items():
         tensor = tensors[index]
-        if found.inputs[index].has_contents:
+        if found.inputs[index].fields:
             raise InvalidRequest(
                 f"{subject(tensor.name, index)} has a shared memory region beside data of its own"
             )
@@ -234,7 +242,7 @@ def _plain(found: Request, limits: Limits) -> list[Tensor] | None:
     tensors = []
     for entry, (offset, length) in zip(found.inputs, found.raw, strict=True):
         datatype, shape = entry.datatype, entry.shape
-        if datatype not in DTYPES or datatype == "BOOL" or entry.parameters or entry.has_contents:
+        if datatype not in DTYPES or datatype == "BOOL" or entry.parameters or entry.fields:
             return None
         try:
             count, nbytes = sizes(datatype, shape, limits.body)
@@ -251,7 +259,8 @@ def _read_raw(
     found: Request, tensors: list[Tensor], own: list[int], spec: ModelSpec, limits: Limits
 ) -> None:
     for index, entry in enumerate(found.inputs):
-        if entry.has_contents:
+        # MLServer's client writes an empty `contents` beside raw_input_contents, which says nothing.
+        if entry.fields:
             raise InvalidRequest(
                 f"{subject(entry.name, index)}: contents field must not be specified when using "
                 f"raw_input_contents for model {quote(found.model_name)}"
@@ -285,7 +294,7 @@ def _read_typed(
 ) -> None:
     for index in own:
         entry = found.inputs[index]
-        count, _ = measure(entry.name, index, entry.datatype, entry.shape, limits)
+        count, _ = measure(entry.name, index, entry.datatype, tensors[index].shape, limits)
         image = _is_image(spec, entry.name)
         tensors[index].data = _typed_data(found, entry, index, count, image)
 

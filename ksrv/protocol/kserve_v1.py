@@ -16,6 +16,7 @@ import orjson
 
 from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
+from ksrv.datatypes import OutOfRange, cast
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import json_refusal, numbers_fault
@@ -97,18 +98,29 @@ def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
     if not isinstance(first, dict) or first.keys() == {B64}:
         return {_only_input(spec): instances}
     names = first.keys()
+    if not names and not spec.inputs:  # else the validator names what is missing
+        raise InvalidRequest(
+            "instance 0 is an empty object; it holds the inputs of its row by name"
+        )
     for place, row in enumerate(instances):
         if not isinstance(row, dict) or row.keys() != names:
             raise InvalidRequest(
                 f"instance {place} does not have the inputs of instance 0: "
                 f"{', '.join(quote(name) for name in list(names)[:8])}"
             )
-    return {name: [row[name] for row in instances] for name in names}
+    columns = {name: [row[name] for row in instances] for name in names}
+    absent = {one.name for one in spec.inputs if one.optional}
+    return {
+        name: rows
+        for name, rows in columns.items()
+        if name not in absent or any(row is not None for row in rows)
+    }
 
 
 def _only_input(spec: ModelSpec) -> str:
-    if len(spec.inputs) == 1:
-        return spec.inputs[0].name
+    inputs = spec.required_inputs or spec.inputs
+    if len(inputs) == 1:
+        return inputs[0].name
     known = ", ".join(quote(entry.name) for entry in spec.inputs) or "no declared inputs"
     raise InvalidRequest(
         f"the model {spec.name} has {known}; each instance must be an object of inputs by their names"
@@ -143,7 +155,10 @@ def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Lim
     except NumbersError as error:
         raise numbers_fault(error, text, 0, name, index, widened, count) from None
     if datatype == "FP16":
-        numbers = numbers.astype(np.float16)
+        try:
+            numbers = cast(numbers, widened, datatype)
+        except OutOfRange as error:
+            raise InvalidRequest(f"{subject}: {error}") from None
     elif widened != datatype:
         datatype = widened  # refused by the model's validator, which says what it expects
     return Tensor(name, datatype, shape, numbers.reshape(shape))

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ksrv import __version__
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import message_class
@@ -20,6 +22,30 @@ LABELS_BYTES = 65536
 """The length of `properties.labels` at most: metadata is asked for often, and some models know millions of classes."""
 
 Document = dict[str, Any]
+
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "parameters",
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_configuration",
+    "statistics",
+    "generate",
+    "binary_image_input",
+    "binary_data_size_list",
+)
+"""The parts of the protocol that always work here."""
+
+
+def working_extensions(*, shared_memory: bool) -> tuple[str, ...]:
+    """Return the names of the protocol's extensions that work.
+
+    Args:
+        shared_memory: Whether callers may use regions of shared memory.
+    """
+    return (*EXTENSIONS, "system_shared_memory") if shared_memory else EXTENSIONS
 
 
 def server_metadata(extensions: Iterable[str]) -> Document:
@@ -46,8 +72,8 @@ def model_metadata(
         limits: Where the size of images is bounded; the defaults if left out.
 
     Returns:
-        The document; `properties` is there only if an input takes encoded images, an output can be had as such, or
-        classes have labels, which stand there as a JSON list.
+        The document; `properties` is there only if an input takes encoded images or may be left out, an output can be had as
+        images, or classes have labels, which stand there as a JSON list.
     """
     document: Document = {
         "name": spec.name,
@@ -58,6 +84,8 @@ def model_metadata(
     }
     properties: dict[str, str] = {}
     for tensor in spec.inputs:
+        if tensor.optional:
+            properties[f"{tensor.name}.optional"] = "true"
         if tensor.image is not None:
             properties |= _image_properties(tensor, tensor.image, limits or Limits())
     for tensor in spec.outputs:
@@ -111,11 +139,13 @@ def _size(dimension: Dimension) -> str:
 
 
 def model_config(spec: ModelSpec) -> Document:
-    """Describe a model in the form of Triton's configuration, as far as clients read it.
+    """Describe a model in the form of Triton's configuration.
 
     Args:
-        spec: The model. Where it batches, the shapes stand without their batch dimension.
+        spec: The model. Where it batches, the shapes stand without their batch dimension. A model of Triton's is
+            described by its config.pbtxt, which the tensors and the device of the loaded model complete.
     """
+    own = spec.configuration or {}
     rows = spec.max_batch_size or spec.row_limit
     batches = rows > 0
     document: Document = {
@@ -123,23 +153,6 @@ def model_config(spec: ModelSpec) -> Document:
         "platform": spec.platform,
         "backend": SERVER_NAME,
         "max_batch_size": rows,
-        "input": [
-            {
-                "name": tensor.name,
-                "data_type": data_type(tensor.datatype),
-                "format": "FORMAT_NHWC" if tensor.image is not None and batches else "FORMAT_NONE",
-                "dims": _dims(tensor, batches),
-            }
-            for tensor in spec.inputs
-        ],
-        "output": [
-            {
-                "name": tensor.name,
-                "data_type": data_type(tensor.datatype),
-                "dims": _dims(tensor, batches),
-            }
-            for tensor in spec.outputs
-        ],
         "model_transaction_policy": {"decoupled": False},
         "parameters": {
             name: {"string_value": value if isinstance(value, str) else repr(value)}
@@ -154,7 +167,43 @@ def model_config(spec: ModelSpec) -> Document:
         }
     elif spec.max_batch_size:
         document["dynamic_batching"] = {}
-    return document
+    if own:
+        document = {**own, "instance_group": _instance_groups(own, spec.device)}
+    sides = (("input", spec.inputs), ("output", spec.outputs))
+    return document | {
+        side: _config_tensors(tensors, own.get(side, ()), batches) for side, tensors in sides
+    }
+
+
+def _config_tensors(
+    tensors: Sequence[TensorSpec], own: Iterable[Mapping[str, Any]], batches: bool
+) -> list[Document]:
+    """Return inputs or outputs, with what a config.pbtxt says of them."""
+    declared = {one["name"]: one for one in own}
+    return [
+        {
+            "name": tensor.name,
+            "data_type": data_type(tensor.datatype),
+            **_config_format(tensor, batches),
+            "dims": _dims(tensor, batches),
+            **({"optional": True} if tensor.optional else {}),
+            **{key: value for key, value in declared.get(tensor.name, {}).items() if value != []},
+        }
+        for tensor in tensors
+    ]
+
+
+def _config_format(tensor: TensorSpec, batches: bool) -> Document:
+    return {"format": "FORMAT_NHWC"} if tensor.image is not None and batches else {}
+
+
+def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
+    """Return the instance groups of a config.pbtxt, each with the kind of device that its instances have."""
+    kind = "KIND_CPU" if device.partition(":")[0] == "cpu" else "KIND_GPU"
+    return [
+        group | {"kind": kind} if group["kind"] == "KIND_AUTO" else group
+        for group in own.get("instance_group", ())
+    ]
 
 
 def data_type(datatype: str) -> str:
@@ -177,7 +226,6 @@ def model_statistics(statistics: Iterable[ModelStatistics]) -> Document:
 
 
 def _statistics(entry: ModelStatistics) -> Document:
-    nothing = {"count": 0, "ns": 0}
     return {
         "name": entry.name,
         "version": entry.version,
@@ -191,8 +239,8 @@ def _statistics(entry: ModelStatistics) -> Document:
             "compute_input": _duration(entry.compute_input),
             "compute_infer": _duration(entry.compute_infer),
             "compute_output": _duration(entry.compute_output),
-            "cache_hit": dict(nothing),
-            "cache_miss": dict(nothing),
+            "cache_hit": _duration(entry.cached.get("hit", Duration())),
+            "cache_miss": _duration(entry.cached.get("miss", Duration())),
         },
         "batch_stats": [
             {
@@ -210,6 +258,40 @@ def _statistics(entry: ModelStatistics) -> Document:
 
 def _duration(duration: Duration) -> dict[str, int]:
     return {"count": duration.count, "ns": duration.ns}
+
+
+def model_config_document(spec: ModelSpec) -> Document:
+    """Describe a model as Triton's REST route does: every field that is no message stands there, set or not.
+
+    Args:
+        spec: The model.
+    """
+    return _document(to_message("inference.ModelConfig", model_config(spec)))
+
+
+def _document(message: Any) -> Document:
+    """Return a message in the JSON form of Triton: 64-bit integers as numbers, unset messages and choices left out."""
+    document: Document = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if isinstance(value, Mapping):
+            entry = field.message_type.fields_by_name["value"]
+            document[field.name] = {str(key): _value(entry, value[key]) for key in value}
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            document[field.name] = [_value(field, one) for one in value]
+        elif not field.has_presence or message.HasField(field.name):
+            document[field.name] = _value(field, value)
+    return document
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return _document(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    if field.cpp_type == field.CPPTYPE_FLOAT:
+        return float(str(np.float32(value)))  # 0.1, not the double next to the float
+    return value
 
 
 def to_message(name: str, document: Mapping[str, Any]) -> Any:

@@ -176,7 +176,7 @@ def _infer(spec: ModelSpec) -> Document:
             for form in entry.image.formats if entry.image else ():
                 content[_IMAGE_TYPES[form]] = {"schema": _FILE}
         parameters.append(_parameter("input", "query", "The input that an image alone is for."))
-        names = [entry.name for entry in spec.inputs]
+        names = [entry.name for entry in spec.required_inputs]
         files = {"type": "array", "items": _FILE}
         content["multipart/form-data"] = {
             "schema": {
@@ -237,7 +237,7 @@ def _request_schema(spec: ModelSpec) -> Document:
         inputs = {
             "type": "array",
             "items": {"anyOf": [_input_schema(entry) for entry in spec.inputs]},
-            "minItems": len(spec.inputs),
+            "minItems": len(spec.required_inputs),
             "maxItems": len(spec.inputs),
         }
     outputs: Document = {"type": "array", "items": _ref("Output")}

@@ -17,12 +17,13 @@ import numpy as np
 import orjson
 
 from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
 from ksrv._native.v2 import infer_body as native
 from ksrv._native.v2.infer_body import BodyError, Bounds, Input, Output
-from ksrv.errors import BodyTooLarge, InvalidRequest, quote
+from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
@@ -52,6 +53,11 @@ if TYPE_CHECKING:
 HEADER_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
+
+COUNTED_JSON_BYTES = 8 << 20
+"""Of JSON that is read a second time to count its texts; a file in base64 is far smaller."""
+VALUE_BYTES = 128
+"""That one value of JSON takes at most as a Python object, without the characters of its text."""
 
 _LAST_NANOSECOND = 2**63 - 1
 _OBJECT = ord("{")
@@ -165,34 +171,39 @@ def _requested(entry: Output, index: int, regions: SharedMemoryRegistry | None) 
     return wanted
 
 
-def _raw_shape(declared: TensorSpec, body_length: int) -> tuple[int, ...] | None:
-    """The shape of a raw tensor of so many bytes, or None when no shape fits."""
-    fixed = [entry for entry in declared.shape if isinstance(entry, int) and entry >= 0]
-    free = len(declared.shape) - len(fixed)
-    row = math.prod(fixed) * item_size(declared.datatype)
+def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[int, ...] | None:
+    """The shape of a raw tensor of so many bytes, or None when no shape fits.
+
+    The rows are counted where they alone are open. Where another size of a model that batches is open too, there is
+    one row, as in Triton.
+    """
+    sizes = [entry if isinstance(entry, int) else -1 for entry in declared.shape]
+    if batches and declared.batched and sizes.count(-1) > 1:
+        sizes[0] = 1
+    free = sizes.count(-1)
+    row = math.prod(size for size in sizes if size >= 0) * item_size(declared.datatype)
     if free == 0:
-        return tuple(fixed) if row == body_length else None
+        return tuple(sizes) if row == body_length else None
     if free > 1 or row == 0 or body_length == 0 or body_length % row:
         return None
-    return tuple(
-        entry if isinstance(entry, int) and entry >= 0 else body_length // row
-        for entry in declared.shape
-    )
+    return tuple(size if size >= 0 else body_length // row for size in sizes)
 
 
 def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     """Read a body that is the data of the model's only input (header length 0)."""
-    if len(spec.inputs) != 1:
+    inputs = spec.required_inputs or spec.inputs
+    if len(inputs) != 1:
         raise InvalidRequest(
             f"a raw binary request ({HEADER_LENGTH}: 0) needs a model with one input, and this one "
-            f"declares {len(spec.inputs)}"
+            f"declares {len(inputs)}"
         )
-    declared = spec.inputs[0]
+    declared = inputs[0]
     name = quote(declared.name)
     is_element = declared.datatype == "BYTES" or (
         declared.image is not None and bytes_tensor.signature(body) is not None
     )
-    shape = None if is_element else _raw_shape(declared, len(body))
+    batches = (spec.max_batch_size or spec.row_limit) > 0
+    shape = None if is_element else _raw_shape(declared, batches, len(body))
     if shape is not None:
         try:
             array = native.view(body, 0, declared.datatype, shape, declared.name)
@@ -209,11 +220,10 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
             )
         tensor = Tensor(declared.name, "BYTES", (1,) * rank, [body])
     else:
-        free_count = sum(1 for entry in declared.wire_shape if entry == -1)
-        if free_count > 1:
+        if declared.wire_shape[batches:].count(-1) > 1:
             raise InvalidRequest(
-                f"a raw binary request needs an input with at most one variable dimension, and "
-                f"input {name} has the shape {declared.wire_shape}"
+                f"a raw binary request needs an input with at most one variable dimension beside that of a batch, "
+                f"and input {name} has the shape {declared.wire_shape}"
             )
         raise InvalidRequest(
             f"input byte size mismatch for input {name}: the {len(body)} bytes of the raw binary "
@@ -305,6 +315,10 @@ def _document(
     try:
         header = native.read(view, json_length, _bounds(limits))
     except BodyError as error:
+        if error.code == "negative" and spec.accepts_any_inputs:
+            counted = _with_counts(view, json_length)
+            if counted is not None:
+                return _document(*counted, spec, limits, regions)
         raise body_fault(error, view) from None
     for entry in header.inputs:
         if entry.shared_memory is not None:
@@ -331,6 +345,52 @@ def _document(
         mark_final=header.mark_final,
         nbytes=size,
     )
+
+
+def _with_counts(view: memoryview, json_length: int) -> tuple[memoryview, int] | None:
+    """Return a body in which texts of shape [-1] have their number in its place, and the length of the JSON.
+
+    KServe's examples send such requests to TorchServe, which does not look at shapes. None where there are no such
+    texts, or the document is larger than such requests are.
+
+    Raises:
+        Overloaded: There is no room in the memory budget for the document as objects.
+    """
+    if json_length > COUNTED_JSON_BYTES:
+        return None
+    text = bytes(view[:json_length])
+    values = text.count(b",") + text.count(b"[") + text.count(b"{")
+    # The document, its objects, and the document that is written again.
+    held = 4 * json_length + VALUE_BYTES * values
+    if not PROCESS.reserve(held):
+        raise Overloaded(
+            f"requests in flight hold {PROCESS.held} bytes; with the {held} that this one takes while it is read they "
+            f"would pass the {show_limit('in_flight', PROCESS.bound)}",
+            "memory",
+        )
+    try:
+        return _counted(text, view[json_length:])
+    finally:
+        PROCESS.give_back(held)
+
+
+def _counted(text: bytes, binary: memoryview) -> tuple[memoryview, int] | None:
+    try:
+        document = orjson.loads(text)
+        inputs = document["inputs"]
+        texts = [
+            one
+            for one in inputs
+            if one.get("shape") == [-1] and one["datatype"] == "BYTES" and type(one["data"]) is list
+        ]
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
+        return None  # the reader has told its fault
+    if not texts:
+        return None
+    for one in texts:
+        one["shape"] = [len(one["data"])]
+    head = orjson.dumps(document)
+    return memoryview(head + binary), len(head)
 
 
 def json_values(tensor: Tensor, nan_literals: bool = False) -> object:

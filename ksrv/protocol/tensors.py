@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksrv._native.memory.buffer_pool import count_copy
+from ksrv._native.memory.buffer_pool import block_under, count_copy
 from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
 from ksrv.datatypes import DTYPES
 from ksrv.errors import InvalidRequest, quote
@@ -94,7 +94,8 @@ def view(
     dtype = DTYPES[datatype]
     if elements == 0:
         return np.empty(shape, dtype)
-    found: Array = np.ndarray(shape, dtype, buffer, offset)
+    owner, begin = block_under(buffer)
+    found: Array = np.ndarray(shape, dtype, owner, begin + offset)
     if not found.flags.aligned:
         count_copy(found.nbytes)
         found = found.copy()

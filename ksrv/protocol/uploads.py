@@ -104,9 +104,10 @@ def image_input(spec: ModelSpec) -> str:
     Raises:
         InvalidRequest: The model has no such input, or several.
     """
-    names = [entry.name for entry in spec.inputs if entry.image is not None]
-    names = names or [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]
-    names = names or [entry.name for entry in spec.inputs]
+    inputs = spec.required_inputs or spec.inputs
+    names = [entry.name for entry in inputs if entry.image is not None]
+    names = names or [entry.name for entry in inputs if entry.datatype == "BYTES"]
+    names = names or [entry.name for entry in inputs]
     if len(names) == 1:
         return names[0]
     if not names:

@@ -55,6 +55,29 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+_LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+
+
+def is_own_name(host: str) -> bool:
+    """Whether a `Host` header names this machine by what no stranger's name service can redirect.
+
+    Args:
+        host: The header; an empty one names nothing else.
+    """
+    name = host.strip().lower()
+    if not name.endswith("]"):
+        name = re.sub(r":[0-9]*\Z", "", name)
+    name = name.removeprefix("[").removesuffix("]").removesuffix(".")
+    own = socket.gethostname().lower()
+    if name in ("", own, own.partition(".")[0], *_LOCAL_NAMES) or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def parse_address(text: str, setting: str) -> Address | None:
     """Return the address that a setting's text names, or None for "off".
 

@@ -13,9 +13,11 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
+from ksrv.protocol.metadata import working_extensions
 from ksrv.server.audit import AuditLog
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
+from ksrv.server.http.answers import send_error, send_json, status_line
 from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.gevent_support import choose_waiter
@@ -26,7 +28,6 @@ from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
 from ksrv.server.rest.cross_origin import CrossOrigin
-from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import V1, InferResource
@@ -47,12 +48,12 @@ from ksrv.server.rest.repository import (
     OvmsReloadResource,
     UnloadResource,
 )
-from ksrv.server.rest.responses import send_error, send_json, status_line
 from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.statistics import ServerStatistics
+from ksrv.server.torchserve.kserve_v1 import PredictResource
 from ksrv.server.torchserve.routes import TorchServeRoutes
-from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -114,9 +115,7 @@ def _on_falcon_error(
 ) -> None:
     status = error.status_code
     text = f"{status_line(status)}: {error.description or error.title}"
-    if status == 404:
-        text = f"no route for {quote(req.path)}"
-    elif status == 405:
+    if status == 405:
         allowed = dict(error.headers or {}).get("Allow", "")
         text = f"{quote(req.path)} does not take {quote(req.method)}; it takes {allowed}"
     send_json(resp, {"error": cut(text)}, status)
@@ -191,13 +190,17 @@ def make_app(
         shared_memory=shared_memory,
     )
     generate = GenerateResource(engine, settings, budget, access, waiter=waiter)
-    predict = InferResource(engine, settings, budget, access, waiter=waiter, form=V1)
+    predict = PredictResource(engine, settings, budget, access, waiter=waiter, form=V1)
     stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
         "/v2/health/ready", ReadyResource(engine, names=not access.needs_token), needs=Needs.NOTHING
     )
-    app.add_route("/v2", ServerResource(extensions_of(settings)), needs=Needs.TOKEN)
+    app.add_route(
+        "/v2",
+        ServerResource(working_extensions(shared_memory=settings.allow_shared_memory)),
+        needs=Needs.TOKEN,
+    )
     app.add_route("/v2/models", ModelListResource(engine), needs=Needs.TOKEN)
     app.add_route("/v2/models/stats", stats, needs=Needs.TOKEN)
     for prefix in (model, version):
@@ -221,8 +224,7 @@ def make_app(
         app.add_route(
             "/metrics", MetricsResource(statistics, settings.metrics_compat), needs=Needs.TOKEN
         )
-    if settings.ui:
-        add_page(app)
+    add_page(app, shown=settings.ui)
     changeable = changeable or ChangeableSettings()
     logging_resource = LoggingResource(changeable, read_document)
     app.add_route("/v2/logging", logging_resource, needs=Needs.CONTROL)

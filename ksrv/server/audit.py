@@ -4,15 +4,12 @@ Records go to the logger `ksrv.audit`, with the level info for calls that were c
 those that were refused or failed. A token shows by the beginning of its digest, never by itself.
 """
 
-import functools
 import hashlib
 import logging
-from typing import Any
 
 import falcon
 
-from ksrv.errors import KsrvError, quote
-from ksrv.server.grpc.calls import Behavior, Call, Check
+from ksrv.errors import quote
 from ksrv.server.http.request_ids import REQUEST_ID
 
 log = logging.getLogger("ksrv.audit")
@@ -96,59 +93,3 @@ class AuditLog:
             request_id=req.env.get(REQUEST_ID, ""),
             protocol="HTTP",
         )
-
-
-def _write_call(name: str, subject: str, outcome: str, call: Call) -> None:
-    write(
-        name,
-        subject,
-        outcome,
-        good=outcome == "OK",
-        peer=call.peer_address(),
-        authorization=call.authorization,
-        request_id=call.request_id,
-        protocol="gRPC",
-    )
-
-
-def audited_check(name: str, check: Check) -> Check:
-    """Return a check of a control call that writes a record where it refuses the caller.
-
-    The record names no model: nothing of a caller's message is read before he may call.
-
-    Args:
-        name: The method's name.
-        check: The check.
-    """
-
-    @functools.wraps(check)
-    def checked(call: Call) -> None:
-        try:
-            check(call)
-        except KsrvError as error:
-            _write_call(name, "", error.grpc_code, call)
-            raise
-
-    return checked
-
-
-def audited(name: str, behavior: Behavior) -> Behavior:
-    """Return a control call that writes a record of what came of it.
-
-    Args:
-        name: The method's name.
-        behavior: Carries it out.
-    """
-
-    def carried_out(request: Any, call: Call) -> Any:
-        subject = getattr(request, "model_name", "") or getattr(request, "name", "")
-        try:
-            answer = behavior(request, call)
-        except Exception as error:
-            code = error.grpc_code if isinstance(error, KsrvError) else "INTERNAL"
-            _write_call(name, subject, code, call)
-            raise
-        _write_call(name, subject, "OK", call)
-        return answer
-
-    return carried_out

@@ -54,6 +54,11 @@ def apply(kind: Kind, text: str) -> None:
         tracing.set_setting(change.model, change.setting)
 
 
+def traced_model(text: str) -> str:
+    """Return the model that a change of what is traced is about, "" for all that have no settings of their own."""
+    return msgspec.json.decode(text, type=TraceChange).model
+
+
 @dataclass(frozen=True)
 class ChangeableSettings:
     """The settings as one worker shows and changes them.

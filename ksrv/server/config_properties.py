@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ksrv.source import ArchiveDefaults
+from ksrv.torchserve.metrics_file import read_metrics_file
 
 DEFAULT_GRPC_PORT = 7070
 
@@ -34,6 +35,7 @@ _REASONS = {
     "cors_allowed_headers": "CORS headers are left to a proxy",
     "enable_metrics_api": "metrics are a setting of ksrv",
     "metrics_mode": "/metrics is always Prometheus text",
+    "model_metrics_auto_detect": "every metric of a handler is on /metrics, declared or not",
     "disable_token_authorization": "tokens are asked for when token_file is set",
 }
 
@@ -116,6 +118,7 @@ class _Translation:
             envelope=self._take("service_envelope", str, "envelope of every archive") or None,
             decode=self._take("decode_input_request", _flag, "parts are decoded") is not False,
             models=self._take("models", _models, "settings by model and version") or {},
+            metrics=self._take("metrics_config", _metrics, "metrics that handlers find") or (),
         )
         for key in self._left:
             result.ignored[key] = _REASONS.get(key, "ksrv has nothing that it would change")
@@ -133,8 +136,11 @@ class _Translation:
             ) from None
         if type(value) is int and value < 1:
             raise ConfigPropertiesError(f"{self._path}: {key} must be at least 1, not {value}")
-        shown = meaning if isinstance(value, dict) else f"{value} {meaning}"
-        self._result.applied[key] = shown
+        if isinstance(value, dict):
+            self._result.applied[key] = meaning
+        else:
+            number = len(value) if isinstance(value, tuple) else value
+            self._result.applied[key] = f"{number} {meaning}"
         return value
 
     def _setting(self, key: str, setting: str, convert: Callable[[str], Any]) -> None:
@@ -198,6 +204,10 @@ def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError("it must be true or false")
     return text.lower() == "true"
+
+
+def _metrics(text: str) -> tuple[dict[str, Any], ...]:
+    return tuple(read_metrics_file(Path(text)))
 
 
 def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:

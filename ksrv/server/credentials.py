@@ -8,10 +8,10 @@ on this machine too, so a call that carries an `Origin` is refused unless it is 
 
 import hashlib
 import hmac
-from pathlib import Path
 
 from ksrv.errors import Forbidden, Unauthenticated, quote
-from ksrv.server.addresses import is_loopback
+from ksrv.server.addresses import is_loopback, is_own_name
+from ksrv.server.launch.operator_file import read_operator_file
 from ksrv.server.settings import ServerSettings, SettingsError
 
 
@@ -23,12 +23,17 @@ def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
     if path is None:
         return ()
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_operator_file(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"setting '{setting}': {path} cannot be read: {error}") from error
     tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not tokens:
         raise SettingsError(f"setting '{setting}': {path} holds no token")
+    for number, token in enumerate(tokens, 1):
+        if not token.isprintable():  # as a file that was cut off by a crash holds zeros
+            raise SettingsError(
+                f"setting '{setting}': token {number} of {path} has a control character, as no header may have"
+            )
     return tuple(_digest(token) for token in tokens)
 
 
@@ -104,7 +109,13 @@ class Access:
             raise Unauthenticated("this server needs 'Authorization: Bearer TOKEN' with its token")
 
     def check_control(
-        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
+        self,
+        authorization: str | None,
+        *,
+        peer: str,
+        forwarded: bool,
+        origin: str | None,
+        host: str = "",
     ) -> None:
         """Let a call that changes the repository pass, or say why it may not.
 
@@ -113,6 +124,7 @@ class Access:
             peer: The caller's IP address; "" for a unix socket.
             forwarded: Whether a proxy forwards the call for another caller.
             origin: The `Origin` header, if there is one.
+            host: The `Host` header, where a browser could have sent the call.
 
         Raises:
             Forbidden: The caller is not on this machine, or is a web page that is not allowed.
@@ -133,4 +145,11 @@ class Access:
             raise Forbidden(
                 "calls that change the repository or use shared memory are served on loopback "
                 "only; setting 'control_token_file' opens them to callers with a token"
+            )
+        if peer and origin is None and not is_own_name(host):
+            # A page whose name is made to lead to this machine (DNS rebinding) sends no Origin with a GET.
+            raise Forbidden(
+                f"calls that change the repository or use shared memory are for this machine by an address or a name "
+                f"of its own, and host {quote(host)} is none; setting 'control_token_file' opens them to callers with "
+                f"a token"
             )

@@ -5,15 +5,16 @@ import re
 import sys
 import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import unquote
 
 import orjson
-from gunicorn.glogging import Logger
+from gunicorn.glogging import Logger, SafeAtoms
 
 from ksrv.errors import quote
 from ksrv.handlers.diagnostics.loggers import fields_of, label_of
-from ksrv.observe.log_text import RecordFormatter
+from ksrv.observe.log_text import RecordFormatter, in_quotes
+from ksrv.server.log_stream import log_stream
 from ksrv.server.settings import ServerSettings
 
 TEXT_FORMAT = "%(asctime)s [%(process)d] %(levelname)s %(name)s: %(label)s%(message)s"
@@ -67,7 +68,7 @@ def configure(settings: ServerSettings) -> None:
     Handlers may log under any name, so this is for the root as well as for ksrv's own loggers; a
     root that is configured already (gunicorn's `logconfig`) stays as it is.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(log_stream(sys.stderr))
     handler.setFormatter(make_formatter(settings))
     handler.addFilter(NameModels())
     log, root = logging.getLogger("ksrv"), logging.getLogger()
@@ -116,16 +117,39 @@ def access_fields(resp: Any, environ: dict[str, Any], took: timedelta) -> dict[s
     return fields | {f"{name}_ms": float(duration) for name, duration in stages}
 
 
+class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
+    """The parts of an access log line; a client cannot end the quotes around its own.
+
+    gunicorn escapes quotes and leaves backslashes, so that a value that ends with one would take the quote behind it away.
+
+    Args:
+        atoms: The parts by their names in gunicorn's format.
+    """
+
+    def __init__(self, atoms: dict[str, Any]) -> None:
+        dict.__init__(
+            self,
+            ((key, in_quotes(one) if isinstance(one, str) else one) for key, one in atoms.items()),
+        )
+
+
 def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
     """Return a logger class for gunicorn whose records look like ksrv's."""
 
     class KsrvLogger(Logger):  # type: ignore[misc]
         """gunicorn's logger with ksrv's formatter."""
 
+        atoms_wrapper_class = QuotedAtoms
+
         def _set_handler(
-            self, log: logging.Logger, output: str, fmt: logging.Formatter, stream: object = None
+            self,
+            log: logging.Logger,
+            output: str,
+            fmt: logging.Formatter,
+            stream: TextIO | None = None,
         ) -> None:
-            super()._set_handler(log, output, make_formatter(settings), stream)
+            onto = log_stream(stream or sys.stderr)
+            super()._set_handler(log, output, make_formatter(settings), onto)
 
         def access(
             self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta

@@ -12,6 +12,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound, quote
@@ -238,6 +239,40 @@ def _shrunk(ref: SharedMemoryRef) -> InvalidRequest:
         f"the memory of shared memory region {quote(ref.region)} has shrunk since it was "
         f"registered and no longer holds {ref.byte_size} bytes at offset {ref.offset}"
     )
+
+
+class CudaMemory:
+    """The regions of CUDA memory, of which there are none: Triton without GPU support answers as this does.
+
+    Clients unregister all of them before they begin, whether they use any or not.
+    """
+
+    def register(self, name: str) -> NoReturn:
+        """Refuse a region.
+
+        Raises:
+            InvalidRequest: Always.
+        """
+        raise InvalidRequest(
+            f"failed to register CUDA shared memory region: {quote(name)}, GPUs not supported; register system "
+            f"shared memory, which works also for models on a GPU"
+        )
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or all of them; as for system shared memory, an unknown name is no error."""
+
+    def status(self, name: str = "") -> list[RegionStatus]:
+        """Return no regions.
+
+        Args:
+            name: A region's name, or "" for all.
+
+        Raises:
+            NotFound: A region is named.
+        """
+        if name:
+            raise NotFound(f"Unable to find cuda shared memory region: {quote(name)}")
+        return []
 
 
 class AuthorizedRegistry:

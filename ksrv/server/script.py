@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ksrv.handlers.declared.tensor_types import TensorType
+from ksrv.python_path import with_ksrv
+from ksrv.server.launch.memory_file import memory_file, path_of
 
 TENSORS = ("inputs", "outputs")
 
@@ -97,9 +99,11 @@ def serve_command(
             f"{len(handlers)}; write it into @settings above each of them"
         )
     flags = dict(server)
-    if settings:
-        flags["model_settings"] = _as_json(settings)
-    command = [sys.executable, "-m", "ksrv", "serve", *map(target_of, handlers)]
+    if (
+        settings
+    ):  # which may hold a key to another service, and a command line is for everybody to read
+        flags["model_settings"] = f"@{path_of(memory_file(_as_json(settings).encode()))}"
+    command = [sys.executable, "-P", "-m", "ksrv", "serve", *map(target_of, handlers)]
     for key, value in flags.items():
         command += _flag(key, value)
     return command
@@ -194,9 +198,5 @@ def _become(command: list[str]) -> NoReturn:
     """Replace this process by a command."""
     sys.stdout.flush()
     sys.stderr.flush()
-    import ksrv
-
-    home = str(Path(ksrv.__file__).resolve().parent.parent)
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([] if home in paths else [home])])
+    os.environ["PYTHONPATH"] = with_ksrv(os.environ.get("PYTHONPATH", ""))
     os.execv(command[0], command)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ksrv.engine.settings import PARALLEL_LOADS
 from ksrv.limits import Limits
 from ksrv.observe.metric_aliases import MetricAliases
 
@@ -35,7 +36,18 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str | None, _says("Name of the one model at PATHS, instead of its folder's or file's.")
     ] = None
     model_settings: Annotated[
-        str | None, _says("Settings of the one FILE.py at PATHS as JSON, over those in the file.")
+        str | None,
+        _says(
+            "Settings of the one FILE.py at PATHS as JSON, over those in the file; @FILE reads the JSON"
+            " from a file."
+        ),
+    ] = None
+    status_fd: Annotated[
+        int | None,
+        _says(
+            "Inherited descriptor for lines of JSON: where the server listens, then that its models"
+            " are loaded."
+        ),
     ] = None
     reload: Annotated[
         bool, _says("For development: load models anew as soon as their files change.")
@@ -153,8 +165,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = ()
     jpeg_decoder: Annotated[
-        Literal["auto", "libjpeg-turbo", "simplejpeg", "cv2"],
-        _says("Decoder of JPEGs; auto takes the first of these that is installed."),
+        Literal["auto", "libjpeg-turbo", "cv2"],
+        _says("Decoder of JPEGs; auto takes libjpeg-turbo where ksrv was built with it."),
     ] = "auto"
     retain_freed_memory: Annotated[
         bool,
@@ -198,6 +210,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         float,
         msgspec.Meta(ge=0, description="Seconds between looks for changed models; 0 never looks."),
     ] = 0.0
+    parallel_loads: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            description="Models that a worker loads at a time; fewer take less memory. Their imports and handlers' "
+            "initialize wait for each other, model files and warm-ups do not.",
+        ),
+    ] = PARALLEL_LOADS
     ready_when: Annotated[
         Literal["all", "any"], _says("Ready with all models loaded, or with any.")
     ] = "all"

@@ -193,11 +193,13 @@ def _convert(field: Field, given: _Given) -> Any:
             value = _paths(value) if field.key == "models" else _between_commas(value)
         elif isinstance(value, bool) and not isinstance(field.default, bool):
             value = "off" if value is False and isinstance(field.default, str) else value
+        if field.key == "model_settings" and isinstance(value, str) and value.startswith("@"):
+            value = Path(value[1:]).read_text(encoding="utf-8")
         converted = msgspec.convert(value, field.type, strict=False)
         if field.key == "allowed_origins":
             _check_origins(converted)
         return converted
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.ValidationError, ValueError, OSError) as error:
         why = f"expected {_either(field.choices)}" if field.choices else str(error)
         raise SettingsError(
             f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"

@@ -8,21 +8,24 @@ nothing. The native HTTP server encrypts with its own OpenSSL, and Python's `ssl
 import os
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn import sock
 
-from ksrv._native.tls.tls_context import TICKET_KEY_BYTES, TlsContext, why_no_tls
+from ksrv._native.tls.tls_context import TicketKeys, TlsContext, why_no_tls
+from ksrv.server.launch.operator_file import read_operator_file
 from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
     import grpc
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\\s*", re.DOTALL)
+_CONTEXT_S = 3600
+"""How long Python's context is used: its keys of session tickets, which cannot be set, end with it."""
 _VERSION = 0xA0
 _UTC_TIME = 0x17
 
@@ -70,8 +73,8 @@ class Certificates:
             )
         self._config = config
         try:
-            self._chain = Path(config.certfile).read_bytes()
-            self._key = Path(config.keyfile).read_bytes() if config.keyfile else self._chain
+            self._chain = read_operator_file(config.certfile)
+            self._key = read_operator_file(config.keyfile) if config.keyfile else self._chain
             self._authority: bytes | None = None
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         except OSError as error:
@@ -81,16 +84,16 @@ class Certificates:
                 f"a password, as PEM"
             ) from error
         try:
-            self._authority = Path(config.ca_certs).read_bytes() if config.ca_certs else None
+            self._authority = read_operator_file(config.ca_certs) if config.ca_certs else None
             self._context = self._make()
         except OSError as error:
             raise SettingsError(
                 f"TLS: {config.ca_certs} cannot be used: {error}; expected certificates as PEM"
             ) from error
         self.expiry = _expiry(self._chain.decode("latin-1"))
-        # One for all workers, so that a session goes on at any of them, and new ones with each reading:
+        # The same for all workers, so that a session goes on at any of them, and others with each reading:
         # what an earlier authority has let in does not come back with its old session.
-        self._ticket_keys = os.urandom(TICKET_KEY_BYTES)
+        self._ticket_keys = None if why_no_tls() else TicketKeys()
 
     def _load(self, context: ssl.SSLContext) -> None:
         with _as_file(self._chain) as chain, _as_file(self._key) as key:
@@ -99,6 +102,7 @@ class Certificates:
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._made_at = time.monotonic()
         self._load(context)
         if self._authority is not None:
             with _as_file(self._authority) as authority:
@@ -111,8 +115,11 @@ class Certificates:
         return context
 
     def context(self) -> ssl.SSLContext:
-        """Return what HTTP's connections are encrypted with: one for all, so that sessions resume."""
-        if type(self._context) is not ssl.SSLContext:  # gevent has put its own class there since
+        """Return what HTTP's connections are encrypted with: one for an hour, so that sessions resume."""
+        old = time.monotonic() - self._made_at >= _CONTEXT_S
+        if (
+            old or type(self._context) is not ssl.SSLContext
+        ):  # gevent has put its own class there since
             self._context = self._make()
         return self._context
 

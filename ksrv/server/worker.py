@@ -8,7 +8,7 @@ touches the worker's state.
 
 Where the HTTP server may not stand in front (TLS without OpenSSL 3, the PROXY protocol, HTTP/2 in
 cleartext, request hooks of the user's, another app than ksrv's), or with a release of gunicorn that is
-not known (`ksrv.server.http.choice`), the worker is a plain threaded worker, whose connections
+not known (`ksrv.server.threaded.native_choice`), the worker is a plain threaded worker, whose connections
 `ksrv.server.threaded.threaded_server` accepts.
 """
 
@@ -30,24 +30,25 @@ from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.handlers.devices.lost import lost_devices
 from ksrv.observe.traffic import Traffic, watch_connections
+from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
-from ksrv.server.http.app_messages import AppMessages
-from ksrv.server.http.choice import (
-    missing_internals,
-    speaks_otherwise,
-    why_not_native,
-    why_settings_not_native,
-)
-from ksrv.server.http.descriptions import describe, is_ready
-from ksrv.server.http.fast_path import (
+from ksrv.server.http.head_rules import check_head
+from ksrv.server.rest.app_messages import AppMessages
+from ksrv.server.rest.fast_path import (
     FastPath,
     endpoint_for,
     prepared_answers,
     render_error,
     render_unready,
 )
-from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.rest.metadata import describe, is_ready
 from ksrv.server.settings import SettingsError
+from ksrv.server.threaded.native_choice import (
+    missing_internals,
+    speaks_otherwise,
+    why_not_native,
+    why_settings_not_native,
+)
 from ksrv.server.threaded.threaded_server import ThreadedFront
 from ksrv.server.threaded.timed_socket import TransferTimeouts
 from ksrv.server.tls import Certificates
@@ -137,6 +138,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
     _http2: Any = None  # the server for connections that speak HTTP/2
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
+    _publishing: threading.Lock
 
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
@@ -212,7 +214,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             ),
             self._fast_path,
             prepared_answers(
-                limits, extensions_of(settings), to_pages=bool(settings.allowed_origins)
+                limits,
+                working_extensions(shared_memory=settings.allow_shared_memory),
+                to_pages=bool(settings.allowed_origins),
             ),
             threads=settings.io_threads,
             connections=self.worker_connections,
@@ -233,6 +237,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self._http2.serve_with(http_server)
         http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
+        self._publishing = threading.Lock()
+        service.publish_health = self._publish
         self._publish()
         self._threads = [
             threading.Thread(
@@ -282,11 +288,12 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _publish(self) -> None:
         """Tell the HTTP server what it answers without Python: health, and full queues."""
         assert self.http_server is not None
-        why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
-        self._publish_routes()  # before it says that it is ready
-        self.http_server.set_health(
-            live=True, ready=not why, unready=render_unready(why) if why else None
-        )
+        with self._publishing:  # the thread that has loaded the models does it too
+            why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
+            self._publish_routes()  # before it says that it is ready
+            self.http_server.set_health(
+                live=True, ready=not why, unready=render_unready(why) if why else None
+            )
 
     def _publish_routes(self) -> None:
         engine: Any = self.wsgi.engine
@@ -365,6 +372,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer one request of the threaded way; a body above the limit is not read."""
+        check_head(req)
         if self._announced(req) > self._body_limit():
             req.force_close()
         return super().handle_request(req, conn)
@@ -383,7 +391,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return Traffic(
             {
                 f"http {name}": counted[name]
-                for name in ("queue_full", "bytes_in_flight", "too_slow", "tls_refused")
+                for name in ("queue_full", "bytes_in_flight", "too_slow", "tls_refused", "flood")
             },
             {f"http {status}": count for status, count in self.http_server.errors().items()},
             accepted=counted["accepted"],

@@ -4,13 +4,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.request import Array, BatchInputs, BatchOutputs, InferResponse
+from ksrv.request import BatchInputs, BatchOutputs, InferResponse
 
 log = logging.getLogger("ksrv.engine")
 
@@ -93,11 +91,6 @@ class RunnableBatch(Protocol):
         """
 
 
-def arrays_of(batch: BatchInputs) -> list[Array]:
-    """Return the arrays of a batch's inputs."""
-    return [one.data for one in batch.tensors.values() if isinstance(one.data, np.ndarray)]
-
-
 def fill(batch: RunnableBatch, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
     """Add requests to a batch, and answer the requests that cannot be added.
 
@@ -120,13 +113,12 @@ def fill(batch: RunnableBatch, handles: list[QueuedRequest], queue: Queue, stats
             log.error("a batch cannot be assembled", exc_info=error)
             shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
         batch.truncate(known)
-        queue.finish(handles, [shown] * len(handles))
-        stats.failed(len(handles))
+        queue.finish(handles, [shown] * len(handles), count=counted_failures(stats))
         return
     if batch.failed:
         failed = [handle for handle, _ in batch.failed]
-        won = queue.finish(failed, [error for _, error in batch.failed])
-        stats.failed(sum(won))  # requests that had ended before are counted as expired
+        errors = [error for _, error in batch.failed]
+        queue.finish(failed, errors, count=counted_failures(stats))
         batch.failed.clear()
 
 
@@ -142,7 +134,8 @@ def _of_open_sequences(
     if not refused:
         return handles
     failed = [handle for handle in handles if id(handle) in refused]
-    stats.failed(sum(queue.finish(failed, [refused[id(handle)] for handle in failed])))
+    errors = [refused[id(handle)] for handle in failed]
+    queue.finish(failed, errors, count=counted_failures(stats))
     return [handle for handle in handles if id(handle) not in refused]
 
 
@@ -182,7 +175,28 @@ def finish(
         later: See `Queue.finish`.
     """
     given = list(answers)
-    won = queue.finish(batch.handles, given, later)
-    for index, answer in batch.ended_before.items():
-        won[index], given[index] = True, answer
-    stats.batch(batch.handles, given, won, batch.spent_ns, batch.ran_ns, timings)
+
+    def count(won: list[bool]) -> None:
+        told, won = given, list(won)
+        if batch.ended_before:
+            told = list(given)
+            for index, answer in batch.ended_before.items():
+                won[index], told[index] = True, answer
+        stats.batch(batch.handles, told, won, batch.spent_ns, batch.ran_ns, timings)
+
+    queue.finish(batch.handles, given, later, count)
+
+
+def counted_failures(stats: Stats) -> Callable[[list[bool]], None]:
+    """Return a function that counts the failures of requests which `Queue.finish` answers.
+
+    Requests that had ended before are counted as expired or cancelled already.
+
+    Args:
+        stats: Counts them.
+    """
+
+    def count(won: list[bool]) -> None:
+        stats.failed(sum(won))
+
+    return count

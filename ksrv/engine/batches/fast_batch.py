@@ -30,7 +30,7 @@ def fast_batches(spec: Callable[[], ModelSpec], lease: Callable[[int], Any]) -> 
         batch: FastBatch, outputs: BatchOutputs, queue: Queue, stats: Stats, later: bool
     ) -> None:
         timings = {"assemble": batch.spent_ns, **outputs.timings}
-        answers = split(spec(), batch.handles, outputs, timings, *batch.arrays)
+        answers = split(spec(), batch.handles, outputs, timings, batch.references)
         finish(batch, answers, queue, stats, timings, later=later)
 
     return FastBatches(fill, partial(leased, lease), read_requests, answer)

@@ -18,8 +18,9 @@ from ksrv._native.image.image_header import Header
 from ksrv._native.memory import buffer_pool
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv._native.tensor import aliasing_check, datatype
-from ksrv.engine.batches.batch import arrays_of, fill, finish, leased
+from ksrv._native.tensor import datatype
+from ksrv._native.tensor.aliasing_check import InputReferences
+from ksrv.engine.batches.batch import fill, finish, leased
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
 from ksrv.engine.requests.handle import QueuedRequest
@@ -62,8 +63,7 @@ class PendingBatch:
 
     # Set by `inputs`.
     _chunks: ChunkSender | None = None
-    _arrays: list[Array]
-    _references: dict[int, int]
+    _references: InputReferences
 
     def __init__(
         self,
@@ -180,14 +180,13 @@ class PendingBatch:
             for handle in self.handles:
                 handle.sequence.begun = True
         self._chunks = batch.emit = chunk_sender(self._spec, self.handles, self._queue)
-        self._arrays = arrays_of(batch)
-        self._references = aliasing_check.counts(self._arrays)
+        self._references = InputReferences(list(batch.tensors.values()))
         return batch
 
     def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
         """See `RunnableBatch.answer`."""
         timings = {"assemble": self.spent_ns, **outputs.timings}
-        answers = split(self._spec, self.handles, outputs, timings, self._arrays, self._references)
+        answers = split(self._spec, self.handles, outputs, timings, self._references)
         finish(self, answers, queue, stats, timings, later=later)
 
     def _inputs(self) -> BatchInputs:
@@ -217,7 +216,7 @@ class PendingBatch:
         ):
             return request.inputs
         by_name = {tensor.name: tensor for tensor in request.inputs}
-        return [by_name[spec.name] for spec in self._spec.inputs]
+        return [by_name[spec.name] for spec in self._spec.inputs if spec.name in by_name]
 
     def _joined(self, like: Tensor) -> Tensor:
         name = like.name
@@ -264,7 +263,10 @@ class PendingBatch:
         bad: dict[int, KsrvError] = {}
         self.handles.extend(handles)
         self.rows += sum(handle.rows for handle in handles)
+        given = {tensor.name for tensor in self.handles[0].request.inputs}
         for name, images in self._images.items():
+            if name not in given:
+                continue  # an optional input; the requests of a group have the same ones
             target = self._image_rows(name, self.handles[0].request)
             row = began
             elements: list[Element] = []

@@ -1,9 +1,8 @@
 """Makes each request's answer out of a batch's outputs.
 
-An answer may go to the socket from the memory in which the handler left it only where no other holder
-can still write to that memory: where this batch's outputs hold the last reference to the array and
-to what it is a view of. Everything else is copied, and counted. So a handler that returns the same
-array every time, or keeps one, never changes an answer that is being sent.
+An answer goes to the socket from the memory in which the handler left it only where the aliasing check
+proves that nothing else can reach that memory. Everything else is copied, and counted. So a handler that
+returns the same memory every time, or keeps a part of it, never changes an answer that is being sent.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,13 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import aliasing_check
+from ksrv._native.tensor.aliasing_check import InputReferences
 from ksrv.engine.batches.classification import classify
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.handlers.answer_headers import excess
 from ksrv.images.encoder import encode, wanted_encoding
-from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
 
 
@@ -27,8 +27,7 @@ def split(
     handles: Sequence[QueuedRequest],
     outputs: BatchOutputs,
     timings: dict[str, int],
-    inputs: list[Array],
-    before: dict[int, int],
+    before: InputReferences | None,
 ) -> list[InferResponse | KsrvError]:
     """Return one answer for each request of a batch.
 
@@ -37,8 +36,7 @@ def split(
         handles: The batch's requests, in row order.
         outputs: The executor's answer.
         timings: Nanoseconds by stage of the whole batch.
-        inputs: The arrays of the batch's inputs.
-        before: The counts of `aliasing_check.counts` before the batch ran.
+        before: The references to the batch's inputs before it ran; see `aliasing_check.unshared`.
 
     Returns:
         Responses and errors, in the order of `handles`.
@@ -47,7 +45,10 @@ def split(
         return []
     tensors = outputs.tensors
     if not outputs.exclusive:
-        unshared = aliasing_check.unshared(tensors, before, inputs)
+        if before is not None and any(handle.request.callers for handle in handles):
+            # The inputs of a call are the calling handler's arrays, which it may overwrite after the call.
+            before = None
+        unshared = aliasing_check.unshared(tensors, before)
         if not all(unshared):
             tensors = [
                 tensor if free else _copy(tensor)
@@ -73,7 +74,8 @@ def _copy(tensor: Tensor) -> Tensor:
     data = tensor.data
     assert isinstance(data, np.ndarray)  # elements are never shared
     buffer_pool.count_copy(data.nbytes)
-    return Tensor(tensor.name, tensor.datatype, tensor.shape, data.copy(), tensor.parameters)
+    copied = np.array(data, order="C")  # without the subclass, which may have more than the numbers
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, copied, tensor.parameters)
 
 
 def _rows(tensor: Tensor, row: int, end: int) -> Tensor:
@@ -104,16 +106,20 @@ def _response(
     headers = outputs.headers.get(index, {})
     if headers and (too_large := excess(headers)):
         return too_large
-    return InferResponse(
+    waited_ns = handle.started_ns - handle.enqueued_ns
+    response = InferResponse(
         spec.name,
         spec.version,
         request.id,
         tensors,
-        outputs.parameters.get(index, {}),
-        {"queue": handle.started_ns - handle.enqueued_ns, **timings},
-        headers,
+        dict(outputs.parameters.get(index, ())),  # the handler may keep its batch, and set more
+        {"queue": max(waited_ns - timings.get("assemble", 0), 0), **timings},
+        dict(headers),
         outputs.torchserve.get(index),
     )
+    if request.remember is not None:
+        request.remember(response)
+    return response
 
 
 def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> list[Tensor]:

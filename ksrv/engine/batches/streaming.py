@@ -3,7 +3,7 @@
 A handler sends one chunk for every request of its batch at once. Each is split off like a final
 answer, so that a chunk that is being sent never changes under the handler's hands. A request that
 has ended, because its client left or its deadline passed, is skipped. A chunk without tensors ends the
-requests that it is for, while the others of the batch go on.
+requests that it is for, while the others of the batch go on; one for nobody only tells that the handler streams.
 """
 
 import logging
@@ -73,11 +73,14 @@ class ChunkSender:
         self._hand_out(outputs)
 
     def _hand_out(self, outputs: BatchOutputs) -> None:
+        for handle in self._handles:
+            if handle.request.stream is not None:
+                handle.request.stream.chunked = True
         if not outputs.tensors:
             for index in outputs.only or ():
                 self._end(index, outputs)
             return
-        answers = split(self._spec, self._handles, outputs, {}, [], {})
+        answers = split(self._spec, self._handles, outputs, {}, None)
         for index, (handle, answer) in enumerate(zip(self._handles, answers, strict=True)):
             stream = handle.request.stream
             if stream is None or handle.done():

@@ -18,7 +18,15 @@ class ExecutorDied(HandlerFailed):
     """The handler's process ended, by itself or by a signal; the batch it ran may be tried again.
 
     The text names the exit status or the signal, never a process id or a path.
+
+    Args:
+        message: The text.
+        killed: Whether a signal ended it that is sent from outside, and that ksrv has not sent.
     """
+
+    def __init__(self, message: str, *, killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 class ExecutorAbsent(ExecutorDied):
@@ -117,9 +125,9 @@ def uses_ring(spec: ModelSpec) -> bool:
     """Tell whether batches of a model may reach a handler process by its ring.
 
     What is said of sequences comes over the channel, in order with the batches; and the ring has its batches
-    one after the other.
+    one after the other. Its records hold the tensors of all inputs, so that none may be left out.
 
     Args:
         spec: The model's description, completed by the handler.
     """
-    return spec.sequences is None and not spec.concurrency
+    return spec.sequences is None and not spec.concurrency and not spec.has_optional_inputs

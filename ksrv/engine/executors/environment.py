@@ -1,10 +1,8 @@
 """The environment of a handler process: thread budgets, its own variables, where ksrv is found."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
-import ksrv
+from ksrv.python_path import with_ksrv
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -35,8 +33,5 @@ def handler_environment(
     if threads > 0:
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
     environment |= own
-    entries = environment.get("PYTHONPATH", "").split(os.pathsep)
-    found = [os.path.abspath(entry) for entry in entries if entry]
-    home = str(Path(ksrv.__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join([*found, *([] if home in found else [home])])
+    environment["PYTHONPATH"] = with_ksrv(environment.get("PYTHONPATH", ""))
     return environment

@@ -28,7 +28,7 @@ from ksrv.engine.executors.messages import (
     NumbersMessage,
 )
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
-from ksrv.handlers.streaming.concurrent import Done
+from ksrv.handlers.concurrent import Done
 from ksrv.request import BatchInputs, BatchOutputs
 
 log = logging.getLogger("ksrv.engine")

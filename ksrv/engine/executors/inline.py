@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from ksrv._native.batch.stages import RunnerCalls
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed
+from ksrv.handlers.concurrent import Done
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
-from ksrv.handlers.streaming.concurrent import Done
 from ksrv.request import BatchInputs
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
@@ -69,12 +70,13 @@ class InlineExecutor(RunnerCalls):
         if self._lost:
             raise HandlerFailed(f"the device {self._lost} works no more in this process")
         try:
-            runner = self._make_runner(
-                self._source, instance=self._instance, threads=self._threads, emit=self._emit
-            )
-            runner.submit = self._submit
-            runner.on_device_lost = self._note_lost
-            spec = runner.load()
+            with locked_imports():
+                runner = self._make_runner(
+                    self._source, instance=self._instance, threads=self._threads, emit=self._emit
+                )
+                runner.submit = self._submit
+                runner.on_device_lost = self._note_lost
+                spec = runner.load()
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
         if "torch" in sys.modules or spec.platform not in ("python", "ensemble"):

@@ -7,6 +7,7 @@ answers are checked like a client's bytes, because it runs user code.
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,6 +17,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from ksrv._native.dispatch.batch_dispatcher import DispatchedBatch
 from ksrv._native.ipc import tensor_descriptors
@@ -32,10 +35,19 @@ from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage
 from ksrv.engine.executors.outbox import Outbox
 from ksrv.engine.executors.process_log import ProcessLog
 from ksrv.engine.executors.watcher import HandlerProcess, ProcessExit
-from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
+from ksrv.errors import (
+    DeadlineExceeded,
+    FilesChanged,
+    HandlerFailed,
+    KsrvError,
+    NotReady,
+    Overloaded,
+    quote,
+)
+from ksrv.handlers.concurrent import Done
 from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.handlers.models import Submit, refuse_calls
-from ksrv.handlers.streaming.concurrent import Done
 from ksrv.limits import Limits
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
@@ -44,6 +56,8 @@ from ksrv.spec import ModelSpec
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
 _LAST_WORDS_S = 2.0
+_KILLS = (signal.SIGKILL, signal.SIGTERM)
+"""The signals of the kernel without memory, and of people."""
 _STREAM_GRACE_NS = 1_000_000_000
 _LOOK_NS = 50_000_000
 """Between two looks whether a client still waits for a batch with calls under way."""
@@ -165,6 +179,7 @@ class ProcessExecutor:
             The model's description, completed by what the model file says.
 
         Raises:
+            FilesChanged: The process is not replaced, because a file of the model has changed.
             KsrvError: The handler's own error, the process's end, or that loading took too long.
         """
         with self._lock:
@@ -173,12 +188,18 @@ class ProcessExecutor:
             self._drop_process()
             if self._closing.wait(self._backoff.pause()):
                 raise NotReady(f"{self._label} is being closed")
+            source = self._source
+            if self._spec is not None:
+                source = self._loaded_before()
             self._backoff.started()
             try:
                 link, process, ring = self._spawn()
                 self._link, self._process, self._ring = link, process, ring
-                self._spec = self._alike(self._load(link, process))
+                self._spec = self._alike(self._load(link, process, source))
                 self._uses_ring = uses_ring(self._spec)
+                if self._uses_ring and not ring.seal():
+                    raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
+                ring.close_fd()
                 outbox = self._outbox = Outbox(link, waits=False)
                 confused = partial(self._confused, process)
                 calls = self._calls = ProcessCalls(self._submit, link, outbox)
@@ -193,6 +214,20 @@ class ProcessExecutor:
             if process.ending is not None:  # too early for the watching thread to have callbacks
                 raise self._died(process, "as soon as it had loaded the model")
             return self._spec
+
+    def _loaded_before(self) -> ModelSource:
+        """Return the source of a replacement.
+
+        Raises:
+            FilesChanged: A file that it would open is not what it was when the model was loaded.
+        """
+        source = replace(self._source, again=True)
+        if file := changed_file(source):
+            raise FilesChanged(
+                f"the model {source.name} lost a handler process and cannot replace it, because its file {file} changed "
+                f"since it was loaded; load the model again"
+            )
+        return source
 
     def _alike(self, spec: ModelSpec) -> ModelSpec:
         """Return the description that a replacement loaded: the instance runs as the first one said.
@@ -220,14 +255,14 @@ class ProcessExecutor:
 
     def _spawn(self) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
-        channel, channel_end = Channel.pair()
-        events, events_end = Channel.pair()
+        try:
+            channel, channel_end = Channel.pair()
+            events, events_end = Channel.pair()
+            ring = WorkerRing(channel.fileno())
+        except (OSError, MemoryError) as error:  # there may be descriptors and memory again later
+            raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         link = Link(channel)
         link.imported.most_bytes = messages.most_bytes(self._limits)
-        try:
-            ring = WorkerRing(channel.fileno())
-        except MemoryError as error:
-            raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         command = [sys.executable, "-P", "-m", "ksrv.engine.executors.child.program"]
         command += ["--channel", str(channel_end.fileno())]
         command += ["--events", str(events_end.fileno())]
@@ -251,13 +286,12 @@ class ProcessExecutor:
         finally:
             channel_end.close()
             events_end.close()
-            ring.close_fd()
         ring.collect = partial(self._collect, link, process)
         return link, process, ring
 
-    def _load(self, link: Link, process: HandlerProcess) -> ModelSpec:
+    def _load(self, link: Link, process: HandlerProcess, source: ModelSource) -> ModelSpec:
         note = LoadMessage(
-            source=self._source.to_json().decode(),
+            source=source.to_json().decode(),
             instance=self._instance,
             threads=self._threads,
             level=_log_level(),
@@ -555,7 +589,9 @@ class ProcessExecutor:
         if ending is None:  # it closed the socket and lives on
             self._kill(process, "it closed its socket")
             ending = process.wait(_LAST_WORDS_S)
-        return ExecutorDied(f"{self._label} {ending or 'closed its socket'} {when}")
+        killed = ending is not None and not ending.killed and -ending.status in _KILLS
+        text = f"{self._label} {ending or 'closed its socket'} {when}"
+        return ExecutorDied(text, killed=killed)
 
     def _confused(self, process: HandlerProcess, error: ChannelError) -> ExecutorDied:
         self._kill(process, str(error))
@@ -597,6 +633,8 @@ class ProcessExecutor:
             try:
                 self.start()
                 return
+            except FilesChanged:
+                return  # the instance's thread is told so too, and gives the instance up
             except KsrvError as error:
                 if not self._closing.is_set():
                     self._log.say(logging.ERROR, f"it cannot be replaced yet: {error.message}")

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.batches.batch import RunnableBatch, counted_failures
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.executors import Executor
@@ -45,6 +45,8 @@ class InstanceHost:
         sequences: The open sequences, or None where the model serves none.
         stats: Counts requests that no instance has run.
         all_stats: The counts of its parts: these, and those of each instance.
+        degraded: Why it has lost instances, while others serve; "" where it has not.
+        note_refused: Called where an instance is given up, because a file of the model has changed.
     """
 
     def __init__(self, source: ModelSource, make_executor: ExecutorFactory, cores: int) -> None:
@@ -74,6 +76,8 @@ class InstanceHost:
         self._ready: deque[RunnableBatch] = deque()
         self._decode_thread = DecodeThread(source.name, config.queue_size, self._decode)
         self._lost: list[str] = []
+        self.degraded = ""
+        self.note_refused: Callable[[], object] = lambda: None
 
     def new_batch(self, room: int = 0) -> PendingBatch:
         """Return an empty batch that may grow to `room` rows."""
@@ -110,8 +114,8 @@ class InstanceHost:
     def decode_apart(self, handles: list[QueuedRequest]) -> None:
         """Take over requests whose images take long to decode, and requeue them decoded."""
         if not self._decode_thread.take(handles):
-            won = self.queue.finish(handles, [self.queue_full()] * len(handles))
-            self.stats.failed(sum(won))
+            answers = [self.queue_full()] * len(handles)
+            self.queue.finish(handles, answers, count=counted_failures(self.stats))
 
     def _decode(self, handles: list[QueuedRequest]) -> None:
         batch = self.new_batch()
@@ -127,9 +131,10 @@ class InstanceHost:
     def instance_lost(self, reason: str) -> None:
         """Note that an instance has ended for good. Once none is left, what waits is refused."""
         self._lost.append(reason)
-        if len(self._lost) < self.config.instances:
-            return
         reason = without_paths(reason, self.source.folder, self.source.root)
+        if len(self._lost) < self.config.instances:
+            self.degraded = reason
+            return
         self.reason = reason
         self.state = "UNAVAILABLE"
         self.queue.close()

@@ -27,15 +27,15 @@ from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBa
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
-from ksrv.engine.batches.batch import RunnableBatch, finish
+from ksrv.engine.batches.batch import RunnableBatch, counted_failures, finish
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.executors import Executor, ExecutorAbsent, ExecutorDied
-from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
+from ksrv.engine.instances.restarts import ExecutorRestarts
+from ksrv.engine.instances.spans import TracedExecutor, execute_traced
 from ksrv.engine.requests.handle import QueuedRequest
-from ksrv.engine.requests.spans import TracedExecutor, execute_traced
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.observe import tracing
 from ksrv.request import BatchInputs, BatchOutputs
@@ -205,7 +205,7 @@ class Instance(BatchRunner):
 
     def _load(self) -> bool:
         try:
-            self.started.set_result(self.executor.start())
+            self.started.set_result(self._restarts.first_start())
         except BaseException as error:  # noqa: BLE001  it is raised where `started` is awaited
             self.started.set_exception(_told(error))
             return False
@@ -326,8 +326,8 @@ class Instance(BatchRunner):
 
     def _fail(self, handles: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are still open."""
-        won = self.queue.finish(handles, [self._failure(error)] * len(handles))
-        self.stats.failed(sum(won))
+        answers = [self._failure(error)] * len(handles)
+        self.queue.finish(handles, answers, count=counted_failures(self.stats))
 
     def _failure(self, error: BaseException) -> KsrvError:
         name = self._host.spec.name

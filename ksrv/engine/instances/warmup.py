@@ -8,7 +8,14 @@ from ksrv.engine.instances import warmup_requests
 from ksrv.engine.instances.instance import Instance
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.validation import RequestValidator
-from ksrv.errors import HandlerFailed, KsrvError, ModelFailed, PromiseBroken
+from ksrv.errors import (
+    HandlerFailed,
+    HandlerTypeError,
+    KsrvError,
+    ModelFailed,
+    PromiseBroken,
+    StreamNeeded,
+)
 from ksrv.request import InferRequest
 from ksrv.source import ModelConfig
 from ksrv.spec import ModelSpec
@@ -76,11 +83,18 @@ class WarmUp:
             return
         try:
             self._run_sizes(instance, request)
-        except ModelFailed:
-            raise
-        except PromiseBroken as error:
-            raise ModelFailed(f"the warm-up with zeros: {error.message}") from error
         except KsrvError as error:
+            if request.has_called:
+                return  # whatever it is, it came of a call that was refused
+            if isinstance(error, ModelFailed):
+                raise
+            if isinstance(error, PromiseBroken):
+                raise ModelFailed(f"the warm-up with zeros: {error.message}") from error
+            if isinstance(error, HandlerTypeError):
+                raise ModelFailed(
+                    f"the warm-up with zeros: {error.message}; where zeros are at fault, name a sample in warmup:, or "
+                    f"set warmup: false"
+                ) from error
             self._check_layout(instance, request)
             self.error = f"the warm-up failed: {error.message}"
             log.warning(
@@ -98,7 +112,10 @@ class WarmUp:
             batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
             errors = [error for _, error in batch.failed]
             if not errors:
-                answers = instance.execute(batch.inputs(), self._deadline())
+                try:
+                    answers = instance.execute(batch.inputs(), self._deadline())
+                except StreamNeeded:  # the handler has run, and its clients stream
+                    continue
                 errors = list(answers.failures.values())
             if errors:
                 raise errors[0]

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.tensor import datatype
+from ksrv.datatypes import NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed, quote
-from ksrv.request import BatchInputs, Element, InferRequest, Tensor, single_request
+from ksrv.request import Array, BatchInputs, Element, InferRequest, Tensor, single_request
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 EVERY_SIZE_TO = 8
@@ -42,7 +43,7 @@ def generated(spec: ModelSpec) -> InferRequest | None:
             shape = (1, *shape[1:])
         data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
         tensors.append(Tensor(entry.name, entry.datatype, shape, data))
-    return InferRequest(spec.name, spec.version, "warm-up", tensors)
+    return InferRequest(spec.name, spec.version, "warm-up", tensors, calls_nobody=True)
 
 
 def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
@@ -141,7 +142,7 @@ def _tensors(spec: ModelSpec, path: Path) -> list[Tensor]:
     only = spec.inputs[0]
     if path.suffix == ".npy":
         array = np.load(path, allow_pickle=False)
-        data = np.ascontiguousarray(array, np.dtype(datatype.dtype_string(only.datatype)))
+        data = np.ascontiguousarray(_cast(only.name, array, only.datatype))
         return [Tensor(only.name, only.datatype, array.shape, data)]
     shape = (1,) + (1,) * (0 if only.image else len(only.shape) - 1)
     return [Tensor(only.name, "BYTES", shape, [path.read_bytes()])]
@@ -155,5 +156,17 @@ def _json_tensor(fields: dict[str, Any]) -> Tensor:
         return Tensor(name, kind, shape, elements)
     if not datatype.is_datatype(kind):
         raise ValueError(f"the input {quote(name)} has the unknown datatype {quote(kind)}")
-    data = np.asarray(fields["data"], np.dtype(datatype.dtype_string(kind))).reshape(shape)
+    data = _cast(name, np.asarray(fields["data"]), kind).reshape(shape)
     return Tensor(name, kind, shape, data)
+
+
+def _cast(name: str, array: Array, wanted: str) -> Array:
+    """Return the numbers of a sample in the datatype of its input."""
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    own = NAME_BY_DTYPE.get(array.dtype)
+    if own is None:
+        raise ValueError(f"the input {quote(name)} holds {array.dtype}, which is no datatype")
+    try:
+        return cast(array, own, wanted)
+    except ValueError as error:
+        raise ValueError(f"the input {quote(name)}: {error}") from None

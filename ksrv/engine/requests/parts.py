@@ -45,4 +45,5 @@ def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
         mark_final=False,
         torchserve=None,
         stream=None,
+        remember=None,
     )

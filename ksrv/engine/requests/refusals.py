@@ -2,7 +2,7 @@
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
-from ksrv.errors import BodyTooLarge, DeadlineExceeded, KsrvError, Overloaded
+from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import show_limit
 
 
@@ -16,6 +16,23 @@ def queue_full(model: str, queue_size: int) -> Overloaded:
     return Overloaded(
         f"the queue of the model {model} is full: {show_limit('queue_size', queue_size)}",
         "queue_full",
+    )
+
+
+def too_many_parts(model: str, rows: int, batch_rows: int, queue_size: int) -> InvalidRequest:
+    """Return the answer of a request that is split into more parts than an empty queue holds.
+
+    Args:
+        model: The model's name.
+        rows: The rows of the request.
+        batch_rows: The rows of a part.
+        queue_size: How many requests the model's queue holds.
+    """
+    parts = -(-rows // batch_rows)
+    return InvalidRequest(
+        f"the request has {rows} rows, which make {parts} batches by the "
+        f"{show_limit('max_batch_size', batch_rows)} of the model {model}; its queue never holds so many: "
+        f"{show_limit('queue_size', queue_size)}; send at most {batch_rows * queue_size} rows in one request"
     )
 
 

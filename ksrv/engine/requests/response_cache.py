@@ -1,7 +1,8 @@
 """Answers that were given before: a bounded cache of one model version, by the contents of the requests.
 
 Two requests are the same where their inputs (names, datatypes, shapes and bytes), their parameters, and the
-outputs that they want are. Ids and headers do not count.
+outputs that they want are. Ids and headers do not count. An answer with headers of the handler is for one
+caller, and is not kept.
 """
 
 import hashlib
@@ -56,8 +57,7 @@ class ResponseCache:
         bounds: How many answers and bytes it holds, and for how long.
 
     Attributes:
-        hits: Requests that were answered from it.
-        misses: Requests that were not.
+        generation: How often it was resumed.
         nbytes: The bytes of the tensors that it holds.
     """
 
@@ -65,8 +65,8 @@ class ResponseCache:
         self._bounds = bounds
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, tuple[float, int, InferResponse]] = OrderedDict()
-        self.hits = 0
-        self.misses = 0
+        self._suspended = False
+        self.generation = 0
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -119,32 +119,53 @@ class ResponseCache:
                 self._drop(key)
                 found = None
             if found is None:
-                self.misses += 1
                 return None
-            self.hits += 1
             self._known.move_to_end(key)
-        return CachedAnswer(replace(found[2], id=request.id, timings={}))
+        known = found[2]
+        return CachedAnswer(
+            replace(known, id=request.id, timings={}, parameters=dict(known.parameters))
+        )
 
-    def keep(self, key: bytes, response: InferResponse) -> None:
+    def keep(self, key: bytes, generation: int, response: InferResponse) -> None:
         """Remember an answer; the oldest ones make room.
 
         Args:
             key: What its request is known by.
-            response: The answer; its tensors are copied.
+            generation: That of the cache when the request came; an answer of an earlier one is outdated.
+            response: The answer; its tensors and parameters are copied.
         """
         nbytes = sum(tensor.nbytes for tensor in response.outputs)
         bounds = self._bounds
-        if nbytes > bounds.bytes:
+        if nbytes > bounds.bytes or response.headers:
             return
-        kept = replace(response, outputs=[_copied(tensor) for tensor in response.outputs])
+        kept = replace(
+            response,
+            outputs=[_copied(tensor) for tensor in response.outputs],
+            parameters=dict(response.parameters),
+        )
         until = time.monotonic() + bounds.ttl_s
         with self._lock:
+            if self._suspended or generation != self.generation:
+                return
             if key in self._known:
                 self._drop(key)
             self._known[key] = (until, nbytes, kept)
             self.nbytes += nbytes
             while len(self._known) > bounds.entries or self.nbytes > bounds.bytes:
                 self._drop(next(iter(self._known)))
+
+    def suspend(self) -> None:
+        """Forget every answer, and keep none until `resume`."""
+        with self._lock:
+            self._suspended = True
+            self._known.clear()
+            self.nbytes = 0
+
+    def resume(self) -> None:
+        """Keep the answers of requests that come from now on."""
+        with self._lock:
+            self._suspended = False
+            self.generation += 1
 
     def _drop(self, key: bytes) -> None:
         self.nbytes -= self._known.pop(key)[1]

@@ -33,6 +33,7 @@ class ResponseStream:
 
     Attributes:
         ended: Whether no further answer comes: the request has ended, or its reader has gone.
+        chunked: Whether the handler answers in chunks, however many: what ends the request then holds nothing.
     """
 
     def __init__(self, notify: Callable[[], object] | None = None) -> None:
@@ -43,6 +44,7 @@ class ResponseStream:
         self._notify = notify
         self._on_room: list[Callable[[], object]] = []
         self.ended = False
+        self.chunked = False
 
     # ---- the handler's side -----------------------------------------------------------------
 

@@ -82,7 +82,8 @@ class RequestValidator:
         self._next_apart = itertools.count(APART)
         # Group 0 (1 to explain, 2 more for streams) is every request where the description leaves nothing open.
         self._one_group = bool(declared) and all(
-            entry.fixed_tail is not None for entry in self._inputs.values()
+            entry.fixed_tail is not None and not entry.spec.optional
+            for entry in self._inputs.values()
         )
         self._only = (
             next(iter(self._inputs.values())) if self._one_group and len(declared) == 1 else None
@@ -164,7 +165,7 @@ class RequestValidator:
                 request.images = {**(request.images or {}), name: images}
             else:
                 count, tail = _checked_shape(tensor, expected, self.spec.name)
-            if expected.fixed_tail is None:
+            if expected.fixed_tail is None or expected.spec.optional:
                 shapes.append((name, tail))
             if expected.spec.batched:
                 if rows == -1:
@@ -255,7 +256,8 @@ class RequestValidator:
         key = (
             tuple(shapes),
             request.explain,
-            request.torchserve is not None,
+            request.torchserve
+            and request.torchserve.v1,  # None where the route is none of TorchServe's
             request.stream is not None,
         )
         batch_key = self._groups.get(key)
@@ -295,7 +297,11 @@ class RequestValidator:
             if tensor.name in names:
                 raise InvalidRequest(f"the input {quote(tensor.name)} is given twice")
             names.add(tensor.name)
-        missing = [name for name in self._inputs if name not in names]
+        missing = [
+            name
+            for name, expected in self._inputs.items()
+            if name not in names and not expected.spec.optional
+        ]
         if missing:
             raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}")
 

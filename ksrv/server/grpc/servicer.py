@@ -6,33 +6,29 @@ error becomes, is decided around them (`services.py`).
 
 from typing import TYPE_CHECKING, Any
 
-from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
+from ksrv.errors import NotImplementedByKsrv, quote
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
+from ksrv.protocol.load_parameters import check_parameters, read_config, telling_failed_load
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.grpc.calls import Behavior, Call
-from ksrv.server.memory_regions import SharedMemory
-from ksrv.server.workers.shared_statistics import ServerStatistics
+from ksrv.server.memory_regions import CudaMemory, SharedMemory
+from ksrv.server.shared.statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
-_CUDA = "CUDA shared memory is not offered: ksrv's tensors travel in the messages"
-_SYSTEM = "system shared memory is off; --allow-shared-memory switches it on"
+_OFF = "shared memory is off; --allow-shared-memory switches it on"
 
 SHARED_MEMORY = (
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
 )
-
-REFUSED = {
-    "CudaSharedMemoryStatus": _CUDA,
-    "CudaSharedMemoryRegister": _CUDA,
-    "CudaSharedMemoryUnregister": _CUDA,
-}
-"""The calls that exist to say why they do nothing."""
 
 OPEN = frozenset({"ServerLive", "ServerReady"})
 """The calls that need no credentials; their messages are empty."""
@@ -96,10 +92,9 @@ class Servicer:
             "LogSettings": self._log_settings,
             "TraceSetting": self._trace_setting,
         }
-        answered |= {name: _refusing(text) for name, text in REFUSED.items()}
         if self._regions is None:
-            return answered | {name: _refusing(_SYSTEM) for name in SHARED_MEMORY}
-        calls = _shared_memory_calls(self._regions)
+            return answered | dict.fromkeys(SHARED_MEMORY, _refuse_shared_memory)
+        calls = (*_system_shared_memory(self._regions), *_cuda_shared_memory(CudaMemory()))
         return answered | dict(zip(SHARED_MEMORY, calls, strict=True))
 
     def _server_live(self, request: Any, call: Call) -> Any:
@@ -119,6 +114,9 @@ class Servicer:
     def _model_metadata(self, request: Any, call: Call) -> Any:
         spec = self._engine.spec(request.name, request.version)
         document = metadata.model_metadata(spec, self._engine.versions(request.name), self._limits)
+        # The field is a map of texts in the Open Inference Protocol and a map of messages in MLServer's proto, whose
+        # clients cannot read an answer with texts at all.
+        document.pop("properties", None)
         return metadata.to_message("inference.ModelMetadataResponse", document)
 
     def _model_config(self, request: Any, call: Call) -> Any:
@@ -142,13 +140,13 @@ class Servicer:
 
     def _repository_model_load(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
-        _check_parameters(request.parameters)
-        self._engine.load(request.model_name)
+        with telling_failed_load(request.model_name):
+            self._engine.load(request.model_name, read_config(_values(request.parameters)))
         return message_class("inference.RepositoryModelLoadResponse")()
 
     def _repository_model_unload(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
-        _check_parameters(request.parameters)
+        check_parameters(_values(request.parameters))
         self._engine.unload(request.model_name)
         return message_class("inference.RepositoryModelUnloadResponse")()
 
@@ -182,8 +180,8 @@ def _one_or_all(values: list[str]) -> str | list[str] | None:
     return values[0] if values else None
 
 
-def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Behavior]:
-    """Return the calls of system shared memory in the order of `SHARED_MEMORY`."""
+def _system_shared_memory(regions: SharedMemory) -> tuple[Behavior, Behavior, Behavior]:
+    """Return the status, register and unregister calls of system shared memory."""
 
     def status(request: Any, call: Call) -> Any:
         answer = message_class("inference.SystemSharedMemoryStatusResponse")()
@@ -204,11 +202,25 @@ def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Beh
     return status, register, unregister
 
 
-def _refusing(text: str) -> Behavior:
-    def refuse(request: Any, call: Call) -> Any:
-        raise NotImplementedByKsrv(text)
+def _cuda_shared_memory(regions: CudaMemory) -> tuple[Behavior, Behavior, Behavior]:
+    """Return the status, register and unregister calls of CUDA shared memory."""
 
-    return refuse
+    def status(request: Any, call: Call) -> Any:
+        regions.status(request.name)
+        return message_class("inference.CudaSharedMemoryStatusResponse")()
+
+    def register(request: Any, call: Call) -> Any:
+        regions.register(request.name)
+
+    def unregister(request: Any, call: Call) -> Any:
+        regions.unregister(request.name)
+        return message_class("inference.CudaSharedMemoryUnregisterResponse")()
+
+    return status, register, unregister
+
+
+def _refuse_shared_memory(request: Any, call: Call) -> Any:
+    raise NotImplementedByKsrv(_OFF)
 
 
 def _check_repository(name: str) -> None:
@@ -218,11 +230,9 @@ def _check_repository(name: str) -> None:
         )
 
 
-def _check_parameters(parameters: Any) -> None:
-    for name, value in parameters.items():
-        if name != "unload_dependents":
-            raise InvalidRequest(
-                f"parameter {quote(name)} is not accepted: a call loads what the repository holds"
-            )
-        if value.WhichOneof("parameter_choice") != "bool_param":
-            raise InvalidRequest("parameter 'unload_dependents' must be true or false")
+def _values(parameters: Any) -> dict[str, Any]:
+    """Return the values of a load or unload call's parameters; None where one has none."""
+    return {
+        name: getattr(value, choice) if (choice := value.WhichOneof("parameter_choice")) else None
+        for name, value in parameters.items()
+    }

@@ -6,7 +6,6 @@ A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same metho
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import msgspec
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
+from ksrv.protocol.metadata import working_extensions
 from ksrv.protocol.protobuf import (
     HEALTH,
     INFERENCE,
@@ -25,10 +25,10 @@ from ksrv.protocol.protobuf import (
     methods,
 )
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
-from ksrv.server.audit import audited, audited_check
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
 from ksrv.server.grpc import limits as bounds
+from ksrv.server.grpc.audited_calls import audited, audited_check
 from ksrv.server.grpc.calls import (
     Check,
     Message,
@@ -39,15 +39,15 @@ from ksrv.server.grpc.calls import (
     parsed,
 )
 from ksrv.server.grpc.health import Health
+from ksrv.server.grpc.idle_threads import IdleThreads
 from ksrv.server.grpc.infer import InferCalls
 from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, QUESTIONS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
-from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings
-from ksrv.server.workers.shared_statistics import ServerStatistics
+from ksrv.server.shared.statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -75,7 +75,7 @@ class Method:
     answer: Callable[[Message, Call], bytes] | None = None
     stream: Callable[[Source, Call], Iterator[bytes]] | None = None
     permits: Callable[[Call], threading.Semaphore] | None = None
-    pool: ThreadPoolExecutor | None = None
+    pool: IdleThreads | None = None
     small: bool = False
     one_message: bool = False
 
@@ -133,7 +133,7 @@ class Services:
         self._permits = threading.BoundedSemaphore(bounds.MAX_STREAMS)
         self._watches = threading.BoundedSemaphore(bounds.MAX_WATCHES)
         self._open_watches = threading.BoundedSemaphore(bounds.MAX_OPEN_WATCHES)
-        self._pools: list[ThreadPoolExecutor] = []
+        self._pools: list[IdleThreads] = []
         self.calls = InferCalls(
             engine,
             settings.limits,
@@ -160,14 +160,14 @@ class Services:
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
 
-    def pool(self, name: str, threads: int) -> ThreadPoolExecutor:
+    def pool(self, name: str, threads: int) -> IdleThreads:
         """Return a new pool that ends with the services.
 
         Args:
             name: What its threads are called.
             threads: How many it has at most.
         """
-        made = ThreadPoolExecutor(threads, thread_name_prefix=f"ksrv-grpc-{name}")
+        made = IdleThreads(threads, f"ksrv-grpc-{name}")
         self._pools.append(made)
         return made
 
@@ -188,7 +188,7 @@ class Services:
             self._engine,
             self._statistics,
             limits,
-            extensions_of(self.settings),
+            working_extensions(shared_memory=self.settings.allow_shared_memory),
             self._changeable,
             self._shared_memory,
         )

@@ -10,7 +10,7 @@ asked for long is ended, so that it makes room.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -32,14 +32,12 @@ class _Entry:
 
     Attributes:
         answers: The intermediate answers that its handler sends.
-        sent: Whether one of them was sent.
     """
 
     answers: ResponseStream
     request: InferRequest | None = None
     handle: "RequestHandle | None" = None
     error: KsrvError | None = None
-    sent: bool = False
 
     def give_up(self) -> None:
         """Cancel the request if it is still under way, and drop the answers that wait."""
@@ -166,7 +164,7 @@ class StreamCalls:
         pool: Where the readers run; it must have a thread for each stream besides the calls' own.
     """
 
-    def __init__(self, infer: InferCalls, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, infer: InferCalls, pool: Executor) -> None:
         self._infer = infer
         self._pool = pool
         self._lock = threading.Lock()
@@ -244,7 +242,6 @@ class StreamCalls:
                     message = self._infer.stream_message(call, chunk, request, marks)
                 except KsrvError as error:  # an output that cannot be written as was asked
                     message = stream_error(error, request.id, marks)
-                one.sent = True
                 yield message
         last = self._answer(entry, call)
         if last is not None:
@@ -259,7 +256,8 @@ class StreamCalls:
         if request is not None and entry.handle is not None:
             try:
                 response = entry.handle.wait()
-                if entry.sent and not response.outputs and not request.mark_final:
+                chunked = entry.answers.chunked and not response.outputs
+                if chunked and not request.mark_final:
                     return None  # the end of a stream, of which the client is told on request
                 return self._infer.stream_message(call, response, request, marks)
             except Exception as raised:  # noqa: BLE001 - it is told on the stream

@@ -15,7 +15,7 @@ from typing import Any
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import Address, HttpServer
 from ksrv.errors import quote
-from ksrv.server.rest.responses import status_line
+from ksrv.server.http.answers import status_line
 
 log = logging.getLogger("gunicorn.access")
 
@@ -93,7 +93,7 @@ def write_calls(records: Iterable[tuple[str, float, str, int, str, str, str, str
             '%s - - %s "gRPC %s" %s %d %.6f %s',
             peer or "-",
             stamp,
-            quote(path)[1:-1],
+            quote(path)[1:-1].replace('"', r"\""),  # it stands between double ones
             status,
             sent,
             seconds,

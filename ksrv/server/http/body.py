@@ -22,11 +22,10 @@ from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, inflated_size
+from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
-from ksrv.server.threaded.chunk_framing import read_strictly
-from ksrv.server.threaded.expect_continue import body_stream
-from ksrv.server.threaded.transfer_rate import begin_transfer
 
 ALIGNMENT = 64
 STEP = MIB
@@ -290,3 +289,16 @@ def read_body(
         growing.write(piece)
     on_read(False)
     return growing.finish()
+
+
+def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
+    """Ask the client for the rate that a body or an answer of so many bytes needs.
+
+    Args:
+        environ: The WSGI environment; a server whose sockets keep no account asks for nothing. Those
+            of the threaded way do, see `ksrv.server.threaded.timed_socket`.
+        nbytes: The length.
+    """
+    expect = getattr(environ.get("gunicorn.socket"), "expect", None)
+    if expect is not None:
+        expect(nbytes)

@@ -13,7 +13,7 @@ from gunicorn import util
 from gunicorn.http import errors
 
 from ksrv.observe.traffic import count_status
-from ksrv.server.rest.responses import status_line
+from ksrv.server.http.answers import status_line
 
 _CLIENTS_OWN = re.compile(r"['\":(]")
 """Where in gunicorn's sentence the client's own text begins."""

@@ -4,7 +4,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits, show_limit
-from ksrv.server.threaded.chunk_framing import chunks_too_long, malformed_chunks, too_many_chunks
+from ksrv.server.http.chunk_framing import chunks_too_long, malformed_chunks, too_many_chunks
 
 MESSAGE = "ksrv.message"
 """The key in the WSGI environment of a message that the native HTTP server has received."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import falcon
 
+from ksrv.server.http.answers import send_json
 from ksrv.server.rest.route_guard import Needs
 
 FOLDER = Path(__file__).parent / "static"
@@ -62,13 +63,36 @@ class PageFile:
         resp.data = self._content
 
 
-def add_page(app: "falcon.App[Any, Any]") -> None:
+class RootResource:
+    """GET /: the page for browsers, which name `text/html`, and for other clients the liveness of KServe's v1.
+
+    Args:
+        page: The page, or None where it is not served.
+    """
+
+    def __init__(self, page: PageFile | None) -> None:
+        self._page = page
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer the page, or that the server lives."""
+        resp.append_header("Vary", "Accept")
+        if self._page is not None and "text/html" in req.accept.lower():
+            self._page.on_get(req, resp)
+        else:
+            send_json(resp, {"status": "alive"})
+
+
+def add_page(app: "falcon.App[Any, Any]", *, shown: bool) -> None:
     """Add the routes of the page.
 
     Args:
         app: The app.
+        shown: Whether the page is served, rather than what answers beside it alone.
     """
-    app.add_route("/", PageFile(FOLDER / "index.html"), needs=Needs.NOTHING)
+    root = RootResource(PageFile(FOLDER / "index.html") if shown else None)
+    app.add_route("/", root, needs=Needs.NOTHING)
+    if not shown:
+        return
     for path in sorted(FOLDER.iterdir()):
         if path.name != "index.html":
             app.add_route(f"/ui/{path.name}", PageFile(path), needs=Needs.NOTHING)

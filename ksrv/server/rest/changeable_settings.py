@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.server.changeable_settings import ChangeableSettings
-from ksrv.server.rest.responses import send_json
+from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

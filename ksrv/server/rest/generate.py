@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv.protocol.generate import MOST_BYTES, REQUEST, parse_generate, render_generate
-from ksrv.request import InferRequest
+from ksrv.protocol.generate import (
+    MOST_BYTES,
+    REQUEST,
+    GenerateRequest,
+    parse_generate,
+    render_generate,
+)
+from ksrv.server.http.answers import JSON, send_parts, server_timing, set_handler_headers
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.rest.inference_resource import InferenceResource
-from ksrv.server.rest.responses import JSON, send_parts, server_timing, set_handler_headers
 from ksrv.server.rest.streams import EVENT_STREAM, StreamedAnswer, send_stream
 
 if TYPE_CHECKING:
@@ -27,10 +32,10 @@ class GenerateResource(InferenceResource):
     ) -> None:
         """Answer with the whole text."""
         with Reservation(self._budget) as reservation:
-            request = self._read(req, reservation, name, version)
+            request, own_names = self._read(req, reservation, name, version)
             spec = request.target.spec
             response = self._infer(req, request)
-        body = render_generate(response, spec)
+        body = render_generate(response, spec, own_names=own_names)
         set_handler_headers(resp, response.headers)
         resp.content_type = JSON
         if response.timings:
@@ -42,12 +47,12 @@ class GenerateResource(InferenceResource):
     ) -> None:
         """Answer with an event for each piece."""
         with Reservation(self._budget) as reservation:
-            request = self._read(req, reservation, name, version)
+            request, own_names = self._read(req, reservation, name, version)
             answer = StreamedAnswer(
                 self._engine,
                 request,
                 EVENT_STREAM,
-                partial(render_generate, spec=request.target.spec),
+                partial(render_generate, spec=request.target.spec, own_names=own_names),
                 waiter=self._waiter,
                 environ=req.env,
             )
@@ -55,14 +60,15 @@ class GenerateResource(InferenceResource):
 
     def _read(
         self, req: falcon.Request, reservation: Reservation, name: str, version: str
-    ) -> InferRequest:
+    ) -> GenerateRequest:
         target = self._engine.find(
             name, version
         )  # an unknown model is told before the body is read
         body = self._body(req, reservation)
-        request = parse_generate(body, target.spec, self._limits, headers=self._headers(req))
+        parsed = parse_generate(body, target.spec, self._limits, headers=self._headers(req))
+        request = parsed.request
         request.target = target
         request.model_name = name
         request.model_version = version
         self._hand_over(req, request, reservation)
-        return request
+        return parsed

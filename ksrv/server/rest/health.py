@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import falcon
 
 from ksrv.errors import cut
-from ksrv.server.rest.responses import send_json
+from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -71,7 +71,8 @@ class ModelReadyResource:
         """Answer whether a model serves; an unknown one is a 404."""
         why = self._engine.why_model_not_ready(name, version)
         if not why:
-            send_json(resp, model_ready(name))
+            lost = self._engine.why_degraded(name, version)
+            send_json(resp, model_ready(name) | ({"reason": cut(lost)} if lost else {}))
             return
         send_json(resp, {"name": name, "ready": False, "error": cut(why)}, 503)
         resp.set_header("Retry-After", "1")

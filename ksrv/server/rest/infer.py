@@ -1,6 +1,6 @@
 """The infer and explain routes: body to request, request through the engine, answer to parts.
 
-The HTTP server goes the same way without waiting (`ksrv.server.http.fast_path`), with the same parser, engine
+The HTTP server goes the same way without waiting (`ksrv.server.rest.fast_path`), with the same parser, engine
 and renderer.
 """
 
@@ -17,11 +17,11 @@ from ksrv.protocol import kserve_v1, rest
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
+from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import ThreadWaiter
 from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
-from ksrv.server.rest.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.rest.route_guard import check_control
 from ksrv.server.rest.streams import StreamedAnswer, send_stream, stream_type
 from ksrv.server.settings import ServerSettings

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv.server.rest.responses import send_json
+from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -1,19 +1,32 @@
-"""The routes that describe: the server, its models, their configuration and statistics."""
+"""The routes that describe: the server, its models, their configuration and statistics.
 
+A model's metadata and readiness are rendered when it comes or changes as well, for the HTTP server's I/O
+threads, which send them without Python. They send none of them from the moment in which the models
+change until they are rendered anew.
+"""
+
+import logging
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv.errors import NotFound, NotReady
+from ksrv._native.server.server import PreparedAnswer
+from ksrv.errors import KsrvError, NotFound, NotReady
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
 from ksrv.protocol.openapi import openapi
-from ksrv.server.rest.responses import send_json
+from ksrv.server.http.answers import send_json
+from ksrv.server.rest.fast_path import render_json
+from ksrv.server.rest.health import model_ready
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.server.workers.shared_statistics import ServerStatistics
+    from ksrv.engine.model import ModelVersion
+    from ksrv.server.shared.statistics import ServerStatistics
+
+log = logging.getLogger(__name__)
 
 
 class ServerResource:
@@ -62,7 +75,7 @@ class ConfigResource(_EngineResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a model's configuration in Triton's form."""
-        send_json(resp, metadata.model_config(self._engine.spec(name, version)))
+        send_json(resp, metadata.model_config_document(self._engine.spec(name, version)))
 
 
 class OpenApiResource(_EngineResource):
@@ -99,3 +112,40 @@ class StatisticsResource:
     ) -> None:
         """Answer what the models have done since they were loaded."""
         send_json(resp, metadata.model_statistics(self._statistics.models(name, version)))
+
+
+def is_ready(engine: "Engine", name: str, version: str) -> bool:
+    """Tell whether a model serves with all of its instances, for a name and version that may be gone by now.
+
+    Args:
+        engine: Where it is looked up.
+        name: The model's name.
+        version: The version's, or "" for the highest.
+    """
+    try:
+        return not (engine.why_model_not_ready(name, version) or engine.why_degraded(name, version))
+    except KsrvError:
+        return False
+
+
+def describe(
+    engine: "Engine", name: str, model: "ModelVersion", limits: Limits, *, ready: bool
+) -> tuple[PreparedAnswer | None, PreparedAnswer | None]:
+    """Return the answers that hold a model's metadata and say that it is ready.
+
+    Args:
+        engine: Where its versions are looked up.
+        name: The model's name.
+        model: The version that requests reach.
+        limits: Bounds that the metadata shows.
+        ready: Whether it serves with all of its instances; why it does not is left to the Falcon app.
+    """
+    try:
+        document = metadata.model_metadata(model.spec, engine.versions(name), limits)
+        described = render_json(document, HTTPStatus.OK)
+        return described, render_json(model_ready(name), HTTPStatus.OK) if ready else None
+    except KsrvError:  # gone since the look at the table
+        return None, None
+    except Exception:
+        log.exception("the metadata of the model %s cannot be rendered", ascii(name))
+        return None, None

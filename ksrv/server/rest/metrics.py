@@ -9,7 +9,7 @@ from ksrv.observe.metric_aliases import MetricAliases
 from ksrv.observe.metrics import CONTENT_TYPE, MetricsPage
 
 if TYPE_CHECKING:
-    from ksrv.server.workers.shared_statistics import ServerStatistics
+    from ksrv.server.shared.statistics import ServerStatistics
 
 
 class MetricsResource:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv.errors import InvalidRequest, quote
-from ksrv.server.rest.responses import send_json
+from ksrv.errors import InvalidRequest
+from ksrv.protocol.load_parameters import check_parameters, read_config, telling_failed_load
+from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -21,25 +22,11 @@ _OVMS_STATES = {
 }
 
 
-def check_load_parameters(document: Mapping[str, Any]) -> None:
-    """Refuse what a load or unload call may not bring: files and overrides.
-
-    Args:
-        document: The call's JSON object.
-
-    Raises:
-        InvalidRequest: It holds a parameter other than `unload_dependents`.
-    """
+def _parameters(document: Mapping[str, Any]) -> dict[str, Any]:
     parameters = document.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise InvalidRequest("'parameters' must be a JSON object")
-    for name, value in parameters.items():
-        if name != "unload_dependents":
-            raise InvalidRequest(
-                f"parameter {quote(name)} is not accepted: a call loads what the repository holds"
-            )
-        if not isinstance(value, bool):
-            raise InvalidRequest("parameter 'unload_dependents' must be true or false")
+    return parameters
 
 
 class _ManagementResource:
@@ -70,8 +57,9 @@ class LoadResource(_ManagementResource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
         """Load, or load again, a model of the repository; answers when it is ready or failed."""
-        check_load_parameters(self._read_document(req))
-        self._engine.load(name)
+        with telling_failed_load(name):
+            config = read_config(_parameters(self._read_document(req)))
+            self._engine.load(name, config)
         send_json(resp, {"name": name, "load": True})
 
 
@@ -80,7 +68,7 @@ class UnloadResource(_ManagementResource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
         """Unload a model."""
-        check_load_parameters(self._read_document(req))
+        check_parameters(_parameters(self._read_document(req)))
         self._engine.unload(name)
         send_json(resp, {"name": name, "unload": True})
 

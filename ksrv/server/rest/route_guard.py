@@ -6,8 +6,10 @@ is the resource that was checked. A route without a `needs` of its own needs the
 path without a route needs the token of an ordinary call.
 """
 
+import difflib
 import enum
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,11 +22,14 @@ from ksrv.request import FORWARDED
 from ksrv.server.audit import CONTROL_CALL
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
-from ksrv.server.threaded.chunk_framing import check_transfer_coding
+from ksrv.server.http.chunk_framing import check_transfer_coding
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDED)
+_TORCHSERVE = ("predictions", "explanations", "invocations", "ping")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LONGEST_COMPARED = 128
+_LEAST_LIKENESS = 0.7
 
 
 class Needs(enum.Enum):
@@ -56,6 +61,7 @@ def check_control(access: Access, environ: Environ) -> None:
         peer=environ.get("REMOTE_ADDR", ""),
         forwarded=any(name in environ for name in _FORWARDED),
         origin=environ.get("HTTP_ORIGIN"),
+        host=environ.get("HTTP_HOST", ""),
     )
 
 
@@ -124,8 +130,41 @@ class GuardedRouter(CompiledRouter):
             check_control(self._access, req.env)
         if needs is not Needs.NOTHING:
             self._access.check(req.get_header("Authorization"))
+        if found is None:
+            raise NotFound(f"no route for {quote(req.path)}{self._meant(req.path)}")
         _check_fixed_segments(template, raw_path(req.env))
         return found
+
+    def _meant(self, path: str) -> str:
+        """Return what a sentence about a path without a route says of the route that may be meant."""
+        given = path[:_LONGEST_COMPARED].strip("/").split("/")
+        likeness, nearest = max(
+            (
+                (_likeness(template.strip("/").split("/"), given), template)
+                for template, needs in self._needs.items()
+                if needs is not Needs.CONTROL
+            ),
+            key=lambda one: one[0],
+        )
+        if likeness >= _LEAST_LIKENESS:
+            return f"; did you mean {nearest}?"
+        if given[0] in _TORCHSERVE and "/ping" not in self._needs:
+            return "; TorchServe's routes are served with --torchserve-api"
+        return ""
+
+
+def _likeness(template: Sequence[str], given: Sequence[str]) -> float:
+    """Return how much the segments of a path look like the last ones of a route: 1 for the same."""
+    if len(given) > len(template):
+        return 0.0
+    pairs = zip(template[len(template) - len(given) :], given, strict=True)
+    fixed = [(one, other) for one, other in pairs if not one.startswith("{")]
+    if not fixed:
+        return 0.0
+    # Of a path that leaves the beginning out, what is left has to be exact.
+    if len(given) < len(template):
+        return float(all(one == other for one, other in fixed))
+    return min(difflib.SequenceMatcher(None, one, other).ratio() for one, other in fixed)
 
 
 class Guard:

@@ -1,22 +1,23 @@
-"""Triton's routes for system shared memory: register, unregister and status of regions."""
+"""Triton's routes for shared memory of the system and of CUDA: register, unregister and status of regions."""
 
 from typing import Any
 
 import falcon
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.server.memory_regions import SharedMemory, unsigned
+from ksrv.server.http.answers import send_json
+from ksrv.server.memory_regions import CudaMemory, SharedMemory, unsigned
 from ksrv.server.rest.repository import ReadDocument
-from ksrv.server.rest.responses import send_json
 from ksrv.server.rest.route_guard import Needs
 
-PREFIX = "/v2/systemsharedmemory"
+SYSTEM = "/v2/systemsharedmemory"
+CUDA = "/v2/cudasharedmemory"
 
 
 class StatusResource:
-    """GET /v2/systemsharedmemory[/region/{region}]/status."""
+    """GET /v2/{system,cuda}sharedmemory[/region/{region}]/status."""
 
-    def __init__(self, regions: SharedMemory) -> None:
+    def __init__(self, regions: SharedMemory | CudaMemory) -> None:
         self._regions = regions
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, region: str = "") -> None:
@@ -59,10 +60,23 @@ class RegisterResource:
         send_json(resp, {})
 
 
-class UnregisterResource:
-    """POST /v2/systemsharedmemory[/region/{region}]/unregister."""
+class CudaRegisterResource:
+    """POST /v2/cudasharedmemory/region/{region}/register."""
 
-    def __init__(self, regions: SharedMemory, read_document: ReadDocument) -> None:
+    def __init__(self, regions: CudaMemory, read_document: ReadDocument) -> None:
+        self._regions = regions
+        self._read_document = read_document
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, region: str) -> None:
+        """Refuse a region."""
+        self._read_document(req)
+        self._regions.register(region)
+
+
+class UnregisterResource:
+    """POST /v2/{system,cuda}sharedmemory[/region/{region}]/unregister."""
+
+    def __init__(self, regions: SharedMemory | CudaMemory, read_document: ReadDocument) -> None:
         self._regions = regions
         self._read_document = read_document
 
@@ -83,13 +97,17 @@ def add_routes(
         regions: The server's regions.
         read_document: Reads a call's JSON object.
     """
-    status = StatusResource(regions)
-    unregister = UnregisterResource(regions, read_document)
-    for path, resource in (
-        ("/status", status),
-        ("/region/{region}/status", status),
-        ("/region/{region}/register", RegisterResource(regions, read_document)),
-        ("/unregister", unregister),
-        ("/region/{region}/unregister", unregister),
+    cuda = CudaMemory()
+    for prefix, known, register in (
+        (SYSTEM, regions, RegisterResource(regions, read_document)),
+        (CUDA, cuda, CudaRegisterResource(cuda, read_document)),
     ):
-        app.add_route(PREFIX + path, resource, needs=Needs.CONTROL)
+        status, unregister = StatusResource(known), UnregisterResource(known, read_document)
+        for path, resource in (
+            ("/status", status),
+            ("/region/{region}/status", status),
+            ("/region/{region}/register", register),
+            ("/unregister", unregister),
+            ("/region/{region}/unregister", unregister),
+        ):
+            app.add_route(prefix + path, resource, needs=Needs.CONTROL)

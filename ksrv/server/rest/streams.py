@@ -16,9 +16,9 @@ from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
+from ksrv.server.http.answers import usable_headers
 from ksrv.server.http.client_watch import LOOK_NS, ThreadWaiter
 from ksrv.server.http.received_body import MESSAGE
-from ksrv.server.rest.responses import usable_headers
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -162,7 +162,7 @@ class StreamedAnswer:
                 time.sleep(TOGETHER_SECONDS)
             came_at = now
         last = self._handle.wait()
-        if last.outputs or not sent:  # a generator's last answer holds nothing
+        if last.outputs or not answers.chunked:  # what ends a generator's chunks holds nothing
             yield [last]
 
     def _rendered(self, responses: list[InferResponse]) -> tuple[bytes, KsrvError | None]:

@@ -17,8 +17,8 @@ from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle, TorchServeAnswer
+from ksrv.server.http.answers import send_parts, status_line, usable_headers
 from ksrv.server.http.client_watch import LOOK_NS, ClientConnection, ThreadWaiter
-from ksrv.server.rest.responses import send_parts, status_line, usable_headers
 from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
 
 if TYPE_CHECKING:

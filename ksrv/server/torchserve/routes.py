@@ -29,6 +29,7 @@ from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.describe import description
 from ksrv.server.torchserve.errors import TorchServeError
 from ksrv.server.torchserve.form_parts import Part, read_parts
+from ksrv.spec import ModelSpec
 from ksrv.torchserve import rows
 
 if TYPE_CHECKING:
@@ -137,11 +138,10 @@ class TorchServeRoutes:
             if not version or not any(state.name == name for state in self.engine.index()):
                 raise errors.model_not_found(name) from None
             raise errors.version_not_found(name, version) from None
-        if model.spec.platform != PLATFORM:
-            text = f"{name} is no TorchServe archive: POST /v2/models/{name}/infer serves it"
-            raise TorchServeError(400, "BadRequestException", text)
-        if any(entry.image is not None for entry in model.spec.inputs):
-            text = f"{name} declares image inputs: POST /v2/models/{name}/infer serves it"
+        if not takes_torchserve_requests(model.spec):
+            archive = model.spec.platform == PLATFORM
+            why = "declares image inputs" if archive else "is no TorchServe archive"
+            text = f"{name} {why}: POST /v2/models/{name}/infer serves it"
             raise TorchServeError(400, "BadRequestException", text)
         return model
 
@@ -240,6 +240,11 @@ class TorchServeRoutes:
         while exchange.first() is not None:
             pass  # chunks are no part of a description
         return rows.described(answers.item_bytes(exchange.answer()))
+
+
+def takes_torchserve_requests(spec: ModelSpec) -> bool:
+    """Whether a model takes requests as TorchServe hands them over: an archive without image inputs."""
+    return spec.platform == PLATFORM and all(entry.image is None for entry in spec.inputs)
 
 
 class _Resource:

@@ -13,11 +13,11 @@ from gunicorn import arbiter
 from gunicorn.errors import HaltServer
 
 from ksrv.server.settings import SettingsError
+from ksrv.server.shared.worker_table import State, Stop
 from ksrv.server.workers.stop_signals import STOP_SIGNALS, end_with_own_status
-from ksrv.server.workers.worker_table import State, Stop
 
 if TYPE_CHECKING:
-    from ksrv.server.workers.worker_table import WorkerTable
+    from ksrv.server.shared.worker_table import WorkerTable
 
 RETRY_SECONDS = 5.0
 """Before the next try to start workers, where one of them could not be started."""
@@ -86,18 +86,27 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         if time.monotonic() >= self.next_try:
             super().spawn_workers()
 
-    def release_slot(self, slot: int) -> None:
+    def kill_worker(self, pid: int, sig: int) -> None:
+        """Send a signal to a worker, and note that it was told to leave, if the signal says so."""
+        if sig in STOP_SIGNALS and (worker := self.WORKERS.get(pid)) is not None:
+            worker.ksrv_told_to_leave = True
+        super().kill_worker(pid, sig)
+
+    def release_slot(self, slot: int, *, told_to_leave: bool = False) -> None:
         """Free the slot of a worker that has ended.
 
         Args:
             slot: Its slot.
+            told_to_leave: Whether the master told it to, as a reload does. One that has not come to notice
+                it, because it was still loading, has no state that says so.
 
         Raises:
             HaltServer: It could not be started, and no worker ever was.
         """
         state = self.ksrv_workers.state(slot)
         never_served = state is State.NEVER_SERVED
-        if state not in (State.RETIRING, State.STOPPING) and not self.ksrv_workers.stopping:
+        told_to_leave |= state in (State.RETIRING, State.STOPPING)
+        if not (told_to_leave or self.ksrv_workers.stopping):
             self.ksrv_workers.count_restart()
         self.ksrv_workers.release(slot)
         if not never_served:

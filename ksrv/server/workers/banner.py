@@ -1,7 +1,7 @@
 """The output of `ksrv serve`: addresses, the table of models, a line to try.
 
-The two address lines come first and early, in a form that scripts can read; the table follows when
-the models are loaded. `rich` draws it where it is installed and the output is a terminal.
+The two address lines come first and early; the table follows when the models are loaded. Programs read
+neither: the setting `status_fd` tells them the same in JSON. `rich` draws it where it is installed and the output is a terminal.
 """
 
 import json
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import ksrv
 from ksrv._native.tensor.datatype import item_size
 from ksrv.server.addresses import Address
+from ksrv.server.log_stream import log_stream
 from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -59,12 +60,19 @@ def print_addresses(
         grpc_on_http: Whether gRPC is served on the HTTP address alone.
         open_to_proxies: Whether a proxy on this machine would lend its callers its own rights.
     """
-    print(f"ksrv {ksrv.__version__}")
+    _say(f"ksrv {ksrv.__version__}")
     for url in http if http is not None else ["off"]:
-        print(f"HTTP  {url}")
-    print(f"gRPC  {ON_HTTP if grpc_on_http else grpc or 'off'}", flush=True)
+        _say(f"HTTP  {url}")
+    _say(f"gRPC  {ON_HTTP if grpc_on_http else grpc or 'off'}")
     if open_to_proxies:
-        print(OPEN_TO_PROXIES, flush=True)
+        _say(OPEN_TO_PROXIES)
+
+
+def _say(text: str) -> None:
+    """Print a line, which is lost where nothing can be written: a full disk ends no server."""
+    stream = log_stream(sys.stdout)
+    stream.write(f"{text}\n")
+    stream.flush()
 
 
 def show_tensor(spec: TensorSpec) -> str:
@@ -148,10 +156,9 @@ def print_table(rows: Sequence[Row]) -> None:
         width = shutil.get_terminal_size().columns
         table = max(map(len, plain.splitlines())) + 2 * len(COLUMNS)
         if table > width or not _print_rich(rows):
-            print(_stacked(rows, coloured="NO_COLOR" not in os.environ))
+            _say(_stacked(rows, coloured="NO_COLOR" not in os.environ))
     else:
-        print(plain)
-    sys.stdout.flush()
+        _say(plain)
 
 
 def local_url(url: str) -> str:
@@ -280,12 +287,11 @@ def print_models(engine: "Engine", url: str | None, settings: ServerSettings | N
         version = state.version or "-"
         if (state.name, version) not in shown:
             rows.append(Row((state.name, version, *["-"] * 6, "no"), state.reason))
-    print()
+    _say("")
     print_table(sorted(rows, key=lambda row: row.cells[:2]))
     ready = [model.spec for model in models if model.ready]
     if url is not None and ready:
         options = curl_options(settings) if settings else ()
-        print(f"\n{example_line(ready[0], local_url(url), options)}")
+        _say(f"\n{example_line(ready[0], local_url(url), options)}")
     if url is not None and settings is not None and settings.ui:
-        print(f"\nIn a browser: {local_url(url)}/")
-    sys.stdout.flush()
+        _say(f"\nIn a browser: {local_url(url)}/")

@@ -6,18 +6,22 @@ import msgspec
 
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import archive_readers
+from ksrv.repository.triton.overrides import ConfigOverrides
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.source import ArchiveDefaults
 
 
 def configured_repository(
-    settings: ServerSettings, defaults: ArchiveDefaults | None = None
+    settings: ServerSettings,
+    defaults: ArchiveDefaults | None = None,
+    overrides: ConfigOverrides | None = None,
 ) -> Repository:
     """Return the repository of the models to serve.
 
     Args:
         settings: The server's settings.
         defaults: The defaults for archives, or None.
+        overrides: The configurations that load calls brought to any worker.
 
     Raises:
         SettingsError: The settings of a handler file are no JSON object.
@@ -27,6 +31,7 @@ def configured_repository(
         archive_readers(defaults),
         settings.model_name,
         _model_settings(settings),
+        overrides,
     )
 
 

@@ -4,6 +4,7 @@ import gc
 import logging
 import math
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -27,13 +28,15 @@ from ksrv.server.addresses import (
 from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import hand_over, inherited, listen, reserve
-from ksrv.server.http.choice import why_settings_not_native
+from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
+from ksrv.server.launch.status_lines import check_descriptor, tell_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.threaded.expect_continue import defer_continue
+from ksrv.server.shared.worker_table import State, WorkerTable
+from ksrv.server.threaded.native_choice import why_settings_not_native
 from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
@@ -41,7 +44,6 @@ from ksrv.server.workers.configured_files import read_files
 from ksrv.server.workers.hard_exit import WorkerEnd
 from ksrv.server.workers.lifecycle import Service
 from ksrv.server.workers.model_control import check_model_control
-from ksrv.server.workers.worker_table import State, WorkerTable
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +89,13 @@ class Master:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.table = WorkerTable()
+        _check_temporary_folder()
         self.service = Service(settings, self.table)
         self._worker_end = WorkerEnd()
         check_model_control(settings)
         check_client_limits(settings)
+        if settings.status_fd is not None:
+            check_descriptor(settings.status_fd)
         if settings.trace == "otlp":
             check_tracing()
         Access(settings)  # a token file that cannot be read is told before anything starts
@@ -146,6 +151,7 @@ class Master:
             "ssl_context": tls.ContextHook(self.service),
             "child_exit": self.child_exit,
             "worker_exit": self.worker_exit,
+            "on_exit": self.on_exit,
         }
 
     def on_starting(self, server: Any) -> None:
@@ -258,11 +264,19 @@ class Master:
             grpc_on_http=self.settings.grpc == HTTP_ONLY,
             open_to_proxies=open_to_proxies,
         )
+        if self.settings.status_fd is not None:
+            self._tell_addresses(self.settings.status_fd, http or [])
         if self.service.grpc_address is not None:
             native = self.service.grpc_listener is not None
             log.info("gRPC is served by %s", describe(native=native))
         if server.cfg.is_ssl:
             log.info("TLS of HTTP is served by %s", tls_library(server.cfg))
+
+    def _tell_addresses(self, descriptor: int, http: list[str]) -> None:
+        grpc = [] if self.service.grpc_address is None else [str(self.service.grpc_address)]
+        if self.settings.grpc == HTTP_ONLY:
+            grpc = [url.rpartition("//")[2] for url in http]
+        tell_addresses(descriptor, http, grpc)
 
     def pre_exec(self, server: Any) -> None:
         """Prepare this process, a child of the master, to become the master that replaces it.
@@ -310,9 +324,30 @@ class Master:
         if os.getpid() == worker.pid:  # gunicorn's master calls this for a worker that has vanished
             self._worker_end.prepare()
 
+    def on_exit(self, server: Any) -> None:
+        """Delete what the workers shared on disk."""
+        self.service.overrides.remove()
+        shutil.rmtree(self.service.notes, ignore_errors=True)
+
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
-        server.release_slot(worker.ksrv_slot)
+        told = getattr(worker, "ksrv_told_to_leave", False)
+        server.release_slot(worker.ksrv_slot, told_to_leave=told)
+
+
+def _check_temporary_folder() -> None:
+    """Refuse to start without a folder for the heartbeats of workers, unpacked archives and the like.
+
+    Raises:
+        SettingsError: There is none.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise SettingsError(
+            f"there is no folder for temporary files: {error.strerror}; give the server a /tmp that it can write "
+            f"to and that has room, or name another folder with the variable TMPDIR"
+        ) from error
 
 
 def check_tracing() -> None:

@@ -15,6 +15,8 @@ import os
 import sys
 from typing import NoReturn
 
+from ksrv.server import log_stream
+
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +50,7 @@ class WorkerEnd:
     def _exit(self, status: int) -> NoReturn:
         try:
             logging.shutdown()
+            log_stream.drain()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
         finally:  # also where a stream is closed, or nobody reads it any more

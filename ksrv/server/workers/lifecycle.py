@@ -12,23 +12,26 @@ for the drain delay, and leaves when what it accepted is answered. SIGINT and SI
 away; asked once more, the worker waits for nothing.
 """
 
-import functools
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.memory import buffer_pool, pymalloc
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError
+from ksrv.handlers.imports.own_writes import notes_folder
 from ksrv.images import opencv
 from ksrv.observe import tracing
+from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
+from ksrv.repository.triton.overrides import ConfigOverrides
 from ksrv.server.addresses import Address
 from ksrv.server.app import make_app
 from ksrv.server.changeable_settings import ChangeableSettings
@@ -36,20 +39,22 @@ from ksrv.server.credentials import Access
 from ksrv.server.grpc.choice import is_native
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.launch.status_lines import tell_loaded
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
-from ksrv.server.workers.banner import print_models
-from ksrv.server.workers.configured_files import GivenFiles
-from ksrv.server.workers.configured_repository import configured_repository
-from ksrv.server.workers.model_control import poll_seconds, unloaded_at_start
-from ksrv.server.workers.repository_changes import ChangeLog, ChangeReplicator
-from ksrv.server.workers.shared_statistics import (
+from ksrv.server.shared.statistics import (
     PeerStatistics,
     ServerStatistics,
     StatisticsFile,
 )
+from ksrv.server.shared.worker_table import CAPACITY, State, Stop, WorkerTable
+from ksrv.server.workers.banner import print_models
+from ksrv.server.workers.change_log import ChangeLog
+from ksrv.server.workers.configured_files import GivenFiles
+from ksrv.server.workers.configured_repository import configured_repository
+from ksrv.server.workers.model_control import poll_seconds, unloaded_at_start
+from ksrv.server.workers.repository_changes import ChangeReplicator
 from ksrv.server.workers.stop_signals import StopSignals
-from ksrv.server.workers.worker_table import CAPACITY, State, Stop, WorkerTable
 
 if TYPE_CHECKING:
     from ksrv._native.server.model_endpoint import ModelEndpoint
@@ -74,6 +79,9 @@ class Service:
 
     Attributes:
         files: The files that the master has read for all workers, before the first fork.
+        overrides: The configurations that load calls brought, for all workers.
+        notes: The folder for notes of what handlers write, which all workers share.
+        publish_health: Called when the models are loaded or were changed, before anybody is told so.
     """
 
     files: GivenFiles
@@ -82,7 +90,10 @@ class Service:
         self.settings = settings
         self._statistics_file = StatisticsFile(CAPACITY)
         self._peers: PeerStatistics | None = None
-        self._change_log = ChangeLog()
+        self._change_log = ChangeLog(table.read_by_all)
+        self.overrides = ConfigOverrides()
+        self.notes = notes_folder(secrets.token_hex(8))
+        self.publish_health: Callable[[], object] = lambda: None
         self.grpc_address: Address | None = None
         self.grpc_listener: socket.socket | None = None  # of the native server
         self._table = table
@@ -96,7 +107,7 @@ class Service:
         self._shared: dict[str, Any] = {}  # what the front ends have together
         self._url: str | None = None
         self._signals = StopSignals(table)
-        self._unloaded: Callable[[], Collection[str]] = tuple
+        self._replicator: ChangeReplicator | None = None
         self._end: float | None = None
         self._leaving = threading.Event()  # told to go, perhaps only once others serve
         self._ending = threading.Event()
@@ -153,25 +164,28 @@ class Service:
             buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
         else:
             buffer_pool.tune_malloc()
-        pymalloc.keep_arenas()
         opencv.own_process()
         defaults = None
         if self.files.torchserve is not None:
             defaults = self.files.torchserve.defaults
-        repository = configured_repository(settings, defaults)
+        repository = configured_repository(settings, defaults, self.overrides)
         if settings.trace == "otlp":
             tracing.start()
         workers = self._table.target_count
-        self._engine = Engine(repository, engine_settings(settings, EngineSettings, workers))
+        self._engine = Engine(
+            repository, engine_settings(settings, EngineSettings, workers, self.notes)
+        )
         peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         self._peers = peers
         statistics = ServerStatistics(self._engine, peers, self._table)
         replicator = ChangeReplicator(self._change_log, self._table, self._slot)
-        self._engine.on_change = replicator.publish
-        self._unloaded = functools.partial(unloaded_at_start, settings, replicator, repository)
+        self.overrides.begin_with(replicator.configs)
+        self._engine.carry_out = replicator.carry_out
+        replicator.before_told = lambda: self.publish_health()  # which the HTTP server replaces
+        self._replicator = replicator
         threading.Thread(
             target=replicator.run,
-            args=(self._engine, self._ending),
+            args=(self._engine,),
             name="ksrv-replicate",
             daemon=True,
         ).start()
@@ -254,19 +268,44 @@ class Service:
     def _share_statistics(self) -> None:
         while not self._ending.wait(STATISTICS_SECONDS):
             self._publish_statistics()
+            self._note_healed()
+
+    def _note_healed(self) -> None:
+        """Have the worker accept connections, whose models could not be loaded and have been loaded since."""
+        failed = self._table.state(self._slot) is State.FAILED and not self._leaving.is_set()
+        if failed and self._loaded.is_set() and self.engine.ready():
+            self._table.set_state(self._slot, State.READY)
+            log.info("the models that could not be loaded are ready now")
 
     def _publish_statistics(self) -> None:
-        if self._peers is None or self._table.target_count == 1:
+        if self._peers is None:
             return
         try:
             self._peers.publish(self.engine)
         except Exception:
             log.exception("the statistics of this worker cannot be shared")
 
+    def _models(self) -> tuple[Mapping[str, ModelEntry], Collection[str]]:
+        """Return the models to load by, and which of them are not loaded."""
+        replicator, engine = self._replicator, self.engine
+        assert replicator is not None, "models are loaded in a started worker only"
+
+        def unloaded(names: Iterable[str]) -> Collection[str]:
+            return unloaded_at_start(self.settings, replicator, names)
+
+        def look() -> dict[str, ModelEntry]:
+            found = engine.repository.scan()
+            return engine.with_files(found, unloaded(found))
+
+        models = replicator.models_to_load(look)
+        return models, unloaded(models)
+
     def _load(self) -> None:
         start = time.monotonic()
         try:
-            self.engine.start(wait=True, unloaded=self._unloaded())
+            self.engine.start(wait=True, models=self._models)
+            if self._replicator is not None:
+                self._replicator.note_loaded()
         except RepositoryError as error:
             log.error("the models could not be loaded: %s", error)
         except BaseException:
@@ -275,11 +314,21 @@ class Service:
         if self._leaving.is_set():
             return  # the slot tells of the way out already
         ready = self.engine.ready()
+        # Once this is READY another worker accepts as well, and health must be the same in both.
+        self.publish_health()
         self._table.set_state(self._slot, State.READY if ready else State.FAILED)
         self._table.end_reload()
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
+        if not ready and any(model.ready for model in self.engine.loaded()):
+            log.warning(
+                "the server is not ready, because %s; the other models serve, and --ready-when any has them make "
+                "the server ready",
+                self.engine.why_not_ready(names=True),
+            )
         if self._first:
             print_models(self.engine, self._url, self.settings)
+            if self.settings.status_fd is not None:
+                tell_loaded(self.settings.status_fd, ready=ready)
 
     def _leave_when_told(self, worker: Any) -> None:
         # gunicorn repeats SIGTERM while it has too many workers; the first one counts.
@@ -360,13 +409,16 @@ class Service:
         tracing.stop()
 
 
-def engine_settings(settings: ServerSettings, kind: type[Any], workers: int = 1) -> Any:
+def engine_settings(
+    settings: ServerSettings, kind: type[Any], workers: int = 1, notes: str = ""
+) -> Any:
     """Return the engine's part of the settings.
 
     Args:
         settings: The server's settings.
         kind: The engine's settings class.
         workers: How many workers gunicorn was told to start.
+        notes: The folder that the workers share for notes of what handlers write.
     """
     return kind(
         limits=settings.limits,
@@ -375,6 +427,8 @@ def engine_settings(settings: ServerSettings, kind: type[Any], workers: int = 1)
         watch_seconds=poll_seconds(settings),
         model_control=settings.model_control,
         drain_seconds=settings.stop_timeout,
+        parallel_loads=settings.parallel_loads,
         debug=settings.debug,
         workers=max(workers, settings.workers),
+        notes=notes,
     )

@@ -1,10 +1,9 @@
 """Which models a worker loads at its start, and how often it looks for changes: `--model-control`."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ksrv.errors import quote
-from ksrv.repository.layout import Repository
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.workers.repository_changes import ChangeReplicator
 
@@ -43,18 +42,18 @@ def poll_seconds(settings: ServerSettings) -> float:
 
 
 def unloaded_at_start(
-    settings: ServerSettings, replicator: ChangeReplicator, repository: Repository
+    settings: ServerSettings, replicator: ChangeReplicator, names: Iterable[str]
 ) -> Collection[str]:
     """Return the models of the repository that a worker does not load when it starts.
 
     Args:
         settings: The server's settings.
         replicator: Knows what calls have loaded and unloaded before.
-        repository: The models on disk.
+        names: The models of the repository.
     """
     if settings.model_control != "explicit" or "*" in settings.load_model:
         return replicator.unloaded
-    held = set(repository.scan())
+    held = set(names)
     for name in sorted(set(settings.load_model) - held):
         log.error("setting 'load_model': the repository holds no model %s", quote(name))
     return held - (set(settings.load_model) - replicator.unloaded) - replicator.loaded

@@ -1,23 +1,27 @@
-"""The log of loads and unloads, by which a change in one worker reaches all the others.
+"""How a change that one worker is asked for is made by all of them, and in one order.
 
-A repository call reaches one worker. It is carried out there and then written into a file in memory
-that all workers share; each of them reads the new entries and applies them, and the caller is answered
-once they have. A worker that cannot load a model says so in its log, and goes on serving the old one.
-A worker that starts later, as a replacement or after a reload, leaves unloaded models out.
+A control call reaches one worker. It appends the change to the log that all workers share (`change_log`), and every
+worker, this one too, makes the changes in the log's order and says in the log when each is done. The caller is answered
+once the workers that serve have made it, or with an error that names those that have not.
 """
 
-import fcntl
+import dataclasses
 import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
-from ksrv.errors import KsrvError, quote
+from ksrv.engine.changes import Look
+from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, quote
+from ksrv.repository.entry import ModelEntry
 from ksrv.server import changeable_settings
-from ksrv.server.workers.worker_table import WorkerTable
+from ksrv.server.shared.worker_table import WorkerTable
+from ksrv.server.workers.change_log import ChangeLog, LogEntry, what_is_left
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -27,129 +31,339 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 LONE_LOOK_SECONDS = 1.0
 WAIT_SECONDS = 0.02
+LAG_SECONDS = 10.0
+"""The other workers get twice the time that the worker needed which was asked, and this on top."""
 
-Kind = Literal["load", "unload", "reload"] | changeable_settings.Kind
-
-
-class RepositoryChange(msgspec.Struct):
-    """One change.
-
-    Attributes:
-        slot: The slot of the worker that made it.
-        kind: The kind of the change.
-        name: The model's name; "" for all of the repository. What a setting becomes; see
-            `ksrv.server.changeable_settings.apply`.
-    """
-
-    slot: int
-    kind: Kind
-    name: str
-
-
-class ChangeLog:
-    """The file in memory; made by the master before it forks, and inherited. It only grows."""
-
-    def __init__(self) -> None:
-        self._file = os.memfd_create("ksrv-changes")
-        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
-
-    @property
-    def end(self) -> int:
-        """Where the next change will stand."""
-        return os.fstat(self._file).st_size
-
-    def append(self, change: RepositoryChange) -> int:
-        """Add a change.
-
-        Returns:
-            The position behind it.
-        """
-        os.write(self._file, msgspec.json.encode(change) + b"\n")
-        return self.end
-
-    def read(self, since: int) -> tuple[list[RepositoryChange], int]:
-        """Return the changes from a position on, and the position behind them."""
-        text = os.pread(self._file, self.end - since, since)
-        lines = text[: text.rfind(b"\n") + 1]
-        changes = [msgspec.json.decode(line, type=RepositoryChange) for line in lines.splitlines()]
-        return changes, since + len(lines)
+LOOKS_AGAIN = 5
+"""How often the disk is looked at again because a change of the same model was appended meanwhile."""
 
 
 class ChangeReplicator:
-    """Publishes the changes of one worker, and applies the changes of the other workers.
+    """Makes the changes of all workers in this one, and asks all of them for those that clients want here.
 
     Args:
-        file: The file that all workers share.
-        table: The workers, and how far each of them has read.
+        file: The log that all workers share.
+        table: The workers.
         slot: This worker's slot.
 
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
         loaded: Those that were loaded on purpose.
+        configs: The configurations that those were loaded by.
+        before_told: Called when this worker has made a change of models, before anybody is told so.
     """
 
     def __init__(self, file: ChangeLog, table: WorkerTable, slot: int) -> None:
         self._file = file
         self._table = table
         self._slot = slot
-        # What was loaded before is on the disk, which this worker is about to read.
-        before, self._position = file.read(0)
+        self._changed = threading.Condition()
+        self._wake = threading.Event()
+        self._outcomes: dict[
+            int, dict[int, str]
+        ] = {}  # by position and slot, of what was asked for here
+        self._failures: dict[int, Exception] = {}  # by position, of what failed here
+        self._chains: dict[str, deque[tuple[int, LogEntry]]] = {}
+        self._start: LogEntry | None = None
         self.unloaded: set[str] = set()
         self.loaded: set[str] = set()
-        for change in before:
-            if change.kind == "unload":
-                self.unloaded.add(change.name)
-                self.loaded.discard(change.name)
-            elif change.kind == "load":
-                self.unloaded.discard(change.name)
-                self.loaded.add(change.name)
-            elif change.kind in ("level", "trace"):
-                changeable_settings.apply(change.kind, change.name)
-        table.acknowledge(slot, self._position)
+        self.configs: dict[str, str] = {}
+        self.before_told: Callable[[], object] = lambda: None
+        before = file.read()
+        self._position = before[-1][0] if before else 0
+        for entry in what_is_left(before):
+            self._begin_with(entry)
+        table.begin_following(slot, self._position)
 
-    def publish(self, kind: Kind, name: str) -> None:
-        """Publish a change of this worker, and wait until the other workers have applied it.
+    # ---- the start --------------------------------------------------------------------------
+
+    def models_to_load(
+        self, look: Callable[[], Mapping[str, ModelEntry]]
+    ) -> Mapping[str, ModelEntry]:
+        """Return the models that this worker loads when it starts.
+
+        The first worker of a generation reads them from the disk and puts them into the log. The others load the same,
+        and so does a worker that replaces one of them later, with the changes that were made since.
 
         Args:
-            kind: The kind of the change.
-            name: The model's name; "" for all of the repository.
+            look: Returns the models on the disk.
+
+        Raises:
+            RepositoryError: A path of the repository holds no models.
         """
-        end = self._file.append(RepositoryChange(self._slot, kind, name))
-        while not self._table.acknowledged(end, besides=self._slot):
-            time.sleep(WAIT_SECONDS)
+        generation = self._table.worker_generation(self._slot)
+        for more in reversed(range(LOOKS_AGAIN)):
+            since = self._file.end
+            left = what_is_left(self._file.read())
+            starts = [
+                one for one in left if one.kind == "start" and self._is_usable(one, generation)
+            ]
+            if starts:
+                self._start = starts[-1]
+                return _as_loaded(starts[-1], left)
+            models = dict(look())
+            entry = LogEntry(
+                kind="start",
+                slot=self._slot,
+                generation=generation,
+                pid=os.getpid(),
+                models=models,
+            )
+            try:
+                positions = self._file.append([entry], since=since if more else None)
+            except NotReady as held:
+                log.error("a worker that replaces this one will read the disk: %s", held.message)
+                break
+            if positions is not None:
+                entry.position = positions[0]
+                self._start = entry
+                break
+        return models
+
+    def _is_usable(self, start: LogEntry, generation: int) -> bool:
+        """Whether a start was loaded, or is being loaded by the worker that has read the models."""
+        if start.generation != generation:
+            return False
+        return start.slot == -1 or (
+            self._table.alive(start.slot) and self._table.pid(start.slot) == start.pid
+        )
+
+    def note_loaded(self) -> None:
+        """Note in the log that a worker has loaded the models that one of them has read: so will its replacement."""
+        start, self._start = self._start, None
+        if start is None or start.slot == -1:
+            return
+        done = LogEntry(kind="done", slot=start.slot, position=start.position)
+        try:
+            self._file.append([done])
+        except NotReady as held:
+            log.error("a worker that replaces this one will read the disk: %s", held.message)
+
+    def _begin_with(self, entry: LogEntry) -> None:
+        change = entry.change
+        if entry.kind == "level" or entry.kind == "trace":
+            changeable_settings.apply(entry.kind, entry.setting)
+        elif change is not None:
+            for names, kind in ((self.unloaded, "unload"), (self.loaded, "load")):
+                (names.add if change.kind == kind else names.discard)(change.name)
+            if change.kind == "load" and change.config is not None:
+                self.configs[change.name] = change.config
+            elif change.kind != "update":
+                self.configs.pop(change.name, None)
+
+    def carry_out(self, look: Look) -> None:
+        """Have all workers make changes, and wait until they have; see `Engine.carry_out`.
+
+        Args:
+            look: Returns the changes.
+
+        Raises:
+            KsrvError: What went wrong with one of them here, or in another worker.
+            DeadlineExceeded: Not all workers have made them in time.
+        """
+        for more in reversed(range(LOOKS_AGAIN)):
+            since = self._file.end
+            entries = [
+                LogEntry(kind=change.kind, slot=self._slot, change=change) for change in look()
+            ]
+            if not entries or self._publish(entries, since if more else None):
+                return
 
     def change_setting(self, kind: changeable_settings.Kind, text: str) -> None:
         """Change a setting in every worker; see `ksrv.server.changeable_settings.apply`."""
-        changeable_settings.apply(kind, text)
-        self.publish(kind, text)
+        self._publish([LogEntry(kind=kind, slot=self._slot, setting=text)], None)
 
-    def run(self, engine: "Engine", ended: threading.Event) -> None:
-        """Apply the changes of the others until the worker leaves.
+    def _publish(self, entries: Sequence[LogEntry], since: int | None) -> bool:
+        """Append entries and wait; return False where another change has come before them."""
+        began = time.monotonic()
+        with (
+            self._changed
+        ):  # before the outcomes are known by position, nothing may be made of them
+            positions = self._file.append(entries, since=since)
+            if positions is None:
+                return False
+            self._outcomes |= {position: {} for position in positions}
+        try:
+            self._wait_for_this_worker(positions)
+            took = time.monotonic() - began
+            self._wait_for_others(positions, time.monotonic() + 2 * took + LAG_SECONDS)
+            for position in positions:
+                if position in self._failures:
+                    raise self._failures[position]
+            # A model that cannot be brought up to date serves as before, in all workers.
+            self._tell_failures(
+                [
+                    position
+                    for position, entry in zip(positions, entries, strict=True)
+                    if entry.kind != "update"
+                ]
+            )
+        finally:
+            with self._changed:
+                for position in positions:
+                    del self._outcomes[position]
+                    self._failures.pop(position, None)
+        return True
+
+    def _wait_for_this_worker(self, positions: Sequence[int]) -> None:
+        self._wake.set()
+        with self._changed:
+            while not all(self._slot in self._outcomes[position] for position in positions):
+                self._changed.wait()
+
+    def _wait_for_others(self, positions: Sequence[int], give_up: float) -> None:
+        while late := self._late(positions):
+            if time.monotonic() > give_up:
+                shown = ", ".join(str(self._table.pid(slot)) for slot in late)
+                text = (
+                    f"{len(late)} of {len(self._table.followers(positions[0]))} workers have not made the change in"
+                    f" time, and make it when they go on: process {shown}"
+                )
+                log.error("a change was made here, but %s", text)
+                raise DeadlineExceeded(text)
+            self._wake.set()
+            with self._changed:
+                self._changed.wait(WAIT_SECONDS)
+
+    def _late(self, positions: Sequence[int]) -> list[int]:
+        with self._changed:
+            return [
+                slot
+                for slot in self._table.followers(positions[0])
+                if any(slot not in self._outcomes[position] for position in positions)
+            ]
+
+    def _tell_failures(self, positions: Sequence[int]) -> None:
+        """Raise an error where other workers could not do what this one has done."""
+        with self._changed:
+            failed = {
+                slot: error
+                for position in positions
+                for slot, error in self._outcomes[position].items()
+                if error
+            }
+        if failed:
+            slot, error = next(iter(failed.items()))
+            raise HandlerFailed(
+                f"{len(failed)} of the workers could not make the change, process"
+                f" {self._table.pid(slot)}: {error}"
+            )
+
+    # ---- following --------------------------------------------------------------------------
+
+    def run(self, engine: "Engine") -> None:
+        """Make the changes of all workers for as long as this process lives.
 
         Args:
-            engine: The engine to change.
-            ended: Set when the worker leaves.
+            engine: The engine to change; one that is being closed refuses them.
         """
-        while not ended.wait(LONE_LOOK_SECONDS if self._table.target_count == 1 else LOOK_SECONDS):
-            changes, position = self._file.read(self._position)
-            for change in changes:
-                if change.slot != self._slot:
-                    _apply(engine, change)
+        while True:
+            self._wake.wait(LONE_LOOK_SECONDS if self._table.target_count == 1 else LOOK_SECONDS)
+            self._wake.clear()
+            try:
+                self._look(engine)
+            except Exception:
+                log.exception("the log of changes cannot be followed")
+
+    def _look(self, engine: "Engine") -> None:
+        for position, entry in self._file.read(self._position):
+            if entry.kind == "done":
+                self._note(entry.position, entry.slot, entry.error)
+            elif entry.change is not None:
+                self._queue(engine, position, entry)
+            elif entry.kind == "level" or entry.kind == "trace":
+                self._make(engine, position, entry)
             self._position = position
-            self._table.acknowledge(self._slot, position)
+            self._table.note_read(self._slot, position)
+
+    def _queue(self, engine: "Engine", position: int, entry: LogEntry) -> None:
+        """Have a change made behind the earlier changes of its model, and beside those of other models."""
+        name = entry.change.name if entry.change is not None else ""
+        with self._changed:
+            chain = self._chains.get(name)
+            if chain is not None:
+                chain.append((position, entry))
+                return
+            self._chains[name] = deque([(position, entry)])
+        threading.Thread(
+            target=self._make_all, args=(engine, name), name="ksrv-change", daemon=True
+        ).start()
+
+    def _make_all(self, engine: "Engine", name: str) -> None:
+        while True:
+            with self._changed:
+                chain = self._chains[name]
+                if not chain:
+                    del self._chains[name]
+                    return
+                position, entry = chain.popleft()
+            self._make(engine, position, entry)
+
+    def _make(self, engine: "Engine", position: int, entry: LogEntry) -> None:
+        """Make a change, and say so in the log."""
+        error: Exception | None = None
+        kept: KsrvError | None = None
+        try:
+            if entry.kind == "level" or entry.kind == "trace":
+                changeable_settings.apply(entry.kind, entry.setting)
+            elif entry.change is not None:
+                try:
+                    kept = engine.follow(entry.change, position)
+                finally:
+                    # Who is told asks for readiness next, perhaps of another worker.
+                    self.before_told()
+        except Exception as raised:  # noqa: BLE001  it is told, and raised where the call waits
+            error = raised
+        text = "" if kept is None else kept.message
+        if error is not None:
+            text = error.message if isinstance(error, KsrvError) else f"{type(error).__name__}"
+            if entry.slot != self._slot:
+                self._log_failure(entry, error)
+        with self._changed:
+            if error is not None and position in self._outcomes:
+                self._failures[position] = error
+        self._note(position, self._slot, text)
+        done = LogEntry(kind="done", slot=self._slot, position=position, error=text)
+        try:
+            self._file.append([done])
+        except NotReady as held:
+            log.error("the other workers do not learn of a change: %s", held.message)
+
+    def _note(self, position: int, slot: int, error: str) -> None:
+        with self._changed:
+            if position in self._outcomes:
+                self._outcomes[position][slot] = error
+                self._changed.notify_all()
+
+    def _log_failure(self, entry: LogEntry, error: Exception) -> None:
+        subject = quote(entry.change.name) if entry.change is not None else "a setting"
+        if isinstance(error, KsrvError):
+            log.error("another worker's %s of %s: %s", entry.kind, subject, error.message)
+        else:
+            log.error("another worker's %s of %s failed", entry.kind, subject, exc_info=error)
 
 
-def _apply(engine: "Engine", change: RepositoryChange) -> None:
-    try:
-        if change.kind == "level" or change.kind == "trace":
-            changeable_settings.apply(change.kind, change.name)
-            return
-        engine.follow(change.kind, change.name)
-    except KsrvError as error:
-        log.error("another worker's %s of %s: %s", change.kind, _shown(change), error.message)
-    except Exception:
-        log.exception("another worker's %s of %s failed", change.kind, _shown(change))
+def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntry]:
+    """Return the models as the workers have loaded them.
+
+    Args:
+        start: The models that they have started with.
+        left: The entries of the log that a new worker has to know.
+    """
+    models = {
+        name: _again(entry) if start.slot == -1 else entry for name, entry in start.models.items()
+    }
+    for one in left:
+        change = one.change
+        if change is None or one.position <= start.position:
+            continue
+        if change.entry is not None:
+            models[change.name] = _again(change.entry) if one.slot == -1 else change.entry
+        elif change.kind == "remove":
+            models.pop(change.name, None)
+    return models
 
 
-def _shown(change: RepositoryChange) -> str:
-    return quote(change.name) if change.name else "all"
+def _again(entry: ModelEntry) -> ModelEntry:
+    versions = {version: replace(one, again=True) for version, one in entry.versions.items()}
+    return dataclasses.replace(entry, versions=versions)

@@ -11,7 +11,7 @@ from collections import Counter
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from ksrv.server.workers.worker_table import Stop, WorkerTable
+from ksrv.server.shared.worker_table import Stop, WorkerTable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 

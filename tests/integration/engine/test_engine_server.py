@@ -60,6 +60,7 @@ MODELS = {
     "small": ("[-1, 4]", "queue_size: 2"),
     "batched": ("[-1, 4]", "batching: {max_batch_size: 4}"),
     "split": ("[-1, 4]", "batching: {max_batch_size: 4, split: true}"),
+    "parts": ("[-1, 4]", "queue_size: 2\nbatching: {max_batch_size: 4, split: true}"),
     "open": ("[-1, -1]", "batching: {max_batch_size: 8, max_delay_ms: 20}"),
     "apart": ("[-1, 4]", "executor: process\ntimeout_ms: 500"),
 }
@@ -234,6 +235,16 @@ def test_a_batch_above_the_maximum(client):
     rows = np.arange(44, dtype=np.float32).reshape(11, 4)
     status, data = client.infer("split", rows)
     assert status == 200 and np.array_equal(data, rows * 2)
+
+
+@pytest.mark.parametrize("more", [{}, {"seen": True}], ids=["fast path", "with parameters"])
+def test_more_parts_than_the_queue_holds(client, more):
+    status, text = client.infer("parts", np.ones((9, 4)), **more)
+    assert status == 400
+    for part in ("9 rows", "3 batches", "(4 rows)", "'queue_size' (2 requests)", "at most 8 rows"):
+        assert part in text
+    status, data = client.infer("parts", np.ones((8, 4)), **more)
+    assert status == 200 and (data == 2).all()
 
 
 def test_mixed_shapes_are_each_answered_with_their_own(client):

@@ -1,4 +1,4 @@
-"""The counters of two workers add up exactly, over HTTP and gRPC, also behind one that was killed."""
+"""The counters of a server's workers add up exactly, over HTTP and gRPC, also behind reloads and kills."""
 
 import http.client
 import json
@@ -116,3 +116,19 @@ def test_ten_thousand_requests_to_two_workers_one_of_which_is_killed_then(tmp_pa
         wait_for(server, expected)
         ask_all(server)
         wait_for(server, (expected[0] + good, expected[1] + bad, expected[2] + good))
+
+
+def test_a_lone_worker_that_is_replaced_or_killed_leaves_its_counts(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path) as server:
+        before = counted(server)
+        ask_grpc(server, 100)
+        expected = (before[0] + 100, before[1], before[2] + 100)
+        os.kill(server.pid, signal.SIGHUP)
+        wait_until(lambda: server.log.count("ready: True") == 2)
+        wait_until(lambda: len(workers_of(server)) == 1)
+        wait_for(server, expected)  # which shows them, so that they stay
+        [victim] = workers_of(server)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: server.log.count("ready: True") == 3)
+        wait_for(server, expected)

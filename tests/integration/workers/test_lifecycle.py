@@ -28,6 +28,7 @@ from tests.support.models import (
     write_model,
     write_slow,
 )
+from tests.support.processes import another_child, children
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, infer_message, read_answer
 
@@ -92,17 +93,6 @@ def write_held(root, handler):
 
 def write_loading(root, seconds):
     return write_model(root, "loading", LOADING, f"{VECTOR}parameters: {{seconds: {seconds}}}\n")
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-
-
-def another_child(pid, known):
-    """The child of a process that comes to those that are known."""
-    wait_until(lambda: set(children(pid)) - known)
-    return (set(children(pid)) - known).pop()
 
 
 class Load:
@@ -246,6 +236,26 @@ def test_hup_under_load_loses_nothing(tmp_path, workers):
             load.wait_for(20)
         assert set(load.outcomes) == {200}, (load.outcomes, server.log)
         assert len(children(server.pid)) == workers
+
+
+def test_workers_that_a_further_hup_overtakes_are_no_restarts(tmp_path):
+    write_loading(tmp_path, 2)
+    with Server(tmp_path, workers=2, grpc="off") as server:
+        known = set(children(server.pid))
+        for _ in range(3):
+            os.kill(server.pid, signal.SIGHUP)
+            # Each finds the workers of the one before still loading.
+            for _ in range(2):
+                known.add(another_child(server.pid, known))
+        wait_until(lambda: set(children(server.pid)) < known and len(children(server.pid)) == 2)
+        wait_until(lambda: is_ready(server), tell=lambda: server.log)
+        page = server.get("/metrics")[1].decode()
+        assert "\nksrv_server_worker_restarts_total 0.0\n" in page
+        os.kill(children(server.pid)[0], signal.SIGKILL)
+        wait_until(
+            lambda: "worker_restarts_total 1.0\n" in server.get("/metrics")[1].decode(),
+            tell=lambda: server.log,
+        )
 
 
 @pytest.mark.parametrize("grpc_server", ["native", "grpcio"])

@@ -10,7 +10,7 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.support.models import VECTOR, write_broken, write_double, write_model
+from tests.support.models import BROKEN, DOUBLE, VECTOR, write_broken, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_answer
 
@@ -65,6 +65,24 @@ def test_a_model_that_cannot_be_loaded_and_the_readiness_of_the_server(tmp_path,
             assert client.is_model_ready("double") and not client.is_model_ready("broken")
         assert infer(server, "double") == [2.0, 4.0, 6.0, 8.0]
         assert infer(server, "broken") == 503
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_readiness_is_right_once_a_load_has_been_answered(tmp_path, workers):
+    """In every worker: a quarter of a second later is too late for who asks next."""
+    write_double(tmp_path)
+    with Server(tmp_path, workers=workers) as server:
+        wait_until(lambda: server.log.count("ready: True") == workers)
+        folder = write_broken(tmp_path)
+        for _ in range(3):
+            (folder / "handler.py").write_text(BROKEN)
+            for action in ("unload", "load"):
+                requests.post(f"{server.url}/v2/repository/models/broken/{action}", timeout=30)
+            assert {status(server, "/v2/health/ready") for _ in range(8)} == {503}
+            (folder / "handler.py").write_text(DOUBLE)
+            load = f"{server.url}/v2/repository/models/broken/load"
+            assert requests.post(load, timeout=30).status_code == 200
+            assert {status(server, "/v2/health/ready") for _ in range(8)} == {200}
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])

@@ -179,7 +179,8 @@ def test_a_refused_request_does_not_keep_its_sequence_open():
     waiting = made.submit(asked("a"))
     for number in range(5):
         deadline = time.monotonic_ns() + 20_000_000 if number % 2 else None
-        with pytest.raises(KsrvError, match="the queue of the model m is full"):
+        # On a busy machine a deadline may have passed when its request arrives.
+        with pytest.raises(KsrvError, match=r"the queue of the model m is full|had passed"):
             made.submit(asked("a", deadline_ns=deadline))
     table = made.find("m").sequences
     time.sleep(0.05)  # the refused requests' deadlines pass

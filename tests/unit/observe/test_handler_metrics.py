@@ -61,6 +61,11 @@ def test_odd_names_and_values_are_made_fit_for_the_page():
         (record("1st"), "cannot stand"),
         (record("m", kind="summary"), "no kind 'summary'"),
         (record("m", labels=(("k", "1"), ("k", "2"))), "stands twice"),
+        (record("process_open_fds", kind="gauge"), "the server itself"),
+        (record("m", kind="histogram", labels=(("le", "1"),)), "the label le"),
+        (record("m", float("nan")), "the value nan"),
+        (record("n", float("inf")), "the value inf"),
+        (record("m", float("nan"), "histogram"), "the value nan"),
     ],
 )
 def test_what_does_not_fit_is_logged_once_and_dropped(caplog, second, text):
@@ -72,6 +77,23 @@ def test_what_does_not_fit_is_logged_once_and_dropped(caplog, second, text):
     assert len(caplog.records) == 1
     assert text in caplog.text
     assert samples(metrics) == {("n", (("k", "v"),)): 1.0}
+
+
+@pytest.mark.parametrize("suffix", ["_count", "_sum", "_bucket"])
+@pytest.mark.parametrize("histogram_first", [True, False])
+def test_no_metric_has_the_name_of_a_histograms_samples(caplog, suffix, histogram_first):
+    both = [record("h", 1, "histogram", ()), record("h" + suffix, 7, "gauge", ())]
+    first, second = both if histogram_first else both[::-1]
+    metrics, other = HandlerMetrics(), HandlerMetrics()
+    metrics.record(first)
+    with caplog.at_level(logging.ERROR):
+        metrics.record(second)
+        metrics.record(second)
+    assert len(caplog.records) == 1
+    assert first.name in caplog.text
+    assert list(metrics.families()) == [first.name]
+    other.record(second)  # in another worker, which has not seen the first
+    assert list(metrics.families([other.families()])) == ["h"]
 
 
 def test_series_are_bounded(monkeypatch):

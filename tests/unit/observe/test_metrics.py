@@ -12,8 +12,8 @@ from ksrv.observe.metrics import MetricsPage
 from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
-from ksrv.server.workers.shared_statistics import ServerStatistics
-from ksrv.server.workers.worker_table import State, WorkerTable
+from ksrv.server.shared.statistics import ServerStatistics
+from ksrv.server.shared.worker_table import State, WorkerTable
 from tests.support.engine.engine_models import engine, request, source, tensor
 
 

@@ -11,7 +11,7 @@ from ksrv.observe.metrics import MetricsPage
 from ksrv.observe.protobuf_page import is_preferred, translated
 from ksrv.protocol.protobuf import message_class
 from ksrv.request import BatchOutputs
-from ksrv.server.workers.shared_statistics import ServerStatistics
+from ksrv.server.shared.statistics import ServerStatistics
 from ksrv.statistics import MetricRecord, StageTimes
 from tests.support.engine.engine_models import engine, request, source, tensor
 

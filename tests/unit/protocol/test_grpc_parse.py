@@ -187,7 +187,6 @@ def test_contradictions_are_refused():
     raw = np.zeros(4, np.float32).tobytes()
     typed = {"fp32_contents": [0.0] * 4}
     refused(request(("x", "FP32", [4], typed), raw=[raw]), "contents field must not", "'x'", "'m'")
-    refused(request(("x", "FP32", [4], {}), raw=[raw]), "contents field must not")
     two = [("x", "FP32", [4], None), ("y", "FP32", [4], None)]
     refused(request(*two, raw=[raw]), "2 inputs and 1 raw_input_contents")
     refused(request(*two[:1], raw=[raw, raw]), "1 inputs and 2 raw_input_contents")
@@ -197,6 +196,15 @@ def test_contradictions_are_refused():
     refused(request(("x", "FP32", [4], {})), "'x'", "4 values", "holds 0")
     refused(request(("x", "FP32", [4], None)), "'x' (index 0) has no data", "fp32_contents")
     refused(request(("x", "BYTES", [2], {"bytes_contents": [b"a"]})), "2 values", "holds 1")
+
+
+def test_empty_contents_beside_raw_ones_are_none():
+    """MLServer's client writes them so."""
+    raw = np.arange(4, dtype=np.float32).tobytes()
+    for datatype, shape, packed in (("FP32", [4], raw), ("BYTES", [1], b"\4\0\0\0text")):
+        found = parse(request(("x", datatype, shape, {}), raw=[packed])).inputs[0]
+        assert found.shape == tuple(shape)
+    assert parse(request(("x", "FP32", [4], {}), raw=[raw])).inputs[0].data.tolist() == [0, 1, 2, 3]
 
 
 def test_sizes_that_disagree_name_both_numbers():

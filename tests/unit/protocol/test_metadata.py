@@ -67,7 +67,6 @@ def test_config_leaves_out_the_batch_dimension_of_a_model_that_batches():
     assert found["input"][1] == {
         "name": "text",
         "data_type": "TYPE_STRING",
-        "format": "FORMAT_NONE",
         "dims": [],
     }
     assert found["parameters"] == {"top": {"string_value": "5"}, "name": {"string_value": "n"}}
@@ -101,6 +100,7 @@ def test_statistics():
         compute_input=duration(6),
         compute_infer=duration(7),
         compute_output=duration(8),
+        cached={"hit": duration(9)},
         batches=[
             SimpleNamespace(
                 batch_size=3,
@@ -112,7 +112,8 @@ def test_statistics():
     )
     found = metadata.model_statistics([entry])
     assert found["model_stats"][0]["inference_stats"]["fail"] == {"count": 1, "ns": 10}
-    assert found["model_stats"][0]["inference_stats"]["cache_hit"] == {"count": 0, "ns": 0}
+    assert found["model_stats"][0]["inference_stats"]["cache_hit"] == {"count": 9, "ns": 90}
+    assert found["model_stats"][0]["inference_stats"]["cache_miss"] == {"count": 0, "ns": 0}
     made = metadata.to_message("inference.ModelStatisticsResponse", found).model_stats[0]
     assert made.last_inference == 1_700_000_000_000
     assert made.batch_stats[0].compute_infer.ns == 20

@@ -273,6 +273,7 @@ class TestRawRequest:
             (16, (), "declares 0"),
             (16, (TensorSpec("x", "FP32", (4,)), TensorSpec("y", "FP32", (4,))), "declares 2"),
             (16, (TensorSpec("x", "FP32", (-1, -1)),), "at most one variable dimension"),
+            (16, (TensorSpec("x", "FP32", ((1, 9), -1)),), "at most one variable dimension"),
             (15, (TensorSpec("x", "FP32", (-1, 4)),), "the 15 bytes of the raw binary request"),
             (0, (TensorSpec("x", "FP32", (-1, 4)),), "the 0 bytes"),
             (12, (TensorSpec("x", "FP32", (4,)),), "the 12 bytes"),
@@ -283,6 +284,19 @@ class TestRawRequest:
     def test_refused(self, body, inputs, text):
         with pytest.raises(InvalidRequest, match=text):
             self.raw(bytes(body), *inputs)
+
+    def test_there_is_one_row_where_another_size_of_a_model_that_batches_is_open(self):
+        """As in Triton, whose own tests send such bodies."""
+
+        def shape(size, *declared):
+            spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", declared),), max_batch_size=8)
+            return parse_infer(bytes(size), "0", spec, LIMITS).inputs[0].shape
+
+        assert shape(16, -1, -1) == (1, 4)
+        assert shape(24, -1, 3, (1, 9)) == (1, 3, 2)
+        assert shape(32, -1, 4) == (2, 4)
+        with pytest.raises(InvalidRequest, match="at most one variable dimension"):
+            shape(16, -1, -1, -1)
 
     def test_bool_is_checked(self):
         with pytest.raises(InvalidRequest, match="a BOOL byte must be 0 or 1"):

@@ -6,11 +6,14 @@ import time
 import numpy as np
 import pytest
 
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.v2 import infer_body as native
-from ksrv.errors import BodyTooLarge
+from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits
+from ksrv.protocol import rest
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.rest import parse_infer
+from ksrv.spec import ModelSpec
 from tests.support.wire.rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
 
 
@@ -367,3 +370,26 @@ class TestParameters:
         assert "shared memory is not enabled" in refusal(body)
         body["inputs"][0]["data"] = [1, 2, 3, 4]
         assert "beside data of its own" in refusal(body)
+
+
+class TestTextsOfOpenShape:
+    SPEC = ModelSpec("any", accepts_any_inputs=True)
+
+    def body(self, texts):
+        return one("s", (-1,), "BYTES", data=texts)
+
+    def test_they_are_counted(self):
+        request = parse(self.body(["a", "b"]), spec=self.SPEC)
+        assert request.inputs[0].shape == (2,) and request.inputs[0].data == [b"a", b"b"]
+
+    def test_what_reading_them_takes_is_charged(self, monkeypatch):
+        monkeypatch.setattr(PROCESS, "bound", PROCESS.held + 100_000)
+        held = PROCESS.held
+        with pytest.raises(Overloaded, match="'in_flight'"):
+            parse(self.body(["a"] * 10_000), spec=self.SPEC)
+        assert len(parse(self.body(["a"] * 100), spec=self.SPEC).inputs[0].data) == 100
+        assert PROCESS.held == held
+
+    def test_large_documents_are_not_read_a_second_time(self, monkeypatch):
+        monkeypatch.setattr(rest, "COUNTED_JSON_BYTES", 1000)
+        assert "is negative" in refusal(self.body(["a"] * 1000), spec=self.SPEC)

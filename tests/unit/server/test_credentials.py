@@ -1,3 +1,6 @@
+import os
+import socket
+
 import pytest
 
 from ksrv.errors import Forbidden, Unauthenticated
@@ -21,6 +24,33 @@ def test_without_a_token_file_everybody_may_call():
     access.check(None)
     access.check("Bearer whatever")
     assert not access.needs_token
+
+
+def test_a_token_behind_a_byte_order_mark_is_that_token(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_bytes(b"\xef\xbb\xbfold-token\r\n")
+    Access(ServerSettings(token_file=str(tokens))).check("Bearer old-token")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (bytes(4096), "control character"),
+        (b"good\nto\x00ken\n", "token 2 of .*control character"),
+        (b"x" * (5 << 20), "larger than 4 MiB"),
+        (None, "holds no token"),
+    ],
+    ids=["zeros", "a zero", "another file", "a pipe without a writer"],
+)
+@pytest.mark.timeout(30)
+def test_what_is_no_file_of_tokens_is_refused_at_once(tmp_path, content, says):
+    tokens = tmp_path / "tokens"
+    if content is None:
+        os.mkfifo(tokens)
+    else:
+        tokens.write_bytes(content)
+    with pytest.raises(SettingsError, match=says):
+        Access(ServerSettings(token_file=str(tokens)))
 
 
 @pytest.mark.parametrize(
@@ -91,3 +121,37 @@ def test_a_token_file_that_is_missing_or_empty_is_an_error(tmp_path):
     empty.write_text("\n# nothing\n")
     with pytest.raises(SettingsError, match="holds no token"):
         Access(ServerSettings(token_file=str(empty)))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "localhost",
+        "LOCALHOST:8080",
+        "models.localhost:80",
+        "127.0.0.1:8080",
+        "10.0.0.7",
+        "[::1]",
+        "[::1]:8080",
+        socket.gethostname(),
+    ],
+)
+def test_a_host_of_this_machine_is_let_in(host):
+    Access(ServerSettings()).check_control(None, **HERE, host=host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "[evil]",
+        "1::evil:80",
+    ],
+)
+def test_a_rebound_name_is_no_host_of_this_machine(host):
+    with pytest.raises(Forbidden, match="host"):
+        Access(ServerSettings()).check_control(None, **HERE, host=host)

@@ -1,5 +1,7 @@
 """`ksrv.serve`: the command that a script becomes, and what cannot be served."""
 
+import json
+import os
 import sys
 import types
 
@@ -23,8 +25,8 @@ Renamed = type("Other", (ksrv.BaseHandler,), {})
 
 def command(*handlers, server=None, **settings):
     made = serve_command(*handlers, server=server or {}, settings=settings)
-    assert made[:4] == [sys.executable, "-m", "ksrv", "serve"]
-    return made[4:]
+    assert made[:5] == [sys.executable, "-P", "-m", "ksrv", "serve"]
+    return made[5:]
 
 
 def test_handlers_are_named_by_file_and_name():
@@ -49,8 +51,13 @@ def test_settings_become_flags():
 def test_settings_of_the_handler_become_json():
     inputs = {"x": Float32[4], "y": Image[2, 2, 3].prepared(datatype="UINT8", resize="linear")}
     flag, text = command(score, batching={"max_batch_size": 2}, inputs=inputs)[1:]
-    assert flag == "--model-settings"
-    assert ksrv.server.script.json.loads(text) == {
+    assert flag == "--model-settings" and text.startswith("@/proc/self/fd/")
+    descriptor = int(text.rpartition("/")[2])
+    assert os.get_inheritable(descriptor)
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        found = json.load(file)
+    assert found == {
         "batching": {"max_batch_size": 2},
         "inputs": [
             {"name": "x", "datatype": "FP32", "shape": [-1, 4]},

@@ -93,6 +93,17 @@ def test_an_entry_of_a_list_in_the_file_is_one_value(tmp_path):
         resolve({}, {}, str(file))
 
 
+def test_settings_of_a_model_may_stand_in_a_file(tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text('{"parameters": {"api_key": "k"}}')
+    found = resolve({"model_settings": f"@{file}"}, {}).settings.model_settings
+    assert found == '{"parameters": {"api_key": "k"}}'
+    with pytest.raises(
+        SettingsError, match=r"'model_settings' cannot be '@/no/such': .*No such file"
+    ):
+        resolve({}, {"KSRV_MODEL_SETTINGS": "@/no/such"})
+
+
 def test_build_variables_are_not_settings():
     build = {
         "KSRV_SANITIZE": "1",

@@ -1,5 +1,6 @@
 """The files of TLS: what the settings name, and what is said of files that cannot be used."""
 
+import os
 import ssl
 import subprocess
 import time
@@ -50,6 +51,27 @@ def test_files_that_fit(files, names):
     assert read.grpc_credentials() is not None
     assert isinstance(read.context(), ssl.SSLContext)
     assert not tls.needs_certificate(made)
+
+
+def test_pythons_context_and_its_ticket_keys_last_an_hour(files, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    read = tls.read_certificates(config(files, "whole"))
+    first = read.context()
+    now[0] += 3599
+    assert read.context() is first
+    now[0] += 1
+    second = read.context()
+    assert second is not first
+    assert read.context() is second
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("names", [{"cert": "pipe"}, {"cert": "cert", "key": "pipe"}])
+def test_a_pipe_without_a_writer_is_refused_at_once(files, tmp_path, names):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="cannot be used"):
+        tls.read_certificates(config(files | {"pipe": str(tmp_path / "pipe")}, **names))
 
 
 def test_without_tls_nothing_is_read(files):

@@ -15,7 +15,7 @@ from gunicorn.workers import gthread
 
 from ksrv._native.http.request_head import classify_head
 from ksrv.server import tls, worker
-from ksrv.server.http import choice
+from ksrv.server.threaded import native_choice
 from tests.support.wire.http_heads import INFER
 
 READ_INTERNALS = {
@@ -74,23 +74,23 @@ def test_the_internals_in_use_are_those_that_were_read(function):
 
 
 def test_nothing_is_missing_of_this_gunicorn():
-    assert choice.missing_internals() == []
+    assert native_choice.missing_internals() == []
 
 
 def test_another_major_release_is_not_known(monkeypatch):
     monkeypatch.setattr(gunicorn, "version_info", (28, 0, 0))
-    assert choice.missing_internals()[0].startswith("gunicorn 27 (this is ")
+    assert native_choice.missing_internals()[0].startswith("gunicorn 27 (this is ")
 
 
 def test_a_missing_name_is_named(monkeypatch):
     monkeypatch.delattr(gthread.PollableMethodQueue, "defer")
-    assert choice.missing_internals() == ["PollableMethodQueue.defer"]
+    assert native_choice.missing_internals() == ["PollableMethodQueue.defer"]
 
 
 def test_a_missing_attribute_is_named(monkeypatch):
     """Another gunicorn's constructor, which sets less."""
     monkeypatch.setattr(gthread.ThreadWorker, "__init__", lambda self: None)
-    assert "ThreadWorker.poller" in choice.missing_internals()
+    assert "ThreadWorker.poller" in native_choice.missing_internals()
 
 
 class App:
@@ -109,16 +109,16 @@ def configured(**settings):
 
 
 def test_the_http_server_stands_in_front_of_an_ordinary_worker():
-    assert choice.why_not_native(configured(), App()) is None
-    assert choice.why_not_native(configured(certfile=__file__), App()) is None
+    assert native_choice.why_not_native(configured(), App()) is None
+    assert native_choice.why_not_native(configured(certfile=__file__), App()) is None
 
 
 def test_python_does_tls_where_openssl_is_missing(monkeypatch):
     monkeypatch.setattr(tls, "why_no_tls", lambda: "libssl.so.3 cannot be loaded")
-    assert choice.why_not_native(configured(), App()) is None
+    assert native_choice.why_not_native(configured(), App()) is None
     encrypted = configured(certfile=__file__)
     told = "TLS without OpenSSL: libssl.so.3 cannot be loaded"
-    assert choice.why_not_native(encrypted, App()) == told
+    assert native_choice.why_not_native(encrypted, App()) == told
     encrypted.set("worker_class", "ksrv.server.worker:KsrvWorker")
     assert worker.tls_library(encrypted).endswith(f"in Python on threads: {told}")
 
@@ -144,13 +144,13 @@ def ssl_context(config, default):
     ids=["tls hook", "tls h2", "proxy protocol", "http2", "hook", "scheme headers"],
 )
 def test_what_leaves_the_http_server_away(settings, words):
-    assert words in choice.why_not_native(configured(**settings), App())
+    assert words in native_choice.why_not_native(configured(**settings), App())
 
 
 def test_another_app_and_a_mounted_one_leave_the_http_server_away(monkeypatch):
-    assert choice.why_not_native(configured(), OtherApp()) == "the app is not ksrv's"
+    assert native_choice.why_not_native(configured(), OtherApp()) == "the app is not ksrv's"
     monkeypatch.setitem(os.environ, "SCRIPT_NAME", "/sub")
-    assert choice.why_not_native(configured(), App()) == "SCRIPT_NAME is set"
+    assert native_choice.why_not_native(configured(), App()) == "SCRIPT_NAME is set"
 
 
 def plain(cfg, head=16384, body=1000):

@@ -16,8 +16,8 @@ from ksrv.engine.executors.child.calls import CallsHome
 from ksrv.engine.executors.child.inbox import Inbox
 from ksrv.engine.executors.messages import ListeningMessage, MessageType, NumbersMessage
 from ksrv.errors import KsrvError
+from ksrv.handlers.concurrent import STALL_SECONDS
 from ksrv.handlers.runner import Runner
-from ksrv.handlers.streaming.concurrent import STALL_SECONDS
 from ksrv.observe.tracing import continued
 from ksrv.request import BatchInputs, BatchOutputs
 
@@ -231,7 +231,6 @@ def _begin(
         del running[number]
         chunks.end()
         calls.end(batch)
-        batch.tensors.clear()  # an answer that nothing else refers to is sent from where it lies
         with suppress(ChannelClosed):  # the main thread learns of it as well
             try:
                 if isinstance(outputs, KsrvError):

@@ -18,7 +18,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from ksrv._native.ipc.batch_ring import ProcessRing
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
@@ -208,11 +210,11 @@ class Child:
         return 0
 
     def _load(self, note: LoadMessage) -> Runner | None:
-        source = ModelSource.from_json(note.source.encode())
+        source = replace(ModelSource.from_json(note.source.encode()), alone=True)
         set_process_limits(note.limits)
         PROCESS.bound = bytes_in_flight(note.limits)
         self._link.exported.most_bytes = messages.most_bytes(note.limits)
-        _enter(str(source.folder))
+        _enter(dict.fromkeys((str(source.folder), str(source.root))))
         try:
             runner = make_runner(
                 source,
@@ -316,11 +318,12 @@ def _leave_device(name: str) -> None:
     os._exit(1)  # what lies on the device cannot be freed
 
 
-def _enter(folder: str) -> None:
-    """Make the model's folder the first place to import from, here and in programs started here."""
-    sys.path.insert(0, folder)
+def _enter(folders: Iterable[str]) -> None:
+    """Make the model's folders the first places to import from, here and in programs started here."""
+    places = list(folders)
+    sys.path[:0] = places
     inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([inherited] if inherited else [])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, *([inherited] if inherited else [])])
 
 
 def _die_with_parent(parent: int) -> bool:

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -257,6 +258,25 @@ def test_a_start_in_a_folder_that_is_gone(tmp_path):
     assert descriptors() <= before
 
 
+def test_a_start_without_descriptors_fails_and_a_later_one_does_not(tmp_path):
+    """The next start is tried where this one tells of a failure; an error of the system ended the instance for good."""
+    executor = ProcessExecutor(source(tmp_path, WAYS))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for left in range(5):  # of the descriptors that a start takes
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + left, most[1]))
+        try:
+            with pytest.raises(HandlerFailed, match=r"cannot be started: .*Too many open files"):
+                executor.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    try:
+        executor.start()
+    finally:
+        executor.close()
+
+
 def test_close_breaks_off_the_pause_before_a_start(tmp_path, monkeypatch):
     monkeypatch.setattr("ksrv.engine.executors.backoff._FIRST_S", 600.0)
     monkeypatch.setattr("ksrv.engine.executors.backoff.LONGEST_S", 600.0)
@@ -316,7 +336,7 @@ def _runs(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
         return False
 
 

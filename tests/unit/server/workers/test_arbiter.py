@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from gunicorn.errors import HaltServer
 
+from ksrv.server.shared.worker_table import State, Stop, WorkerTable
 from ksrv.server.workers import arbiter
-from ksrv.server.workers.worker_table import State, Stop, WorkerTable
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 URL = "http://127.0.0.1:8080"
 
 
-def test_addresses_are_lines_that_scripts_can_read(capsys):
+def test_addresses_are_lines_of_their_own(capsys):
     print_addresses([URL], Address("127.0.0.1", 9000))
     assert capsys.readouterr().out.splitlines()[1:] == [f"HTTP  {URL}", "gRPC  127.0.0.1:9000"]
     print_addresses(None, None)

@@ -20,7 +20,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
-from ksrv.server.http.fast_path import FAST_PATH_JSON
+from ksrv.server.rest.fast_path import FAST_PATH_JSON
 from tests.support.native.fast_path import (
     MODELS,
     ONE,
@@ -410,7 +410,7 @@ def fail(*_, **__):
 def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, monkeypatch, broken):
     _, model, address = inlined
     with socket.create_connection(address, 20) as client:
-        monkeypatch.setattr(model._instances[0].executor, "run", fail)
+        monkeypatch.setattr(model.instances[0].executor, "run", fail)
         for name in broken:
             monkeypatch.setattr(Instance, name, fail)
         client.sendall(message("one", {"x": A}) * 3)
@@ -430,7 +430,7 @@ def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, mon
 def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, is_inline):
     _, model, address = inlined
     model.queue.inline_for_all = is_inline
-    instance = model._instances[0]
+    instance = model.instances[0]
     with socket.create_connection(address, 20) as client:
         for x in (A, row(-8, 1)):  # the second is answered from its own memory
             monkeypatch.setattr(instance, "_note_pace", fail)

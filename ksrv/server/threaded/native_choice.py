@@ -12,7 +12,7 @@ from gunicorn.config import Config
 from gunicorn.http import message, wsgi
 from gunicorn.workers import gthread
 
-from ksrv.server.threaded.expect_continue import defer_continue
+from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.tls import why_python_encrypts
 
 KNOWN_MAJOR = 27

@@ -5,7 +5,6 @@ as slices with a Content-Length, because WSGI takes nothing but bytes.
 """
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast
@@ -15,13 +14,14 @@ import orjson
 
 from ksrv._native.memory.memory_budget import AnswerBytes, MemoryBudget
 from ksrv.errors import KsrvError, UnsupportedEncoding
+from ksrv.header_fields import NAME, VALUE
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
+from ksrv.server.http.body import begin_transfer
 from ksrv.server.http.byte_budget import hold_answer
 from ksrv.server.http.compression import chosen_encoding, compressed
 from ksrv.server.http.received_body import MESSAGE
-from ksrv.server.threaded.transfer_rate import begin_transfer
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,6 @@ JOINED = MIB
 WORTH_COMPRESSING = 1024
 JSON = "application/json"
 
-_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset(
     {
         "connection",
@@ -93,7 +91,7 @@ def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the headers that a handler chose; a header that would break the message is logged."""
     usable = []
     for name, value in headers.items():
-        if name.lower() in _OURS or not _NAME.fullmatch(name) or not _VALUE.fullmatch(str(value)):
+        if name.lower() in _OURS or not NAME.fullmatch(name) or not VALUE.fullmatch(str(value)):
             log.warning("response header %.64r of a handler was left out", name)
             continue
         usable.append((name, str(value)))

@@ -27,9 +27,10 @@ from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import HeadTooLarge, KsrvError, Overloaded
 from ksrv.limits import show_limit
 from ksrv.observe.traffic import count_refusal
-from ksrv.server.http.fast_path import render_error
 from ksrv.server.http.gunicorn_errors import refusal_of, render_refusal
+from ksrv.server.http.head_rules import check_head
 from ksrv.server.http.received_body import MESSAGE, BodyWanted, body_too_large, received_body
+from ksrv.server.rest.fast_path import render_error
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class AppMessages:
         """Return gunicorn's request, or None where its head was refused."""
         try:
             request = Request(self._cfg, IterUnreader([message.head]), message.peer)
+            check_head(request)
         except (http.errors.ParseException, http.errors.NoMoreData, StopIteration) as error:
             status, text = refusal_of(error)
             peer = message.peer if isinstance(message.peer, str) else message.peer[0]

@@ -27,10 +27,10 @@ from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarded
 from ksrv.server.credentials import Access
+from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.health import unready
-from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers
 from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
     spec = model.spec
     no_route = model.limits_rate or model.cache is not None or bool(spec.concurrency)
     no_route = no_route or spec.sequences is not None or spec.accepts_any_inputs
+    no_route = no_route or spec.has_optional_inputs
     if no_route or late is None:
         return None
     try:

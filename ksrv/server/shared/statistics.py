@@ -3,14 +3,16 @@
 Each worker writes its statistics into its slot of a file in memory, about once a second and when it
 leaves; nothing is shared on a request's path. The counts of a worker outlive it: the next worker in
 its slot goes on from them, so that no total goes down. Only the last second of a worker that was
-killed is lost: a slot holds two copies, so that one copy is whole while the other is written.
+killed is lost, and nothing of it that anybody was shown: a worker writes before it answers with its
+counts. A slot holds two copies, so that one copy is whole while the other is written.
 """
 
 import logging
 import os
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +21,7 @@ from ksrv.observe.handler_metrics import Family
 from ksrv.observe.metrics import PageValues, ServerValues
 from ksrv.observe.process import ProcessValues, process_values
 from ksrv.observe.traffic import Traffic, own_traffic
-from ksrv.server.workers.worker_table import WorkerTable
+from ksrv.server.shared.worker_table import WorkerTable
 from ksrv.statistics import ModelStatistics, add_counts
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class WorkerStatistics(msgspec.Struct):
         process: The bytes that the process holds.
         traffic: Connections, refusals and error answers.
         handlers: The values that handlers report, by name.
+        refused: See `Engine.refused_replacements`.
     """
 
     models: list[ModelStatistics] = []
@@ -53,6 +56,7 @@ class WorkerStatistics(msgspec.Struct):
     process: ProcessValues = msgspec.field(default_factory=ProcessValues)
     traffic: Traffic = msgspec.field(default_factory=Traffic)
     handlers: dict[str, Family] = {}
+    refused: dict[str, dict[str, int]] = {}
 
 
 class StatisticsFile:
@@ -127,6 +131,7 @@ class PeerStatistics:
         self._slot = slot
         self._lives = lives
         self._inherited = file.read(slot) or WorkerStatistics()
+        self._publishing = threading.Lock()
 
     def publish(self, engine: "Engine") -> None:
         """Let the other workers see this worker's statistics.
@@ -134,6 +139,10 @@ class PeerStatistics:
         Args:
             engine: This worker's engine.
         """
+        with self._publishing:
+            self._publish(engine)
+
+    def _publish(self, engine: "Engine") -> None:
         inherited = self._inherited
         models = {(one.name, one.version): one for one in engine.statistics()}
         for old in inherited.models:
@@ -149,7 +158,14 @@ class PeerStatistics:
         unknown = engine.unknown_requests + inherited.unknown
         self._file.write(
             self._slot,
-            WorkerStatistics(list(models.values()), unknown, process, traffic, handlers),
+            WorkerStatistics(
+                list(models.values()),
+                unknown,
+                process,
+                traffic,
+                handlers,
+                _added(engine.refused_replacements, inherited.refused),
+            ),
         )
 
     def others(self) -> Iterator[tuple[WorkerStatistics, bool]]:
@@ -185,6 +201,15 @@ class ServerStatistics:
     def _others(self) -> Iterable[tuple[WorkerStatistics, bool]]:
         return () if self._peers is None else self._peers.others()
 
+    def _keep(self) -> None:
+        """Publish what is about to be shown, and a little more: a total that went down is a reset to Prometheus."""
+        if self._peers is None:
+            return
+        try:
+            self._peers.publish(self._engine)
+        except OSError as error:
+            log.warning("the statistics of this worker cannot be shared: %s", error.strerror)
+
     def models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve, summed over all workers.
 
@@ -196,6 +221,11 @@ class ServerStatistics:
             NotFound: There is no such model or version.
             NotReady: The version named does not serve.
         """
+        found = self._models(name, version)
+        self._keep()
+        return found
+
+    def _models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         found = self._engine.statistics(name, version)
         by_name = {(one.name, one.version): one for one in found}
         for worker, lives in self._others():
@@ -212,18 +242,24 @@ class ServerStatistics:
         """Return what the metrics page shows."""
         process, traffic = process_values(), own_traffic()
         others = list(self._others())
+        refused = _added(
+            self._engine.refused_replacements, *(worker.refused for worker, _ in others)
+        )
         for worker, lives in others:
             process.add(worker.process, lives=lives)
             traffic.add(worker.traffic, lives=lives)
-        return PageValues(
-            self.models(),
+        values = PageValues(
+            self._models(),
             self._engine.unserved(),
             self._engine.unknown_requests + sum(worker.unknown for worker, _ in others),
             process,
             traffic,
             self._engine.handler_metrics.exposition(worker.handlers for worker, _ in others),
             self._server_values(),
+            refused,
         )
+        self._keep()
+        return values
 
     def _server_values(self) -> ServerValues | None:
         table = self._table
@@ -236,3 +272,14 @@ class ServerStatistics:
             table.certificate_expiry,
             table.started,
         )
+
+
+def _added(*counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Return the sums of counts by name and version."""
+    sums: dict[str, dict[str, int]] = {}
+    for one in counts:
+        for name, versions in one.items():
+            for version, count in versions.items():
+                found = sums.setdefault(name, {})
+                found[version] = found.get(version, 0) + count
+    return sums

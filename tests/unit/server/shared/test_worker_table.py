@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from ksrv.server.workers.worker_table import CAPACITY, State, Stop, WorkerTable
+from ksrv.server.shared.worker_table import CAPACITY, State, Stop, WorkerTable
 
 
 @pytest.fixture
@@ -34,6 +34,19 @@ def test_a_worker_accepts_when_nobody_else_is_left(table):
     first, second = table.allocate(), table.allocate()
     table.release(first)
     assert table.may_accept(second)
+
+
+def test_a_replacement_that_loads_leaves_the_work_to_one_that_is_about_to_accept(table):
+    first, second = table.allocate(), table.allocate()
+    ready(table, first)
+    table.set_state(second, State.READY)
+    table.release(first)  # killed before the second one has looked at the table
+    replacement = table.allocate()
+    assert not table.accepting(replacement)
+    assert not table.may_accept(replacement)
+    assert table.may_accept(second)
+    table.release(second)
+    assert table.may_accept(replacement)
 
 
 def test_a_replacement_that_failed_leaves_the_work_to_those_that_serve(table):

@@ -5,9 +5,7 @@ import pytest
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
 from ksrv.request import InferResponse
-from ksrv.server.http.byte_budget import SMALL_ANSWER
-from ksrv.server.http.compression import chosen_encoding
-from ksrv.server.rest.responses import (
+from ksrv.server.http.answers import (
     JOINED,
     send_error,
     send_parts,
@@ -15,6 +13,8 @@ from ksrv.server.rest.responses import (
     set_handler_headers,
     status_line,
 )
+from ksrv.server.http.byte_budget import SMALL_ANSWER
+from ksrv.server.http.compression import chosen_encoding
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import time
 from enum import IntEnum
 
 CAPACITY = 512
-_COLUMNS = 5
+_COLUMNS = 6
 _HEADER = 9
 _WORD = 8
 _BEGUN = 2
@@ -173,40 +173,56 @@ class WorkerTable:
         """Note that this process is the worker in `slot`."""
         self._set(slot, 3, os.getpid())
 
+    def pid(self, slot: int) -> int:
+        """Return the process of the worker in `slot`."""
+        return self._get(slot, 3)
+
     def alive(self, slot: int) -> bool:
         """Whether `slot` has a worker."""
         return self.state(slot) is not State.EMPTY
 
-    def acknowledge(self, slot: int, position: int) -> None:
+    def begin_following(self, slot: int, position: int) -> None:
+        """Note from which position of the change log on the worker in `slot` makes the changes."""
+        self._set(slot, 5, position)
+        self._set(slot, 4, position)
+
+    def note_read(self, slot: int, position: int) -> None:
         """Note how far the worker in `slot` has read the change log."""
         self._set(slot, 4, position)
 
-    def acknowledged(self, position: int, *, besides: int) -> bool:
-        """Whether every worker that has loaded its models has read so far.
-
-        Args:
-            position: How far.
-            besides: A slot that is left out.
-        """
-        loaded = (State.READY, State.FAILED)
-        return all(
-            self._get(slot, 4) >= position
-            for slot in range(CAPACITY)
-            if slot != besides and self.state(slot) in loaded
+    def read_by_all(self) -> int:
+        """How far every worker has read the change log."""
+        return min(
+            (self._get(slot, 4) for slot in range(CAPACITY) if self.alive(slot)),
+            default=0,
         )
 
+    def followers(self, position: int) -> list[int]:
+        """Return the slots of the workers that serve and make the change at a position of the log, or have made it.
+
+        Args:
+            position: The position behind the change. Workers that began behind it began with what it has left.
+        """
+        loaded = (State.READY, State.FAILED)
+        return [
+            slot
+            for slot in range(CAPACITY)
+            if self.state(slot) in loaded and self._get(slot, 5) < position
+        ]
+
     def allocate(self) -> int:
-        """Give the next worker a slot; it may accept at once if nobody else does.
+        """Give the next worker a slot; it may accept at once if nobody else does, or is about to.
 
         Raises:
             RuntimeError: Every slot is taken.
         """
         for slot in range(CAPACITY):
             if self.state(slot) is State.EMPTY:
-                others = any(self.accepting(other) for other in range(CAPACITY))
-                alone = not (others or self.beside_another)
+                others = any(map(self.accepting, range(CAPACITY)))
+                alone = not (others or self._another_is_ready(slot) or self.beside_another)
                 self._set(slot, 1, self.generation)
                 self.set_accepting(slot, alone)
+                self.begin_following(slot, 0)
                 self.set_state(slot, State.LOADING)
                 return slot
         raise RuntimeError(f"more than {CAPACITY} workers are alive at once")
@@ -238,7 +254,11 @@ class WorkerTable:
             return False
         if self.state(slot) is State.FAILED:
             return State.READY not in others and State.RETIRING not in others
-        return not others
+        return not (others or self._another_is_ready(slot))
+
+    def _another_is_ready(self, slot: int) -> bool:
+        """Whether another worker serves, or will as soon as it looks at this table."""
+        return any(self.state(other) is State.READY for other in range(CAPACITY) if other != slot)
 
     def replaced(self, generation: int, *, by_failed: bool) -> bool:
         """Whether a whole newer generation is ready to serve.

@@ -4,13 +4,16 @@ import logging
 from collections.abc import Callable
 
 from ksrv._native.queue.request_handle import wake_waiters
-from ksrv.engine.executors import Executor
+from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.instances.host import InstanceHost
-from ksrv.errors import KsrvError
+from ksrv.errors import FilesChanged, KsrvError
+from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 
 STARTS_IN_A_ROW = 5
+FIRST_STARTS = 3
+"""Of a handler process that is killed while it loads; with `Backoff`'s pauses."""
 
 
 class ExecutorRestarts:
@@ -46,6 +49,24 @@ class ExecutorRestarts:
         """Whether the executor is dead, or was replaced by an executor that is not warmed up."""
         return self._deaths != self._answered_deaths or not self._executor.alive
 
+    def first_start(self) -> ModelSpec:
+        """Load the handler; once more, up to `FIRST_STARTS` times, where its process was killed meanwhile.
+
+        Returns:
+            The description that the handler completed.
+
+        Raises:
+            KsrvError: As `Executor.start`.
+        """
+        for left in reversed(range(FIRST_STARTS)):
+            try:
+                return self._executor.start()
+            except ExecutorDied as error:
+                if not (error.killed and left) or self.stopped:
+                    raise
+                log.error("%s; it is loaded once more", error.message)
+        raise AssertionError("the last start returns or raises")
+
     def first_warm_up(self) -> None:
         """Warm up the executor that was just loaded, and replace it if its process dies of that."""
         if self.warm_up is not None:
@@ -55,7 +76,11 @@ class ExecutorRestarts:
             self._executor.start()
 
     def restart(self) -> bool:
-        """Start the executor anew and warm it up; return False after `STARTS_IN_A_ROW` failures."""
+        """Start the executor anew and warm it up.
+
+        Returns:
+            False after `STARTS_IN_A_ROW` failures, and where a file of the model has changed.
+        """
         host = self._host
         reason = ""
         wake_waiters()
@@ -65,6 +90,11 @@ class ExecutorRestarts:
             deaths = self._deaths
             try:
                 self._executor.start()
+            except FilesChanged as error:
+                log.error("%s", error.message)
+                host.note_refused()
+                host.instance_lost(error.message)
+                return False
             except KsrvError as error:
                 reason = error.message
                 log.error("the model %s cannot be started again: %s", host.spec.name, reason)

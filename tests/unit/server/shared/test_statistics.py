@@ -7,8 +7,8 @@ import pytest
 
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.process import ProcessValues
-from ksrv.server.workers import shared_statistics
-from ksrv.server.workers.shared_statistics import (
+from ksrv.server.shared import statistics as shared_statistics
+from ksrv.server.shared.statistics import (
     PeerStatistics,
     ServerStatistics,
     StatisticsFile,

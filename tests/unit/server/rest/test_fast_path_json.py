@@ -16,7 +16,7 @@ import pytest
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.repository.layout import Repository
-from ksrv.server.http.fast_path import FAST_PATH_JSON
+from ksrv.server.rest.fast_path import FAST_PATH_JSON
 from tests.support.native.fast_path import (
     MODELS,
     Hold,

@@ -1,0 +1,50 @@
+"""Says in the log what a load that takes long is at, so that a start is never silent."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger("ksrv.engine")
+
+FIRST_SECONDS = 2.0
+"""After how long a load is spoken of for the first time."""
+
+EVERY_SECONDS = 10.0
+"""How long it takes from one line about a load to the next."""
+
+
+@contextmanager
+def told_while_loading(
+    subject: str,
+    step: Callable[[], str],
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+) -> Iterator[None]:
+    """Write a line after two seconds, and every ten seconds from then on, until the block ends.
+
+    Args:
+        subject: How the lines name the model.
+        step: Returns what the load is at now.
+        wait: Waits for an event as `threading.Event.wait` does.
+    """
+    begun = time.monotonic()
+    ended = threading.Event()
+
+    def tell() -> None:
+        pause = FIRST_SECONDS
+        while not wait(ended, pause):
+            log.info("%s is %s, for %.0f s so far", subject, step(), time.monotonic() - begun)
+            pause = EVERY_SECONDS
+
+    teller = threading.Thread(target=tell, name="ksrv-load-progress", daemon=True)
+    try:
+        teller.start()
+    except RuntimeError as error:  # there is no thread to be had; the load goes on without lines
+        log.warning("what %s is at is not told: %s", subject, error)
+    try:
+        yield
+    finally:
+        ended.set()
+        if teller.ident is not None:
+            teller.join()

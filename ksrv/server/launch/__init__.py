@@ -1,0 +1,1 @@
+"""A server as a child process: how its settings reach it, and how it tells where it listens."""

@@ -1,0 +1,118 @@
+"""Lines of JSON in which a server tells the program that started it where it listens and whether it loaded.
+
+    {"event": "listening", "pid": 7, "http": ["http://127.0.0.1:8080"], "grpc": ["127.0.0.1:9000"]}
+    {"event": "loaded", "ready": true}
+
+The setting `status_fd` names the descriptor. The first line comes before the models are loaded, the second
+when the first worker has tried all of them.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ksrv.server.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 65536
+
+
+def check_descriptor(descriptor: int) -> None:
+    """Refuse a descriptor that this process was not given.
+
+    What Python and the native core open themselves is not inheritable, so a number that is wrong never
+    writes into one of their files or sockets.
+
+    Args:
+        descriptor: The value of `status_fd`.
+
+    Raises:
+        SettingsError: It is not open, or this process has opened it itself.
+    """
+    try:
+        given = os.get_inheritable(descriptor)
+    except (OSError, OverflowError):
+        given = False
+    if not given:
+        raise SettingsError(
+            f"setting 'status_fd' cannot be {descriptor}: the process was started without that "
+            f"descriptor; a shell opens one with {descriptor}>FILE"
+        )
+
+
+def _write(descriptor: int, **line: Any) -> None:
+    """Write a line at once; a reader that is gone costs a warning."""
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        log.warning("the descriptor %d of 'status_fd' cannot be written: %s", descriptor, error)
+
+
+def tell_addresses(descriptor: int, http: Sequence[str], grpc: Sequence[str]) -> None:
+    """Tell where the server listens.
+
+    Args:
+        descriptor: The value of `status_fd`.
+        http: The URLs of HTTP; none where it is off.
+        grpc: The addresses of gRPC as HOST:PORT or unix:PATH; none where it is off.
+    """
+    _write(descriptor, event="listening", pid=os.getpid(), http=list(http), grpc=list(grpc))
+
+
+def tell_loaded(descriptor: int, *, ready: bool) -> None:
+    """Tell that a worker has loaded the models, or failed to.
+
+    Args:
+        descriptor: The value of `status_fd`.
+        ready: Whether the worker serves, as the readiness routes say.
+    """
+    _write(descriptor, event="loaded", ready=ready)
+
+
+class StatusReader:
+    """The other end of the descriptor, in the program that starts the server.
+
+    Attributes:
+        descriptor: The end for the server, until `inherited` is called.
+        listens: Whether the server has told its addresses.
+        http: The HTTP address as HOST:PORT, "" where HTTP is off.
+        grpc: The gRPC address as HOST:PORT, "" where gRPC is off.
+        loaded: Whether the server has tried to load all of its models.
+    """
+
+    def __init__(self) -> None:
+        reader, self.descriptor = os.pipe()
+        os.set_blocking(reader, False)
+        self._reader = open(reader, "rb", buffering=0)  # noqa: SIM115
+        self._begun = b""
+        self.listens = False
+        self.loaded = False
+        self.http = ""
+        self.grpc = ""
+
+    def inherited(self) -> None:
+        """Close the server's end here, as soon as the server has its copy."""
+        os.close(self.descriptor)
+
+    def update(self) -> None:
+        """Take what the server has written until now, without waiting."""
+        while content := self._reader.read(_READ_BYTES):
+            *lines, self._begun = (self._begun + content).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, line: dict[str, Any]) -> None:
+        if line["event"] == "listening":
+            first = [*line["http"], ""][0]
+            self.http = first.rpartition("//")[2]
+            self.grpc = [*line["grpc"], ""][0]
+            self.listens = True
+        elif line["event"] == "loaded":
+            self.loaded = True
+
+    def close(self) -> None:
+        """Close this end."""
+        self._reader.close()

@@ -1,0 +1,56 @@
+"""KServe's protocol v1 for archives: the JSON body goes to the handler as over TorchServe's own routes."""
+
+import falcon
+
+from ksrv.request import InferRequest, Tensor, TorchServeCall
+from ksrv.server.http.body import read_body
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.request_headers import request_headers
+from ksrv.server.rest.infer import InferResource
+from ksrv.server.torchserve import responses as answers
+from ksrv.server.torchserve.routes import takes_torchserve_requests
+
+JSON = "application/json"
+
+
+class PredictResource(InferResource):
+    """POST /v1/models/{name}[/versions/{version}]:predict, and :explain.
+
+    An archive reads the body itself, in its handler process. Other models get the rows of
+    `ksrv.protocol.kserve_v1`.
+    """
+
+    def _run(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
+    ) -> None:
+        target = self._engine.find(name, version)
+        if not takes_torchserve_requests(target.spec):
+            super()._run(req, resp, name, version, explain=explain)
+            return
+        with Reservation(self._budget) as reservation:
+            body = read_body(
+                req.env,
+                self._limits,
+                reservation,
+                decompress=self._settings.decompress_requests,
+                on_read=req.context.mark_reading,
+            )
+            if target.retired:
+                target = self._engine.find(name, version)
+            request = InferRequest(
+                name,
+                version,
+                inputs=[Tensor("body", "BYTES", (1,), [body])],
+                headers=request_headers(
+                    req.env, with_credentials=not self._access.needs_token, spelling=str.title
+                ),
+                explain=explain,
+                nbytes=len(body),
+                torchserve=TorchServeCall(
+                    content_types={"body": JSON}, explain=str(explain), v1=True
+                ),
+                target=target,
+            )
+            self._hand_over(req, request, reservation)
+            response = self._infer(req, request)
+        answers.send_answer(resp, response, self._budget, req.env)

@@ -1,0 +1,246 @@
+"""The log of changes that all workers of a server share: one order for all of them.
+
+It is a file in memory, made by the master before it forks. Entries are appended under a lock and known by the position
+behind them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry is
+appended that says what the entries before it have left ("kept"). A worker that starts later begins there, and the
+memory of the entries that every worker has read is given back.
+"""
+
+import fcntl
+import mmap
+import os
+import pickle
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ksrv.engine.changes import ChangeKind, RepositoryChange
+from ksrv.errors import NotReady
+from ksrv.repository.entry import ModelEntry
+from ksrv.server import changeable_settings
+
+COMPACT_BYTES = 1 << 20
+"""By how much the log grows, at least, before it is compacted."""
+
+LOCK_SECONDS = 10.0
+"""How long an append waits for another worker's, which takes microseconds unless that worker is stopped."""
+
+_LOCK_POLL_SECONDS = 0.001
+_PREFIX = struct.Struct("<Q")
+
+Kind: TypeAlias = ChangeKind | changeable_settings.Kind | Literal["done", "kept", "start"]
+
+
+class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One entry.
+
+    Attributes:
+        kind: "done" says that a worker has made a change; "kept" holds what earlier entries have left; "start" holds the
+            models that the workers of one generation load when they start.
+        slot: The slot of the worker that appended it.
+        change: The change of a model.
+        setting: What a setting becomes; see `ksrv.server.changeable_settings.apply`.
+        position: Of "done", the position of the change; within "kept", that of the entry.
+        error: Of "done", why the change has failed; else "".
+        kept: The entries that are left.
+        generation: Of "start", the generation of the workers.
+        pid: Of "start", the process that has read the models.
+        models: Of "start", the models, with their sources.
+    """
+
+    kind: Kind
+    slot: int
+    change: RepositoryChange | None = None
+    setting: str = ""
+    position: int = 0
+    error: str = ""
+    kept: list["LogEntry"] = []
+    generation: int = 0
+    pid: int = 0
+    models: dict[str, ModelEntry] = {}
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """What it is about: an entry takes the place of an earlier one about the same."""
+        if self.change is not None:
+            return "model", self.change.name
+        if self.kind == "trace":
+            return "trace", changeable_settings.traced_model(self.setting)
+        if self.kind == "start":
+            return "start", str(self.generation)
+        return self.kind, ""
+
+
+class ChangeLog:
+    """The file in memory.
+
+    Args:
+        read_by_all: Returns the position up to which every worker has read.
+    """
+
+    def __init__(self, read_by_all: Callable[[], int] = lambda: 0) -> None:
+        self._file = os.memfd_create("ksrv-changes")
+        # A file of its own: closing any descriptor of a file lets go of this process's lock on it.
+        self._lock_file = os.memfd_create("ksrv-changes-lock")
+        self._shared = mmap.mmap(-1, 3 * _PREFIX.size)
+        self._cells = memoryview(self._shared).cast("q")  # end, where "kept" begins, its length
+        self._read_by_all = read_by_all
+        self._thread_lock = threading.Lock()
+
+    @property
+    def end(self) -> int:
+        """Where the next entry will begin."""
+        return self._cells[0]
+
+    def append(self, entries: Sequence[LogEntry], *, since: int | None = None) -> list[int] | None:
+        """Append entries, next to each other.
+
+        Args:
+            entries: The entries.
+            since: Append nothing where a change of one of their models, or for a start a change of any model or another
+                start, was appended from this position on.
+
+        Returns:
+            The position behind each; None where nothing was appended.
+
+        Raises:
+            NotReady: A worker that is stopped holds the lock.
+        """
+        with self._locked():
+            if since is not None:
+                later = self.read(since)
+                if any(_overtakes(one, entry) for _, one in later for entry in entries):
+                    return None
+            positions = [self._write(entry) for entry in entries]
+            kept_since, kept_length = self._cells[1], self._cells[2]
+            grown = self.end - kept_since - kept_length
+            if grown > max(COMPACT_BYTES, 2 * kept_length):
+                self._compact()
+            return positions
+
+    def read(self, since: int | None = None) -> list[tuple[int, LogEntry]]:
+        """Return the entries from a position on, each with the position behind it.
+
+        Args:
+            since: The position; None for what a new worker has to know.
+        """
+        entries = []
+        position = self._cells[1] if since is None else since
+        end = self.end
+        while position < end:
+            (length,) = _PREFIX.unpack(os.pread(self._file, _PREFIX.size, position))
+            text = os.pread(self._file, length, position + _PREFIX.size)
+            position += _PREFIX.size + length
+            entries.append((position, pickle.loads(text)))
+        return entries
+
+    def _write(self, entry: LogEntry) -> int:
+        # A worker that is killed here leaves bytes behind the end, which the next one overwrites.
+        text = pickle.dumps(entry)
+        data = _PREFIX.pack(len(text)) + text
+        end = self.end
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._file, data[written:], end + written)
+        self._cells[0] = end + len(data)
+        return end + len(data)
+
+    def _compact(self) -> None:
+        begin = self.end
+        kept = LogEntry(kind="kept", slot=-1, kept=what_is_left(self.read()))
+        self._cells[2] = self._write(kept) - begin
+        self._cells[1] = begin
+        page = mmap.PAGESIZE
+        unread = min(self._read_by_all(), begin) // page * page
+        if unread > 0:
+            with mmap.mmap(self._file, unread) as memory:
+                memory.madvise(mmap.MADV_REMOVE, 0, unread)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        give_up = time.monotonic() + LOCK_SECONDS
+        if not self._thread_lock.acquire(timeout=LOCK_SECONDS):
+            raise _held()
+        try:
+            while True:
+                try:
+                    fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > give_up:
+                        raise _held() from None
+                    time.sleep(_LOCK_POLL_SECONDS)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._lock_file, fcntl.LOCK_UN)
+        finally:
+            self._thread_lock.release()
+
+
+def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
+    """Whether an entry that was appended meanwhile makes what was read for another one outdated."""
+    if entry.kind == "start":
+        return later.change is not None or later.subject == entry.subject
+    return later.change is not None and later.subject == entry.subject
+
+
+def what_is_left(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
+    """Return the entries that a worker which starts now has to know, with their positions.
+
+    What the worker that was asked could not do is left out, and so are the starts of generations that have been
+    replaced. Of each subject the last entry is left, and behind
+    it those that the worker which was asked has not done yet.
+
+    Args:
+        entries: The log, from where a new worker begins.
+    """
+    done: dict[int, LogEntry] = {}
+    found: dict[tuple[str, str], list[LogEntry]] = {}
+    asked: dict[int, int] = {}
+    for position, entry in entries:
+        if entry.kind == "kept":
+            for one in entry.kept:
+                found.setdefault(one.subject, []).append(one)
+                asked[one.position] = one.slot
+        elif entry.kind != "done":
+            entry.position = position
+            found.setdefault(entry.subject, []).append(entry)
+            asked[position] = entry.slot
+        elif asked.get(entry.position) == entry.slot:
+            done[entry.position] = entry
+    left = []
+    for several in found.values():
+        left += _last_of(several, done)
+    newest = max((one.generation for one in left if one.kind == "start"), default=0)
+    left = [one for one in left if one.kind != "start" or one.generation >= newest - 1]
+    return sorted(left, key=lambda one: one.position)
+
+
+def _last_of(entries: list[LogEntry], done: dict[int, LogEntry]) -> list[LogEntry]:
+    left: list[LogEntry] = []
+    for entry in entries:
+        outcome = done.get(entry.position)
+        if outcome is not None and outcome.error:
+            continue
+        if entry.kind == "update" and any(one.kind == "unload" for one in left):
+            continue  # it was unloaded on purpose
+        if outcome is not None:
+            # Marked, for the next compaction finds no "done".
+            entry.slot = -1
+        if entry.slot == -1:
+            left = []
+        left.append(entry)
+    return left
+
+
+def _held() -> NotReady:
+    return NotReady(
+        f"the log of changes has been locked for {LOCK_SECONDS:g} s by a worker that is stopped; "
+        "nothing was changed"
+    )

@@ -1,0 +1,176 @@
+"""`status_fd`: what a server tells the program that started it, in lines of JSON."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import requests
+
+from ksrv.server.launch.status_lines import StatusReader
+from ksrv.testing import Server
+from tests.support.models import BROKEN, VECTOR, write_double, write_model
+from tests.support.wait_until import wait_until
+
+
+@pytest.fixture
+def models(tmp_path):
+    write_double(tmp_path / "models")
+    return tmp_path / "models"
+
+
+def serve(models, status_fd, *flags, **popen):
+    """Start `ksrv serve` as a shell or a supervisor does, with flags alone."""
+    command = [sys.executable, "-m", "ksrv", "serve", str(models), "--status-fd", str(status_fd)]
+    return subprocess.Popen(
+        [*command, "--drain-delay", "0", *flags], stderr=subprocess.STDOUT, text=True, **popen
+    )
+
+
+@pytest.mark.parametrize(
+    ("http", "grpc", "schemes"),
+    [
+        ("127.0.0.1:0", "127.0.0.1:0", ("http://127.0.0.1:", "127.0.0.1:")),
+        ("127.0.0.1:0", "off", ("http://127.0.0.1:", None)),
+        ("off", "127.0.0.1:0", (None, "127.0.0.1:")),
+        ("[::1]:0", "unix:{folder}/grpc.sock", ("http://[::1]:", "unix:{folder}/grpc.sock")),
+    ],
+)
+def test_a_file_gets_the_addresses_and_then_that_the_models_are_loaded(
+    models, tmp_path, http, grpc, schemes
+):
+    status = tmp_path / "status"
+    addresses = ("--http", http, "--grpc", grpc.format(folder=tmp_path))
+    with status.open("wb") as file, open(tmp_path / "log", "wb") as log:
+        server = serve(models, file.fileno(), *addresses, stdout=log, pass_fds=[file.fileno()])
+    try:
+        wait_until(lambda: len(status.read_text().splitlines()) == 2)
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0, (tmp_path / "log").read_text()
+    listening, loaded = map(json.loads, status.read_text().splitlines())
+    assert (listening["event"], listening["pid"]) == ("listening", server.pid)
+    for found, begin in zip((listening["http"], listening["grpc"]), schemes, strict=True):
+        assert len(found) == (begin is not None)
+        assert begin is None or found[0].startswith(begin.format(folder=tmp_path))
+        assert not found or not found[0].endswith(":0")
+    assert loaded == {"event": "loaded", "ready": True}
+
+
+def test_grpc_on_the_http_address_has_that_address(models):
+    with Server(models, grpc="http") as server:
+        assert server.grpc == server.http != ""
+
+
+SLOW_TO_START = """
+from time import sleep
+
+from ksrv import BaseHandler, Float32
+
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        sleep(1.5)  # longer than what starts the HTTP server
+
+    def inference(self, x: Float32[4]) -> Float32[4]:
+        return x
+"""
+
+
+def test_the_first_question_after_the_models_are_loaded_hears_that_they_are(tmp_path):
+    write_model(tmp_path / "models", "slow", SLOW_TO_START, "")
+    status = tmp_path / "status"
+    with status.open("wb") as file, open(tmp_path / "log", "wb") as log:
+        flags = ("--http", "127.0.0.1:0", "--grpc", "off")
+        server = serve(
+            tmp_path / "models", file.fileno(), *flags, stdout=log, pass_fds=[file.fileno()]
+        )
+    try:
+        wait_until(lambda: b'"loaded"' in status.read_bytes())
+        address = json.loads(status.read_text().splitlines()[0])["http"][0]
+        assert requests.get(f"{address}/v2/health/ready", timeout=10).json()["ready"] is True
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+SAYS_THAT_IT_LOADED = """
+from pathlib import Path
+from time import sleep
+
+from ksrv import BaseHandler
+
+
+class Says(BaseHandler):
+    def initialize(self, context):
+        print("models loaded in 0.1 s, ready: True", flush=True)
+        sleep(0.5)
+        (Path(__file__).parent / "loaded").touch()
+
+    def inference(self, x):
+        return {"y": x}
+"""
+
+
+def test_a_server_without_http_is_ready_when_it_says_so_itself(tmp_path):
+    folder = write_model(tmp_path, "says", SAYS_THAT_IT_LOADED, VECTOR)
+    with Server(tmp_path, http="off"):
+        assert (folder / "loaded").exists()
+
+
+def test_models_that_fail_are_loaded_and_not_ready(models, tmp_path):
+    write_model(models, "broken", BROKEN, VECTOR)
+    status = tmp_path / "status"
+    with status.open("wb") as file:
+        server = serve(
+            models, file.fileno(), "--http", "127.0.0.1:0", "--grpc", "off",
+            stdout=subprocess.DEVNULL, pass_fds=[file.fileno()],
+        )  # fmt: skip
+    try:
+        wait_until(lambda: b'"loaded"' in status.read_bytes())
+    finally:
+        server.terminate()
+        server.wait(60)
+    assert json.loads(status.read_text().splitlines()[1])["ready"] is False
+
+
+@pytest.mark.parametrize("descriptor", ["7", "-1", "99999999999"])
+def test_a_descriptor_that_was_not_inherited_ends_the_start(models, descriptor):
+    server = serve(models, descriptor, stdout=subprocess.PIPE)
+    shown, _ = server.communicate(timeout=60)
+    assert server.returncode == 1
+    assert "the process was started without that descriptor" in shown
+
+
+def test_a_reader_that_is_gone_costs_a_warning(models, tmp_path):
+    status = StatusReader()
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        server = serve(
+            models, status.descriptor, "--http", "127.0.0.1:0", "--grpc", "off",
+            stdout=output, pass_fds=[status.descriptor],
+        )  # fmt: skip
+    status.inherited()
+    status.close()
+    try:
+        wait_until(lambda: "models loaded" in log.read_text())
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0, log.read_text()
+    assert "of 'status_fd' cannot be written" in log.read_text()
+
+
+def test_lines_may_come_in_pieces():
+    status = StatusReader()
+    status.update()
+    assert not status.listens
+    line = b'{"event":"listening","pid":1,"http":["http://h:1"],"grpc":[]}\n{"event":"loaded","ready":true}\n'
+    for place in range(len(line)):
+        os.write(status.descriptor, line[place : place + 1])
+        status.update()
+        assert status.listens == (place >= line.index(b"\n"))
+    assert (status.http, status.grpc, status.loaded) == ("h:1", "", True)
+    status.inherited()
+    status.update()  # at the end
+    status.close()

@@ -1,0 +1,145 @@
+"""The response cache: what it keeps of an answer, when, and what a change makes of it."""
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from ksrv import BaseHandler
+from ksrv.engine.composition import CallGraph
+from ksrv.engine.requests.response_cache import ResponseCache
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.source import Cache
+from ksrv.testing import load
+
+VECTOR = {
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
+    "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
+}
+ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
+REQUEST = InferRequest("m", inputs=[Tensor("x", "FP32", (1, 4), ROW)])
+
+
+def answer(number, **fields):
+    data = np.full((1, 4), number, np.float32)
+    return InferResponse("m", "", "", [Tensor("y", "FP32", (1, 4), data)], **fields)
+
+
+@pytest.fixture
+def cache():
+    return ResponseCache(Cache())
+
+
+def found(cache):
+    """Return the number that the cache answers with, or None."""
+    known = cache.find(cache.key(REQUEST), REQUEST)
+    return None if known is None else float(known.wait().outputs[0].data[0, 0])
+
+
+def test_an_answer_is_kept_as_it_was(cache):
+    given = answer(1, parameters={"p": 1})
+    cache.keep(cache.key(REQUEST), 0, given)
+    given.outputs[0].data[:] = 2
+    given.parameters["p"] = 2
+    assert found(cache) == 1
+    known = cache.find(cache.key(REQUEST), REQUEST).wait()
+    known.parameters["p"] = 3
+    assert cache.find(cache.key(REQUEST), REQUEST).wait().parameters == {"p": 1}
+
+
+def test_an_answer_with_headers_is_not_kept(cache):
+    cache.keep(cache.key(REQUEST), 0, answer(1, headers={"x-user": "alice"}))
+    assert found(cache) is None
+    assert len(cache) == 0
+
+
+def test_what_was_asked_before_a_change_is_not_kept_after_it(cache):
+    keep = partial(cache.keep, cache.key(REQUEST))
+    keep(cache.generation, answer(1))
+    before = cache.generation
+    cache.suspend()
+    assert (found(cache), cache.nbytes) == (None, 0)
+    keep(cache.generation, answer(2))
+    assert found(cache) is None
+    meanwhile = cache.generation
+    cache.resume()
+    for outdated in (before, meanwhile):
+        keep(outdated, answer(3))
+        assert found(cache) is None
+    keep(cache.generation, answer(4))
+    assert found(cache) == 4
+
+
+def test_callers_of_callers_are_known():
+    graph = CallGraph()
+    edges = [("top", "middle"), ("middle", "leaf"), ("other", "leaf"), ("leaf", "far"), ("a", "b")]
+    assert [graph.note(*edge) for edge in edges] == [True] * 5
+    assert not graph.note("top", "middle")
+    assert graph.callers_of("leaf") == {"middle", "other", "top"}
+    assert graph.callers_of("far") == {"leaf", "middle", "other", "top"}
+    assert graph.callers_of("top") == set()
+
+
+def test_an_answer_is_remembered_before_anybody_has_it(monkeypatch):
+    """Whoever waits for it, as a handler that called the model does, may write to it at once."""
+
+    class Twice(BaseHandler):
+        def inference(self, x):
+            return {"y": x * 2}
+
+    submitted = threading.Event()
+    handles, done = [], []
+    keep = ResponseCache.keep
+
+    def noted(*arguments):
+        assert submitted.wait(60)
+        done.append(handles[0].done())
+        keep(*arguments)
+
+    monkeypatch.setattr(ResponseCache, "keep", noted)
+    with load(Twice, cache={}, **VECTOR) as model:
+        handles.append(model.engine.submit(model._request(ROW)))
+        submitted.set()
+        handles[0].wait().outputs[0].data[:] = 7
+        assert done == [False]
+        assert model.infer(ROW)["y"].tolist() == (ROW * 2).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_a_request_in_parts_is_remembered_as_one(rows):
+    class Counts(BaseHandler):
+        calls = 0
+
+        def inference(self, x):
+            self.calls += 1
+            return {"y": x + self.calls}
+
+    settings = {"cache": {}, "batching": {"max_batch_size": 2, "split": True}}
+    asked = np.zeros((rows, 4), np.float32)
+    with load(Counts, **settings, **VECTOR) as model:
+        first = model.infer(asked)["y"]
+        assert first.shape == (rows, 4)
+        np.testing.assert_array_equal(model.infer(asked)["y"], first)
+        assert model.infer(asked[:1] + 1)["y"][0, 0] > 1
+
+
+def test_what_a_handler_sets_in_a_batch_that_it_kept_reaches_nobody():
+    class Keeps:
+        def __init__(self):
+            self.kept = None
+
+        def handle(self, batch, context):
+            batch.set_parameter(0, "of", str(batch["x"][0, 0]))
+            if self.kept is not None:
+                self.kept.set_parameter(0, "of", "late")
+                self.kept.set_header(0, "x-of", "late")
+            self.kept = batch
+            return {"y": batch["x"]}
+
+    with load(Keeps, cache={}, **VECTOR) as model:
+        first = model.infer(ROW)
+        model.infer(ROW + 1)
+        again = model.infer(ROW)
+        assert (first.parameters, again.parameters) == ({"of": "0.0"}, {"of": "0.0"})
+        assert again.headers == {}

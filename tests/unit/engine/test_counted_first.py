@@ -1,0 +1,63 @@
+"""Who has an answer finds it counted: the statistics are read by the thread that ends the request, as it ends it."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.errors import InferenceError, KsrvError
+from tests.support.engine.engine_models import engine, request, source
+
+
+def refuse(batch):
+    raise InferenceError("refused", 422)
+
+
+@pytest.fixture
+def gate():
+    """Holds the handler back until the test listens for the end of its request."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, **settings):
+    """Run two rows; return successes, failures and rows as the end of the request shows them."""
+
+    def held(batch):
+        assert gate.wait(60)
+        return run(batch)
+
+    seen = []
+    served = engine(source(**settings), run=held)
+
+    def look(_):
+        [found] = served.statistics("m")
+        seen.append((found.success.count, found.failed, found.inference_count))
+
+    handle = served.submit(request(2))
+    handle.add_done_callback(look)
+    gate.set()
+    with suppress(KsrvError):
+        handle.wait()
+    served.close()
+    return seen
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+def test_an_answer(gate, batch):
+    assert counts_at_the_end(gate, batch=batch) == [(1, 0, 2)]
+
+
+def test_a_failure(gate):
+    assert counts_at_the_end(gate, refuse) == [(0, 1, 2)]
+
+
+def test_a_batch_that_cannot_be_assembled(gate, monkeypatch):
+    def lack_memory(self, handles):
+        assert gate.wait(60)
+        raise MemoryError
+
+    monkeypatch.setattr(PendingBatch, "add", lack_memory)
+    assert counts_at_the_end(gate) == [(0, 1, 0)]

@@ -1,0 +1,58 @@
+"""What the log says of a load that takes long."""
+
+import logging
+import threading
+
+import pytest
+
+from ksrv.engine.load_progress import told_while_loading
+
+
+class FalseWait:
+    """Waits as long as the test says, and keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.passed = threading.Semaphore(0)
+        self.reached = threading.Semaphore(0)
+
+    def __call__(self, ended: threading.Event, seconds: float) -> bool:
+        self.asked.append(seconds)
+        self.reached.release()
+        self.passed.acquire(timeout=60)
+        return ended.is_set()
+
+    def let_pass(self) -> None:
+        self.passed.release()
+        assert self.reached.acquire(timeout=60)
+
+
+def test_the_first_line_comes_after_two_seconds_and_others_every_ten(caplog):
+    caplog.set_level(logging.INFO, "ksrv.engine")
+    wait = FalseWait()
+    steps = iter(("loading", "warming up"))
+    with told_while_loading("the model slow", lambda: next(steps), wait):
+        assert wait.reached.acquire(timeout=60)
+        assert caplog.messages == []
+        wait.let_pass()
+        wait.let_pass()
+        said = list(caplog.messages)
+        wait.passed.release(10)
+    assert [line.partition(", for")[0] for line in said] == [
+        "the model slow is loading",
+        "the model slow is warming up",
+    ]
+    assert wait.asked == [2.0, 10.0, 10.0]
+
+
+def test_a_quick_load_is_not_spoken_of(caplog):
+    caplog.set_level(logging.INFO, "ksrv.engine")
+    with told_while_loading("the model quick", lambda: "loading"):
+        pass
+    assert caplog.messages == []
+
+
+def test_a_failed_load_ends_the_lines(caplog):
+    with pytest.raises(ValueError), told_while_loading("the model", lambda: "loading"):
+        raise ValueError
+    assert not [one for one in threading.enumerate() if one.name == "ksrv-load-progress"]

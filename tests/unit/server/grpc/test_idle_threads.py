@@ -1,0 +1,100 @@
+"""Threads that end when they are idle: what runs, in how many threads, and what a shutdown leaves."""
+
+import threading
+
+import pytest
+
+from ksrv.server.grpc.idle_threads import IdleThreads
+from tests.support.wait_until import wait_until
+
+
+def test_work_runs_side_by_side_up_to_the_bound_and_all_of_it():
+    pool = IdleThreads(3, "x")
+    together, open_gate = threading.Semaphore(0), threading.Event()
+
+    def work(number: int) -> int:
+        together.release()
+        open_gate.wait()
+        return number
+
+    futures = [pool.submit(work, number) for number in range(10)]
+    for _ in range(3):
+        together.acquire()
+    assert pool.threads == 3 and not together.acquire(blocking=False)
+    open_gate.set()
+    assert [one.result() for one in futures] == list(range(10))
+    pool.shutdown()
+    assert pool.threads == 0
+
+
+def test_one_thread_does_what_comes_one_after_the_other():
+    pool = IdleThreads(8, "x")
+    for _ in range(20):
+        first = pool.submit(threading.get_ident).result()
+        wait_until(lambda: pool._idle)
+        assert pool.submit(threading.get_ident).result() == first
+    assert pool.threads <= 2
+    pool.shutdown()
+
+
+def test_idle_threads_end_and_work_starts_others():
+    pool = IdleThreads(4, "x", idle_seconds=0.05)
+    for _ in range(3):
+        gate = threading.Barrier(4)
+        futures = [pool.submit(gate.wait) for _ in range(4)]
+        assert sorted(one.result() for one in futures) == [0, 1, 2, 3]
+        wait_until(lambda: pool.threads == 0)
+    pool.shutdown()
+
+
+def test_many_submitters_beside_threads_that_end():
+    pool = IdleThreads(4, "x", idle_seconds=0.0001)
+    done: list[int] = []
+
+    def submit() -> None:
+        for number in range(500):
+            pool.submit(done.append, number).result()
+
+    submitters = [threading.Thread(target=submit) for _ in range(6)]
+    for one in submitters:
+        one.start()
+    for one in submitters:
+        one.join(60)
+    assert len(done) == 3000
+    pool.shutdown()
+
+
+def test_an_error_is_the_futures():
+    pool = IdleThreads(1, "x")
+    with pytest.raises(ZeroDivisionError):
+        pool.submit(lambda: 1 / 0).result()
+    assert pool.submit(int).result() == 0
+    pool.shutdown()
+
+
+def test_a_shutdown_cancels_what_waits_and_takes_nothing_more():
+    pool = IdleThreads(1, "x")
+    began, gate = threading.Event(), threading.Event()
+    running = pool.submit(lambda: (began.set(), gate.wait()))
+    waiting = pool.submit(int)
+    began.wait()
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled() and not running.done()
+    with pytest.raises(RuntimeError, match="ended"):
+        pool.submit(int)
+    gate.set()
+    wait_until(lambda: pool.threads == 0)
+
+
+def test_without_a_thread_the_submitter_is_told(monkeypatch):
+    pool = IdleThreads(1, "x")
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        pool.submit(int)
+    monkeypatch.undo()
+    assert pool.submit(int).result() == 0
+    pool.shutdown()
