@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from ksrv.limits import Limits
-from ksrv.server.http.fast_path import prepared_answers
+from ksrv.server.rest.fast_path import prepared_answers
 from ksrv.testing import Server
 from tests.support.models import write_double
 

@@ -22,7 +22,7 @@ from tests.support.models import write_double
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PUBLIC = re.compile(r"/v2/health/live$|/v2/health/ready$|/ping$|/$|/ui/")
 CONTROL = re.compile(
-    r"/v2/repository/models/|/v1/config/reload|/v2/systemsharedmemory/|/v2/logging|/v2/(.+/)?trace/setting$"
+    r"/v2/repository/models/|/v1/config/reload|/v2/(system|cuda)sharedmemory/|/v2/logging|/v2/(.+/)?trace/setting$"
 )
 VALUES = {"name": "double", "version": "1", "region": "r", "url_path:path": "a/b"}
 
@@ -32,6 +32,7 @@ USER = {"Authorization": "Bearer good-token"}
 OPERATOR = {"Authorization": "Bearer control-token"}
 WEB_PAGE = {"Origin": "https://elsewhere.example"}
 BEHIND_A_PROXY = {"X-Forwarded-For": "198.51.100.7"}
+REBOUND = {"Host": "evil.example"}  # a name that leads here; a page's GET has no Origin
 
 inspect.register_router(GuardedRouter)(inspect.inspect_compiled_router)
 
@@ -124,7 +125,11 @@ def token_server(model):
 
 
 CALLERS = {
-    "open_server": {"web page": (WEB_PAGE, 403), "behind a proxy": (BEHIND_A_PROXY, 403)},
+    "open_server": {
+        "web page": (WEB_PAGE, 403),
+        "behind a proxy": (BEHIND_A_PROXY, 403),
+        "rebound page": (REBOUND, 403),
+    },
     "control_server": {"nobody": (NOBODY, 401), "stranger": (STRANGER, 401)},
     "token_server": {"nobody": (NOBODY, 401), "stranger": (STRANGER, 401), "user": (USER, 401)},
 }

@@ -69,6 +69,18 @@ def test_the_end_is_told_on_request(channel, behind):
     assert not found[-1].infer_response.outputs
 
 
+def test_a_stream_may_be_empty(channel, behind):
+    """As with Triton's decoupled models: no response, and with the parameter one that is final."""
+    asked = [text(model + behind, "", model) for model in ("words", "later")]
+    asked.append(text("words" + behind, "a", "last"))
+    found = list(stream(channel, iter(asked)))
+    assert [(answer.infer_response.id, piece(answer)) for answer in found] == [("last", "a ")]
+    asked = text("words" + behind, "", triton_enable_empty_final_response=True)
+    (final,) = stream(channel, iter([asked]))
+    assert final.infer_response.parameters["triton_final_response"].bool_param
+    assert not final.infer_response.outputs and not final.error_message
+
+
 def test_unary_calls_get_the_joined_texts(channel, behind):
     request, response = methods(INFERENCE)["ModelInfer"]
     call = channel.unary_unary(
@@ -76,6 +88,9 @@ def test_unary_calls_get_the_joined_texts(channel, behind):
     )
     answer = call(text("words" + behind, "ab c"), timeout=60)
     assert answer.raw_output_contents[0][4:] == b"ab c "
+    for model in ("words", "later"):
+        empty = call(text(model + behind, ""), timeout=60)
+        assert empty.outputs[0].shape == [1] and empty.raw_output_contents == [bytes(4)]
 
 
 def test_a_failure_ends_its_request_and_the_call_goes_on(channel, behind):

@@ -7,7 +7,9 @@ import pytest
 
 from ksrv.protocol.generate import MOST_BYTES
 from ksrv.testing import Server
+from tests.support.models import write_model
 from tests.support.streams import (
+    COUNT,
     StreamedResponse,
     number_request,
     pieces,
@@ -75,6 +77,21 @@ def test_numbers_have_no_joined_form(server, behind):
         assert pieces(found.lines()) == [1]
 
 
+@pytest.mark.parametrize("model", ["words", "later", "count"])
+def test_a_stream_may_be_empty(server, behind, model):
+    asked = number_request(0) if model == "count" else text_request("")
+    for accept in ("text/event-stream", "application/jsonl"):
+        with infer(server, model + behind, asked, accept) as found:
+            assert (found.status, found.type.partition(";")[0]) == (200, accept)
+            assert found.response.read() == b""
+    with infer(server, model + behind, asked, None) as found:
+        if model == "count":
+            assert found.status == 400
+            assert "the stream that answers the request is empty" in next(found.lines())["error"]
+        else:
+            assert pieces(found.lines()) == [""]
+
+
 def test_a_model_that_does_not_stream_answers_one_event(tmp_path):
     from tests.support.models import write_double
 
@@ -94,8 +111,8 @@ def test_generate_routes_take_flat_json(server, behind):
     asked = {"text": "a b", "parameters": {"pause": 0.001}, "times": 2}
     with StreamedResponse(server, f"{path}/generate_stream", asked, None) as found:
         assert found.type == "text/event-stream; charset=utf-8"
-        texts = [document["text_output"] for _, document in found.events()]
-    assert texts == ["a ", "b ", "a ", "b "]
+        texts = [(one["text_output"], one["piece"]) for _, one in found.events()]
+    assert texts == [("a ", "a "), ("b ", "b "), ("a ", "a "), ("b ", "b ")]
 
 
 def nested(depth):
@@ -347,3 +364,23 @@ class Bytes(BaseHandler):
         *events, (name, error) = found.events()
     assert pieces(document for _, document in events) == ["a", "b"]
     assert (name, "UTF-8" in error["error"]) == ("error", True)
+
+
+WARM = """
+inputs: [{name: n, datatype: INT64, shape: [-1, 1]}]
+outputs: [{name: value, datatype: INT64, shape: [-1, 1]}]
+"""
+TWICE = """
+def inference(n):
+    yield {"value": n}
+    yield {"value": n + 1}
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_warming_up_a_stream_of_numbers_is_no_failure(tmp_path, executor):
+    """Zeros have two answers of one model and none of the other; neither has a joined form."""
+    write_model(tmp_path, "none", COUNT, WARM + f"executor: {executor}\n")
+    write_model(tmp_path, "two", TWICE, WARM + f"executor: {executor}\n")
+    with Server(tmp_path) as made:
+        assert "not warmed up" not in made.log and "FAILED" not in made.log

@@ -1,0 +1,183 @@
+"""Machines that run out of disk, of shared memory or of descriptors, whose clock jumps, and crowds of clients that do nothing."""
+
+import os
+import random
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.faults.callers import CALLERS
+from tests.support.faults.health import assert_answers_exactly, opened, wait_successes
+from tests.support.faults.patterns import write_patterns
+from tests.support.faults.storms import Load, judge_answers
+from tests.support.processes import children
+from tests.support.wait_until import wait_until
+
+JUMPS = Path(__file__).parent.parent / "support" / "faults" / "clock_jumps.c"
+YEAR = 365 * 86_400
+
+
+def addresses(server: Server) -> dict[str, str]:
+    return {protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS}
+
+
+def all_answered(load: Load) -> None:
+    judge_answers(load.ledger)
+    others = [one for one in load.ledger.records if one.outcome.kind != "answered"]
+    assert not others, others[:5]
+
+
+class Wrapped(Server):
+    """A server that a shell starts.
+
+    Args:
+        script: What the shell runs; "$@" is the server's command.
+    """
+
+    script = 'exec "$@"'
+
+    def command(self, settings_file: Path) -> list[str]:
+        return ["sh", "-c", self.script, "sh", *super().command(settings_file)]
+
+
+class FullLog(Wrapped):
+    """Its log is on a full disk."""
+
+    script = 'exec "$@" >/dev/full 2>&1'
+
+
+class SmallShm(Wrapped):
+    """/dev/shm has room for 64 KiB, in a namespace of its own."""
+
+    script = (
+        "exec unshare --map-root-user --mount sh -c "
+        '\'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"\' sh "$@"'
+    )
+
+
+def test_a_full_disk_under_the_log_fails_no_request(tmp_path: Path, seed: str) -> None:
+    with FullLog(write_patterns(tmp_path), access_log=True) as server:
+        with Load(addresses(server), seed) as load:
+            load.wait_for(10)
+        all_answered(load)
+        wait_successes(server, load.ledger)
+
+
+@pytest.mark.slow
+def test_a_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
+    allowed = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/dev/shm"],
+        capture_output=True,
+    )
+    if allowed.returncode:
+        pytest.skip("this system lets nobody mount in a namespace of their own")
+    with SmallShm(write_patterns(tmp_path)) as server:
+        with Load(addresses(server), seed) as load:
+            load.wait_for(20)
+        all_answered(load)
+        wait_successes(server, load.ledger)
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, seed: str, choose: random.Random) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("cc is not installed")
+    library, ahead = tmp_path / "clock_jumps.so", tmp_path / "ahead"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", JUMPS, "-o", library], check=True)
+    ahead.write_bytes(struct.pack("=q", 0))
+    environment = {"LD_PRELOAD": str(library), "CLOCK_JUMPS": str(ahead)}
+    with Server(write_patterns(tmp_path / "models"), environment=environment) as server:
+        with Load(addresses(server), seed) as load:
+            for _ in range(8):
+                seconds = choose.choice((-3600, 3600, -YEAR, 10 * YEAR, 0, 1, -1))
+                with ahead.open("r+b") as file:  # in place: the server has it mapped
+                    file.write(struct.pack("=q", seconds))
+                load.wait_for(3)
+        all_answered(load)
+        wait_successes(server, load.ledger)
+
+
+@contextmanager
+def few_descriptors(pid: int, most: int) -> Iterator[None]:
+    """Let a process open no descriptor above a number."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+def test_without_descriptors_who_has_a_connection_is_served_on(tmp_path: Path, seed: str) -> None:
+    models = ("here", "joined")
+    with Server(write_patterns(tmp_path, models)) as server:
+        assert_answers_exactly(addresses(server), None, models)
+        [worker] = children(server.pid)
+        before = opened(server)
+        with Load(addresses(server), seed, models=models) as load:
+            load.wait_for(3)
+            first = len(os.listdir(f"/proc/{worker}/fd"))
+            with few_descriptors(worker, first + 8), ExitStack() as crowd:
+                for address in {server.http, server.grpc}:
+                    host, _, port = address.rpartition(":")
+                    for _ in range(40):
+                        crowd.enter_context(socket.create_connection((host, int(port)), 60))
+                load.wait_for(10)
+            load.wait_for(3)
+        all_answered(load)
+        wait_until(lambda: opened(server) <= before + 24)
+        assert_answers_exactly(addresses(server), None, models)
+
+
+def crowd_of(
+    server: Server, choose: random.Random, count: int, stack: ExitStack
+) -> list[socket.socket]:
+    """Open connections that say nothing, or begin a head or a body and go on by single bytes."""
+    host, _, port = server.http.rpartition(":")
+    head = b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n"
+    made = []
+    for _ in range(count):
+        client = stack.enter_context(socket.create_connection((host, int(port)), 60))
+        client.sendall(choose.choice((b"", head[: choose.randint(1, len(head))], head + b"\r\n{")))
+        made.append(client)
+    return made
+
+
+def keep_crowd(server: Server, seed: str, choose: random.Random, count: int) -> None:
+    with ExitStack() as stack:
+        crowd = crowd_of(server, choose, count, stack)
+        with Load(addresses(server), seed) as load:
+            for _ in range(4):
+                for client in choose.sample(crowd, count // 4):
+                    try:
+                        client.send(b"x", socket.MSG_DONTWAIT)
+                    except OSError:
+                        continue  # it took too long, and was sent away
+                load.wait_for(3)
+        all_answered(load)
+        wait_successes(server, load.ledger)
+
+
+def test_hundreds_of_slow_and_idle_clients_keep_nobody_waiting(
+    tmp_path: Path, seed: str, choose: random.Random
+) -> None:
+    with Server(write_patterns(tmp_path)) as server:
+        keep_crowd(server, seed, choose, 400)
+
+
+@pytest.mark.slow
+def test_thousands_of_slow_and_idle_clients_keep_nobody_waiting(
+    tmp_path: Path, seed: str, choose: random.Random
+) -> None:
+    with Server(write_patterns(tmp_path), max_connections=8192) as server:
+        keep_crowd(server, seed, choose, 4000)

@@ -1,0 +1,106 @@
+"""Clients behind a network that delays, slows, cuts, resets, half-closes and changes what they send and receive."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.faults.callers import CALLERS
+from tests.support.faults.health import (
+    Baseline,
+    assert_answers_exactly,
+    assert_counts_add_up,
+    descendants,
+    page,
+)
+from tests.support.faults.patterns import remove_journals, write_patterns
+from tests.support.faults.proxy import DESTRUCTIVE, KINDS
+from tests.support.faults.storms import judge, storm
+
+WITHOUT_CHANGES = tuple(kind for kind in KINDS if kind != "corrupt")
+SETTINGS: dict[str, Any] = {"head_timeout": 5.0, "transfer_grace": 5.0}
+
+
+class Served:
+    """A server, and what its clients need to know.
+
+    Attributes:
+        server: The server.
+        root: Its repository.
+        trusted: Its certificate, where it has TLS.
+        addresses: Its address for each protocol.
+    """
+
+    def __init__(self, server: Server, root: Path, trusted: Path | None) -> None:
+        self.server, self.root, self.trusted = server, root, trusted
+        self.addresses = {
+            protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS
+        }
+
+
+@pytest.fixture(scope="module", params=["cleartext", "tls"])
+def served(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = write_patterns(tmp_path_factory.mktemp("models"))
+    trusted: Path | None = None
+    tls: dict[str, Any] = {}
+    if request.param == "tls":
+        key, trusted = self_signed(tmp_path_factory.mktemp("certificate"))
+        tls = {"tls_cert": str(trusted), "tls_key": str(key)}
+    with Server(root, **SETTINGS, **tls) as server:
+        made = Served(server, root, trusted)
+        assert_answers_exactly(
+            made.addresses, trusted
+        )  # what is made at the first request is there
+        yield made
+
+
+def weather(
+    served: Served, protocol: str, seed: str, clients: int, rounds: int, kinds: Any
+) -> None:
+    """Have clients call through faults, and judge what they were told and what the server holds."""
+    server, processes = served.server, descendants(served.server.pid)
+    baseline, before = Baseline(server), page(server)
+    remove_journals(served.root)
+    ledger = storm(
+        served.addresses[protocol],
+        protocol,
+        seed,
+        trusted=served.trusted,
+        clients=clients,
+        rounds=rounds,
+        kinds=kinds,
+    )
+    judge(ledger, trusted=served.trusted is not None)
+    baseline.wait_restored()
+    if "corrupt" not in kinds:
+        assert_counts_add_up(server, served.root, ledger, before)
+    assert descendants(server.pid) == processes
+    assert_answers_exactly(served.addresses, served.trusted)
+    assert server.get("/v2/health/ready")[0] == 200
+    told = ledger.outcomes()
+    assert told["answered"] and (told["lost"] or not set(kinds) & set(DESTRUCTIVE)), told
+
+
+@pytest.mark.parametrize("protocol", CALLERS)
+def test_calls_end_once_and_with_their_own_data(served: Served, protocol: str, seed: str) -> None:
+    weather(served, protocol, seed, 3, 12, WITHOUT_CHANGES)
+
+
+@pytest.mark.parametrize("protocol", CALLERS)
+def test_a_changed_byte_harms_no_other_call(served: Served, protocol: str, seed: str) -> None:
+    weather(served, protocol, seed, 4, 6, ("corrupt",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", CALLERS)
+def test_calls_through_much_of_it(served: Served, protocol: str, seed: str) -> None:
+    weather(served, protocol, seed, 8, 60, WITHOUT_CHANGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", CALLERS)
+def test_changed_bytes_in_many_calls(served: Served, protocol: str, seed: str) -> None:
+    weather(served, protocol, seed, 8, 30, ("corrupt",))

@@ -1,0 +1,121 @@
+"""What a run of foreign code is: the server that it asks, the program, and what its success is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a repository's cases find and leave files.
+
+    Attributes:
+        checkout: The checkout, which nothing is written into.
+        work: A folder of this repository's runs.
+        checkouts: The folder of all checkouts, for models that another repository brings.
+    """
+
+    checkout: Path
+    work: Path
+    checkouts: Path
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that cases ask.
+
+    Attributes:
+        name: Names the folder of its models.
+        models: Makes the models in a folder of its own, and returns the paths that are served.
+        settings: Settings of `ksrv serve`; `{checkout}` and `{here}` are filled in.
+        ports: The ports of HTTP and gRPC that the scripts have in their code; 0 for any.
+        environment: Variables of the server.
+        start_timeout: Seconds until it is ready.
+    """
+
+    name: str
+    models: Callable[[Places, Path], list[Path]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    ports: tuple[int, int] = (0, 0)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_timeout: float = 120.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program of a checkout.
+
+    Attributes:
+        name: The script with its arguments, as the table shows it.
+        command: The arguments. `{python}`, `{checkout}`, `{work}`, `{http}`, `{grpc}` (HOST:PORT), their
+            `_host` and `_port`, and `{here}` (the folder of the server's models) are filled in.
+        serving: The server, or None for programs that need none.
+        folder: Where it runs, in the checkout or, with `copies`, in their copy; the work folder where empty.
+        prints: An expression that its output has to match, beside the status 0.
+        copies: Folders and files of the checkout that it runs in a copy of, because it writes beside itself.
+        edits: Replacements in the copies: file, old text, new text.
+        changed: What stands in another way than in the checkout, script or model, in a clause.
+        fails: Why it fails, in a sentence, where that is known.
+        tests: Whether it is pytest's, whose tests count one by one.
+        failing: Tests that are known to fail, by name or by a prefix that ends with `*`, and why.
+        fresh: Whether it needs a server that nobody has asked before, and leaves it to nobody.
+        environment: Variables of the program.
+        timeout: Seconds that it may take.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    serving: Serving | None = None
+    folder: str = ""
+    prints: str = ""
+    copies: tuple[str, ...] = ()
+    edits: tuple[tuple[str, str, str], ...] = ()
+    changed: str = ""
+    fails: str = ""
+    tests: bool = False
+    failing: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 90.0
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The cases of one repository.
+
+    Attributes:
+        name: Owner and name, as on GitHub.
+        folder: The name of its checkout.
+        cases: What is run.
+        left_out: Scripts that cannot run here, and why.
+    """
+
+    name: str
+    folder: str
+    cases: tuple[Case, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case, or of one test of it.
+
+    Attributes:
+        name: What ran.
+        works: Whether it did what its authors meant.
+        changed: The case's `changed`.
+        known: The sentence that names its failure; empty where none does.
+        found: What was found where it failed: the end of its output.
+    """
+
+    name: str
+    works: bool
+    changed: str = ""
+    known: str = ""
+    found: str = ""
+
+    @property
+    def surprises(self) -> bool:
+        """Whether it failed without a sentence that says so, or works in spite of one."""
+        return self.works == bool(self.known)
