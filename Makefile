@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-slow test-ways test-decoders test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,13 @@ test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with a
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
 		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
 
+# SEED repeats the calls and the faults of a run; each run says its own.
+SEED ?= $(shell date +%s)
+
+test-faults: $(VENV)/.built ## servers under faults of the network and of the machine, minutes; SEED=N repeats a run
+	@echo "SEED=$(SEED)"
+	SEED=$(SEED) $(BIN)/python -m pytest -m 'slow or not slow' -n $(JOBS) --dist loadscope tests/faults
+
 WAYS := tls chunked process
 BEHAVIOUR := $(addprefix tests/integration/,access composition engine grpc handler_processes handlers http http2 images \
 	native_server observe sequences streams)
@@ -75,12 +82,12 @@ test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chu
 		$(BIN)/python -m pytest --way $$way -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
 			$(BEHAVIOUR); done
 
-DECODERS := libjpeg-turbo simplejpeg cv2
+DECODERS := libjpeg-turbo cv2
 IMAGES := tests/unit/images tests/unit/native/image tests/unit/native/jpeg tests/unit/native/resize tests/property/test_image.py \
-	tests/unit/engine/batches tests/unit/server/http/test_fast_path_images.py tests/unit/handlers/builtin \
+	tests/unit/engine/batches tests/unit/server/rest/test_fast_path_images.py tests/unit/handlers/builtin \
 	tests/integration/images tests/integration/clients/test_kserve_v1.py tests/integration/torchserve/test_own_pipelines.py
 
-test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of the three JPEG decoders
+test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of the two JPEG decoders
 	set -e; for decoder in $(DECODERS); do \
 		$(BIN)/python -m pytest --jpeg-decoder $$decoder -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
 			$(IMAGES); \
@@ -125,6 +132,37 @@ $(RAY_VENV)/.installed: $(VENV)/.built pyproject.toml
 test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one of them killed; minutes
 	$(if $(shell $(ALONE) echo yes 2>/dev/null),$(ALONE)) $(RAY_VENV)/bin/python -m pytest --timeout 900 \
 		-W ignore::DeprecationWarning tests/integration/ray tests/unit/ray
+
+# Packages of half a gigabyte, in an environment of their own: `make test` skips what needs them.
+PACKAGES_VENV ?= .venv-packages
+PACKAGES := transformers scikit-learn xgboost-cpu lightgbm pandas
+
+$(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
+	$(PYTHON) -m venv $(PACKAGES_VENV)
+	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch]' \
+		hypothesis pytest pytest-benchmark pytest-timeout requests $(PACKAGES)
+	@touch $@
+
+test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times; minutes
+	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages
+
+# Other projects' scripts and what they import, in an environment of their own. They listen nowhere, but name ports of
+# their own: where the system allows it they have a network namespace for themselves, in which nothing can be fetched either.
+FOREIGN_VENV ?= .venv-foreign
+FOREIGN_PACKAGES := 'tritonclient[grpc,http]' captum gevent geventhttpclient kserve onnx pillow psutil pytest requests \
+	sseclient-py torch-model-archiver torchvision
+
+$(FOREIGN_VENV)/.installed: $(VENV)/.core pyproject.toml
+	$(PYTHON) -m venv $(FOREIGN_VENV)
+	$(FOREIGN_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(FOREIGN_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation \
+		-e '.[torch,onnx,openvino]' $(FOREIGN_PACKAGES)
+	@touch $@
+
+test-foreign: $(FOREIGN_VENV)/.installed ## other projects' examples and suites, of the checkouts in CHECKOUTS; a quarter of an hour
+	@test -d "$(CHECKOUTS)" || { echo "name the folder of the checkouts: make test-foreign CHECKOUTS=folder (docs/compatibility.md)"; exit 1; }
+	$(if $(shell $(ALONE) echo yes 2>/dev/null),$(ALONE)) $(FOREIGN_VENV)/bin/python -m tests.foreign.run $(CHECKOUTS) $(FOREIGN)
 
 KSERVE_VENV ?= .venv-kserve
 
@@ -208,13 +246,13 @@ asan: $(VENV)/.built ## run the native parts' tests under the address and UB san
 
 # On this processor nothing compiles what stands behind the vector instructions' #else.
 AARCH64 := build/aarch64
-AARCH64_PROGRAMS := batch_dispatch connection_arming queue_stress
+AARCH64_PROGRAMS := batch_dispatch connections/connection_arming queue_stress
 QEMU ?= qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
 test-aarch64: ## compile the core for aarch64 and run C++ programs over it; needs g++-aarch64-linux-gnu and qemu-user-static
 	CXX=$${CXX:-aarch64-linux-gnu-g++} KSRV_WITHOUT=libjpeg $(PYTHON) tools/native_build.py cross -j $(JOBS) --into $(AARCH64) \
 		$(AARCH64_PROGRAMS:%=tests/sanitizers/%.cpp)
-	set -e; for program in $(AARCH64_PROGRAMS); do echo "== $$program"; $(QEMU) $(AARCH64)/$$program; done
+	set -e; for program in $(AARCH64_PROGRAMS); do name=$$(basename $$program); echo "== $$name"; $(QEMU) $(AARCH64)/$$name; done
 
 coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	rm -rf $(TRACE)/lib
@@ -236,7 +274,7 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 	@set -e; for source in $(FUZZERS); do \
 		name=$$(basename $$source .cpp); mkdir -p build/fuzz/corpus/$$name; \
 		echo "== $$name"; \
-		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 \
+		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=131072 -rss_limit_mb=2048 \
 			-artifact_prefix=build/fuzz/ -print_final_stats=1 build/fuzz/corpus/$$name \
 			$$(ls -d tests/fuzz/seeds/$$name 2>/dev/null) > build/fuzz/$$name.log 2>&1 \
 			|| { tail -40 build/fuzz/$$name.log; exit 1; }; \
@@ -291,6 +329,6 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 		--from mixed --format markdown --order name --with-urls; } > $(LOCKS)/licences.md
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,12 +4,19 @@ Everything that a handler's author needs is importable from here; everything els
 that its subject names. Importing this package loads neither torch nor grpc.
 """
 
+from importlib.machinery import EXTENSION_SUFFIXES as _SUFFIXES
+from os.path import dirname as _dirname
+from os.path import exists as _exists
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ksrv.errors import InferenceError
+    from ksrv.errors import InferenceError, KsrvError
     from ksrv.handlers.base import BaseHandler
     from ksrv.handlers.batch import Batch
+    from ksrv.handlers.builtin.image_classifier import ImageClassifier
+    from ksrv.handlers.builtin.image_segmenter import ImageSegmenter
+    from ksrv.handlers.builtin.object_detector import ObjectDetector
+    from ksrv.handlers.builtin.text_classifier import TextClassifier
     from ksrv.handlers.context import Context
     from ksrv.handlers.declared.settings import settings
     from ksrv.handlers.declared.tensor_types import (
@@ -45,11 +52,16 @@ __all__ = [
     "Float32",
     "Float64",
     "Image",
+    "ImageClassifier",
+    "ImageSegmenter",
     "InferenceError",
     "Int16",
     "Int32",
     "Int64",
     "Int8",
+    "KsrvError",
+    "ObjectDetector",
+    "TextClassifier",
     "Uint16",
     "Uint32",
     "Uint64",
@@ -64,11 +76,22 @@ _HOME = {
     "BaseHandler": "ksrv.handlers.base",
     "Batch": "ksrv.handlers.batch",
     "Context": "ksrv.handlers.context",
+    "ImageClassifier": "ksrv.handlers.builtin.image_classifier",
+    "ImageSegmenter": "ksrv.handlers.builtin.image_segmenter",
     "InferenceError": "ksrv.errors",
+    "KsrvError": "ksrv.errors",
+    "ObjectDetector": "ksrv.handlers.builtin.object_detector",
+    "TextClassifier": "ksrv.handlers.builtin.text_classifier",
     "serve": "ksrv.server.script",
     "settings": "ksrv.handlers.declared.settings",
     "timed": "ksrv.handlers.diagnostics.timing",
 }
+
+
+if not any(_exists(f"{_dirname(__file__)}/_native/_core{suffix}") for suffix in _SUFFIXES):
+    from ksrv.source_folder import give_way
+
+    give_way()
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,8 @@ import re
 from http import HTTPStatus
 from pathlib import Path
 
+from ksrv.header_fields import check_field
+
 QUOTED_CHARACTERS = 64
 TEXT_BYTES = 1024
 
@@ -30,11 +32,30 @@ def quote(text: object) -> str:
 
 
 def cut(text: str) -> str:
-    """Return `text`, shortened so that its UTF-8 form fits into 1 KiB."""
+    """Return `text`, shortened so that its UTF-8 form fits into 1 KiB; half a surrogate pair becomes `?`."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= TEXT_BYTES:
-        return text
+        return text if text.isascii() else encoded.decode("utf-8")
     return encoded[: TEXT_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+def check_text(what: str, text: str) -> None:
+    """Refuse a text that has no UTF-8 form.
+
+    Args:
+        what: How the error names the text.
+        text: The text.
+
+    Raises:
+        ValueError: It has half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} has {text[error.start]!a} at {error.start}, half of a surrogate pair, which UTF-8 "
+            f"cannot express; decode bytes with errors='replace'"
+        ) from None
 
 
 _QUOTED_PATH = re.compile(r"""(?<=['"`])/[^'"`\n]*(?=['"`])""")
@@ -83,6 +104,10 @@ class InvalidRequest(KsrvError):
 
     http_status = HTTPStatus.BAD_REQUEST
     grpc_code = "INVALID_ARGUMENT"
+
+
+class StreamNeeded(InvalidRequest):
+    """The answers of a stream have no form as one answer, and the client asked for one."""
 
 
 class Unauthenticated(KsrvError):
@@ -216,6 +241,14 @@ class HandlerFailed(KsrvError):
     """The handler, its process or the server itself is at fault."""
 
 
+class FilesChanged(HandlerFailed):
+    """What was loaded cannot be loaded again, because a file of the model has changed since."""
+
+
+class HandlerTypeError(HandlerFailed):
+    """The handler's code failed with a TypeError, as where a stage cannot be called with what it gets."""
+
+
 class PromiseBroken(HandlerFailed):
     """The handler answered other names, shapes or datatypes than the model's settings declare."""
 
@@ -253,7 +286,7 @@ class InferenceError(KsrvError):
         headers: Extra response headers for REST, trailing metadata for gRPC.
 
     Raises:
-        ValueError: The status is not an error status.
+        ValueError: The status is not an error status, or the message or a header cannot be sent.
     """
 
     def __init__(
@@ -261,6 +294,9 @@ class InferenceError(KsrvError):
     ) -> None:
         if not 400 <= status <= 599:
             raise ValueError(f"an error status lies between 400 and 599, not {status}")
+        check_text("the message of an error", message)
+        for name, value in (headers or {}).items():
+            check_field(name, str(value))
         super().__init__(message)
         self.http_status = status
         self.headers = dict(headers or {})

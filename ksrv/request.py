@@ -17,6 +17,8 @@ from ksrv._native.image.image_header import Header
 from ksrv._native.tensor.tensor import Tensor as Tensor
 
 Parameter: TypeAlias = bool | int | float | str
+INTEGERS = range(-(2**63), 2**64)
+"""The integers that a parameter can be: those of `int64_param` and `uint64_param` of gRPC."""
 Parameters: TypeAlias = Mapping[str, Parameter]
 Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
@@ -87,12 +89,14 @@ class TorchServeCall:
         explain: The handler's request header `explain`; None on routes that do not set it.
         url_path: The handler's request header `url_path`; None on routes that do not set it.
         describe: Whether the client asks for the handler's description of its model.
+        v1: Whether it came over KServe's protocol v1, whose body is a JSON document.
     """
 
     content_types: Mapping[str, str] = field(default_factory=dict)
     explain: str | None = None
     url_path: str | None = None
     describe: bool = False
+    v1: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,9 @@ class InferRequest:
         client: What tells clients with limits of their own apart; "" for a client without any.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
         sequence: Its part in a sequence, once a model that serves sequences has accepted it.
+        calls_nobody: Whether the handler may call no other model for it, as for zeros of the warm-up.
+        has_called: Whether the handler has tried to.
+        remember: Takes its answer before anybody else has it, who might change it; the response cache's.
     """
 
     model_name: str
@@ -168,6 +175,9 @@ class InferRequest:
     client: str = ""
     target: Any = None
     sequence: SequenceRequest | None = None
+    calls_nobody: bool = False
+    has_called: bool = False
+    remember: "Callable[[InferResponse], object] | None" = None
 
 
 class AnswerSink(Protocol):

@@ -6,8 +6,8 @@ made by the repository (from `model.yaml`) and completed by the loader (from the
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,9 @@ Dimension: TypeAlias = int | tuple[int, int]
 """A size, -1 for any size, or an inclusive range (low, high)."""
 
 LARGEST_SIZE = 2**31 - 1
+
+ANY_SIZE: tuple[int, int] = (1, LARGEST_SIZE)
+"""A first dimension of any size that counts no rows."""
 
 _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
@@ -83,6 +86,7 @@ class TensorSpec:
         shape: With the batch dimension first when it is -1; images in NHWC order, as clients see it.
         image: How encoded images are prepared, or None when the input takes raw tensors only.
         output_image: How an output is encoded on request, or None when it is answered as numbers only.
+        optional: Whether a request may leave the input out; the handler then gets None.
     """
 
     name: str
@@ -90,6 +94,7 @@ class TensorSpec:
     shape: tuple[Dimension, ...]
     image: ImageSpec | None = None
     output_image: OutputImageSpec | None = None
+    optional: bool = False
 
     @property
     def batched(self) -> bool:
@@ -100,6 +105,15 @@ class TensorSpec:
     def wire_shape(self) -> list[int]:
         """The shape for metadata: ranges become -1."""
         return [entry if isinstance(entry, int) else -1 for entry in self.shape]
+
+
+def whole(tensor: TensorSpec) -> TensorSpec:
+    """Return a tensor of a model that counts no rows: an open first dimension is a size like others.
+
+    Args:
+        tensor: The tensor, whose first dimension may be -1.
+    """
+    return replace(tensor, shape=(ANY_SIZE, *tensor.shape[1:])) if tensor.batched else tensor
 
 
 class SequenceLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +139,14 @@ class ModelSpec:
         labels: Class labels by index for classification answers, or None.
         max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
         row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
+        counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
         calls_models: Whether the handler calls other models of the server.
         concurrency: Batches that one instance runs at a time where its handler has coroutines; 0 without any.
         sequences: The bounds of the sequences that it serves; None where requests stand alone.
+        configuration: The config.pbtxt of a model of Triton's under Triton's names, or None.
     """
 
     name: str
@@ -146,7 +162,24 @@ class ModelSpec:
     calls_models: bool = False
     concurrency: int = 0
     row_limit: int = 0
+    counts_rows: bool = True
     sequences: SequenceLimits | None = None
+    configuration: Mapping[str, Any] | None = None
+
+    @property
+    def required_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that every request has."""
+        return tuple(spec for spec in self.inputs if not spec.optional)
+
+    @property
+    def has_optional_inputs(self) -> bool:
+        """Whether requests may leave inputs out."""
+        return any(spec.optional for spec in self.inputs)
+
+    @property
+    def takes_one_value(self) -> bool:
+        """Whether the default `preprocess` hands the only input on as a value, and not by its name."""
+        return len(self.inputs) == 1 and not self.has_optional_inputs
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""
@@ -155,3 +188,21 @@ class ModelSpec:
     def output(self, name: str) -> TensorSpec | None:
         """Return the declared output called `name`, or None."""
         return next((spec for spec in self.outputs if spec.name == name), None)
+
+
+def fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
+    """Tell whether a tensor's shape is one of those that are declared.
+
+    Args:
+        shape: The shape.
+        declared: Each dimension as a size, -1 for any, or the smallest and the largest size.
+    """
+    if len(shape) != len(declared):
+        return False
+    for size, entry in zip(shape, declared, strict=True):
+        if isinstance(entry, tuple):
+            if not entry[0] <= size <= entry[1]:
+                return False
+        elif entry not in (-1, size):
+            return False
+    return True

@@ -67,7 +67,7 @@ class ModelStatistics:
         last_inference_ms: Milliseconds since the epoch of the last answer; 0 for none.
         inference_count: Rows that were run.
         execution_count: Batches that were run.
-        success: Requests answered, from their arrival to their answer.
+        success: Requests answered, from their arrival to their answer, those by the response cache included.
         fail: Requests that failed, refused and expired ones included.
         queue: How long requests waited.
         compute_input: Assembling and preprocessing, for each request.
@@ -81,7 +81,8 @@ class ModelStatistics:
         cancelled: Requests that were cancelled.
         pending: Requests that wait now.
         restarts: How often executors were started anew.
-        cached: Requests that asked its response cache, by "hit" and "miss"; empty without a cache.
+        cached: Requests that asked its response cache and how long that took, by "hit" and "miss"; empty
+            without a cache.
         open_sequences: How many sequences are open; None where the model serves none.
         ended_sequences: How many sequences have ended, by reason.
         ready: Whether the version serves.
@@ -107,7 +108,7 @@ class ModelStatistics:
     cancelled: int = 0
     pending: int = 0
     restarts: int = 0
-    cached: dict[str, int] = field(default_factory=dict)
+    cached: dict[str, Duration] = field(default_factory=dict)
     open_sequences: int | None = None
     ended_sequences: dict[str, int] = field(default_factory=dict)
     ready: bool = False
@@ -187,6 +188,7 @@ def total(
         rejected=rejected,
         expired=expired,
         cancelled=cancelled,
+        cached={result: _duration(stages[f"cache_{result}"]) for result in ("hit", "miss")},
         stages=stages,
     )
 
@@ -206,8 +208,8 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
         setattr(mine, name, _sum(getattr(mine, name), getattr(other, name)))
     for reason, count in other.rejected.items():
         mine.rejected[reason] = mine.rejected.get(reason, 0) + count
-    for result, count in other.cached.items():
-        mine.cached[result] = mine.cached.get(result, 0) + count
+    for result, lookups in other.cached.items():
+        mine.cached[result] = _sum(mine.cached.get(result, Duration()), lookups)
     for reason, count in other.ended_sequences.items():
         mine.ended_sequences[reason] = mine.ended_sequences.get(reason, 0) + count
     sizes = {batch.batch_size: batch for batch in mine.batches}

@@ -34,7 +34,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 LONG_FILES = (
     "sanitizers/test_queue_sanitizers.py",
     "integration/engine/test_formats_served.py",
-    "sanitizers/test_http_server_races.py",
+    "sanitizers/connections/test_http_server_races.py",
     "integration/docs/test_tutorials.py",
     "integration/torchserve/test_differential.py",
     "integration/streams/test_stream_leaks.py",
@@ -64,7 +64,7 @@ LONG_FILES = (
     "integration/handler_processes/test_server.py",
     "integration/torchserve/test_import.py",
     "unit/engine/executors/test_process_faults.py",
-    "sanitizers/test_http2_connections.py",
+    "sanitizers/connections/test_http2_connections.py",
     "property/wire/test_request_head.py",
     "property/wire/test_protobuf.py",
 )

@@ -14,9 +14,12 @@ FOUNDATION = {
     "compile_plan",
     "datatypes",
     "errors",
+    "header_fields",
     "image_rules",
     "imported_torch",
+    "torch_memory",
     "limits",
+    "python_path",
     "request",
     "source",
     "spec",
@@ -24,13 +27,17 @@ FOUNDATION = {
     "_native",
 }
 ARROWS = {
-    "_native": set(),
+    "_native": {"source_folder"},
     "compile_plan": set(),
     "datatypes": {"_native"},
-    "errors": set(),
+    "errors": {"header_fields"},
+    "header_fields": set(),
     "image_rules": {"datatypes", "spec"},
     "imported_torch": set(),
+    "torch_memory": set(),
     "limits": set(),
+    "python_path": set(),
+    "source_folder": set(),
     "spec": set(),
     "request": {"errors", "_native"},
     "source": {"spec"},
@@ -65,7 +72,7 @@ ARROWS = {
     },
     "testing": FOUNDATION | {"server", "repository", "handlers", "protocol", "engine", "client"},
     "__main__": {"cli"},
-    "__init__": {"errors", "handlers", "server"},
+    "__init__": {"errors", "handlers", "server", "source_folder"},
 }
 
 
@@ -117,6 +124,28 @@ def test_no_modules_import_in_a_circle():
         list(TopologicalSorter(module_graph()).static_order())
     except CycleError as error:
         pytest.fail(f"modules import in a circle: {' -> '.join(error.args[1])}")
+
+
+def parts_graph(package: str) -> dict[str, set[str]]:
+    """The folders and files at the top of a package, each with those that it imports."""
+    prefix = f"ksrv.{package}."
+    graph: dict[str, set[str]] = {}
+    for module, imported in module_graph().items():
+        if module.startswith(prefix):
+            part = module.removeprefix(prefix).split(".")[0]
+            named = {name.removeprefix(prefix) for name in imported if name.startswith(prefix)}
+            graph.setdefault(part, set()).update({name.split(".")[0] for name in named} - {part})
+    return graph
+
+
+@pytest.mark.parametrize(
+    "package", sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+)
+def test_no_folders_of_a_package_import_in_a_circle(package):
+    try:
+        list(TopologicalSorter(parts_graph(package)).static_order())
+    except CycleError as error:
+        pytest.fail(f"folders of ksrv.{package} import in a circle: {' -> '.join(error.args[1])}")
 
 
 def test_the_engine_knows_no_server_and_no_other_worker():

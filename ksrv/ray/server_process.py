@@ -2,9 +2,7 @@
 
 import collections
 import http.client
-import json
 import os
-import re
 import signal
 import ssl
 import subprocess
@@ -16,18 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ksrv.server.parent_death import ending_with_parent
+from ksrv.server.launch import child_server
+from ksrv.server.launch.status_lines import StatusReader
 
-_ADDRESS = re.compile(r"(HTTP|gRPC)  (?:https?://)?(\S.*)")
-_LOADED = re.compile(r"model +version +handler")
-_ON_HTTP = "on the HTTP address"
 _POLL_SECONDS = 0.05
 _ANSWER_SECONDS = 5.0
 _NO_PROXY = urllib.request.ProxyHandler({})  # HTTP_PROXY is for the way out of the cluster
 _DIRECT = urllib.request.build_opener(_NO_PROXY)
 _KEPT_LINES = 30
 SETTLE_SECONDS = 10.0
-"""How long a server may be unready after it has printed its models, of which it has then loaded all."""
+"""How long a server may be unready after it has loaded its models."""
 
 
 class ServerEnded(RuntimeError):
@@ -54,21 +50,20 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._status: int | None = None
         self._stopping = False
-        self._loaded = False
+        self._told: StatusReader | None = None
         self._tls: ssl.SSLContext | None = None
         self._tls_read: tuple[int, int] | None = None
-        self._announced: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="ksrv server", daemon=True)
 
     @property
     def http(self) -> str:
         """The HTTP address as HOST:PORT, "" where HTTP is off."""
-        return self._announced.get("HTTP", "")
+        return "" if self._told is None else self._told.http
 
     @property
     def grpc(self) -> str:
         """The gRPC address as HOST:PORT, "" where gRPC is off."""
-        return self._announced.get("gRPC", "")
+        return "" if self._told is None else self._told.grpc
 
     @property
     def url(self) -> str:
@@ -140,7 +135,7 @@ class ServerProcess:
         self._thread.start()
         deadline = time.monotonic() + timeout
         with self._changed:
-            self._changed.wait_for(lambda: self._listens or self._status is not None, timeout)
+            self._changed.wait_for(lambda: self._told is not None, timeout)
         while not self.ready():
             self._check_process()
             if self._loaded:
@@ -153,31 +148,22 @@ class ServerProcess:
                 raise ServerEnded(f"{why}:\n{self._tail()}")
             time.sleep(_POLL_SECONDS)
 
-    @property
-    def _listens(self) -> bool:
-        return len(self._announced) == 2
-
     def _run(self) -> None:
         """Start the process and read its output; the process lives no longer than this thread."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
-        # A file without a name: this process may be killed, and nobody would remove one with a name.
-        with open(os.memfd_create("ksrv-settings"), "wb", buffering=0) as file:
-            file.write(json.dumps(self._settings).encode())
-            path = f"/proc/self/fd/{file.fileno()}"
-            command = [sys.executable, "-m", "ksrv", "serve", "--config", path, *self._models]
-            process = subprocess.Popen(
-                ending_with_parent(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                env=own | {"PYTHONUNBUFFERED": "1"},
-                pass_fds=[file.fileno()],
-                start_new_session=True,
-            )
+        serve = [sys.executable, "-P", "-m", "ksrv", "serve", "--config"]
+        started = child_server.start(
+            lambda path: [*serve, path, *self._models],
+            self._settings,
+            environment={},
+            ends_with_thread=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        process = started.process
         with self._changed:
             self._process = process
+            self._told = started.status
             stopped_early = self._stopping
             self._changed.notify_all()
         if stopped_early:
@@ -195,19 +181,20 @@ class ServerProcess:
         print(line, file=sys.stderr, flush=True)
         with self._changed:
             self._lines.append(line)
-            found = _ADDRESS.fullmatch(line)
-            if found and not self._listens:
-                address = self.http if found[2] == _ON_HTTP else found[2]
-                self._announced[found[1]] = "" if address == "off" else address
-            self._loaded = self._loaded or _LOADED.match(line) is not None
-            self._changed.notify_all()
+
+    @property
+    def _loaded(self) -> bool:
+        return self._told is not None and self._told.loaded
 
     def _tail(self) -> str:
         return "\n".join(self._lines)
 
     def ready(self) -> bool:
         """Whether the server says that its models serve; where it cannot be asked, whether they loaded."""
-        if not self._listens or self._status is not None:
+        if self._told is None or self._status is not None:
+            return False
+        self._told.update()
+        if not self._told.listens:
             return False
         if not self.http or self.needs_client_certificate:
             return self._loaded

@@ -36,6 +36,7 @@ from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedO
 from ksrv.server.script import plain_settings
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
+from ksrv.testing.joined_requests import run_joined
 
 Handler = type | Callable[..., Any]
 
@@ -158,7 +159,7 @@ class Model:
         made = [self._request(inputs, **options) for inputs in requests]
         return [
             one if isinstance(one, KsrvError) else Answer(one)
-            for one in self._version.infer_joined(made)
+            for one in run_joined(self._version, made)
         ]
 
     def stream(self, inputs: Any, **options: Any) -> Iterator[Answer]:
@@ -204,12 +205,13 @@ class Model:
         id: str = "",
     ) -> InferRequest:
         if not isinstance(inputs, Mapping):
-            if len(self.spec.inputs) != 1:
+            needed = self.spec.required_inputs or self.spec.inputs
+            if len(needed) != 1:
                 raise ValueError(
                     f"the model {self.name} has {len(self.spec.inputs)} declared inputs; give the "
                     f"values by name"
                 )
-            inputs = {self.spec.inputs[0].name: inputs}
+            inputs = {needed[0].name: inputs}
         return InferRequest(
             self.name,
             self.spec.version,
@@ -266,7 +268,7 @@ def load(
                     f"{one}: the settings of a path are in its files; "
                     f"{next(iter(settings), 'name')} is for classes and functions"
                 )
-            found = _entries_of(Path(one))
+            found = _entries_of(Path(one), alone=not models)
             asked = asked or _choice(Path(one), found, model)
         else:
             source = _source_of(one, name if first else None, settings if first else {})
@@ -286,16 +288,18 @@ def _choice(path: Path, found: Mapping[str, ModelEntry], model: str | None) -> s
     return model or next(iter(found))
 
 
-def _entries_of(path: Path) -> dict[str, ModelEntry]:
+def _entries_of(path: Path, *, alone: bool) -> dict[str, ModelEntry]:
     """Return the models of a path, without processes of their own."""
     repository = Repository([path], archive_readers())
     repository.check()
     entries = repository.scan()
+    alone = alone and sum(len(entry.versions) for entry in entries.values()) == 1
     for entry in entries.values():
         for version, source in entry.versions.items():
             if source.config is not None:
                 config = replace(source.config, executor="inline", instances=1)
-                entry.versions[version] = replace(source, config=config)
+                own = alone and source.config.executor == "process"
+                entry.versions[version] = replace(source, config=config, alone=own)
     return entries
 
 

@@ -8,9 +8,7 @@ cleanly. A server that dies while it starts fails with its whole log.
 """
 
 import http.client
-import json
 import os
-import re
 import signal
 import ssl
 import subprocess
@@ -23,21 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ksrv.server.parent_death import ending_with_parent
+from ksrv.server.launch import child_server
+from ksrv.server.launch.status_lines import StatusReader
 
-_ON_HTTP = "on the HTTP address"
-_ADDRESS = re.compile(rf"^(HTTP|gRPC) {{2}}(\S+|{_ON_HTTP})$", re.MULTILINE)
 _POLL_SECONDS = 0.02
-
-
-def _ending_with_parent(command: list[str]) -> list[str]:
-    """Return a command whose process does not outlive a test run that is killed.
-
-    Other threads than the main thread may end before the server does, and would take it along.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return command
-    return ending_with_parent(command)
 
 
 class ServerFailed(AssertionError):
@@ -81,6 +68,7 @@ class Server:
         self._start_timeout = start_timeout
         self._environment = dict(environment or {})
         self.process: subprocess.Popen[bytes]
+        self._status: StatusReader
         self.http = ""
         self.grpc = ""
 
@@ -103,9 +91,10 @@ class Server:
         """Return the command that starts the server.
 
         Args:
-            settings_file: Where the settings were written.
+            settings_file: Where the server finds its settings.
         """
-        return [sys.executable, "-m", "ksrv", "serve", "--config", str(settings_file), *self._paths]
+        serve = [sys.executable, "-P", "-m", "ksrv", "serve"]
+        return [*serve, "--config", str(settings_file), *self._paths]
 
     def start(self) -> None:
         """Start the process and wait for its ports, and for readiness unless told otherwise.
@@ -114,20 +103,18 @@ class Server:
             ServerFailed: It died or took too long; the text holds its log.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="ksrv-test-")
-        folder = Path(self._folder.name)
-        settings_file = folder / "settings.json"
-        settings_file.write_text(json.dumps(self._settings), encoding="utf-8")
-        self._log_path = folder / "server.log"
-        own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
+        self._log_path = Path(self._folder.name) / "server.log"
         with self._log_path.open("wb") as output:
-            self.process = subprocess.Popen(
-                _ending_with_parent(self.command(settings_file)),
-                stdin=subprocess.DEVNULL,
+            started = child_server.start(
+                lambda path: self.command(Path(path)),
+                self._settings,
+                environment=self._environment,
+                # A test run that is killed takes its servers along. Other threads than the main thread
+                # may end before the server does.
+                ends_with_thread=threading.current_thread() is threading.main_thread(),
                 stdout=output,
-                stderr=subprocess.STDOUT,
-                env=own | {"PYTHONUNBUFFERED": "1"} | self._environment,
-                start_new_session=True,
             )
+        self.process, self._status = started.process, started.status
         self._deadline = time.monotonic() + self._start_timeout
         try:
             self._wait_for_addresses()
@@ -143,17 +130,13 @@ class Server:
             raise ServerFailed(f"the server ended with status {status}:\n{self.log}")
 
     def _wait_for_addresses(self) -> None:
-        while True:
+        while not self._status.listens:
             self._fail_if_dead()
-            found = dict(_ADDRESS.findall(self.log))
-            if len(found) == 2:
-                break
             if time.monotonic() > self._deadline:
-                raise ServerFailed(f"the server printed no addresses:\n{self.log}")
+                raise ServerFailed(f"the server told no addresses:\n{self.log}")
             time.sleep(_POLL_SECONDS)
-        self.http = found["HTTP"].rpartition("//")[2].replace("off", "")
-        grpc = self.http if found["gRPC"] == _ON_HTTP else found["gRPC"]
-        self.grpc = grpc.replace("off", "")
+            self._status.update()
+        self.http, self.grpc = self._status.http, self._status.grpc
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of a GET request.
@@ -182,7 +165,7 @@ class Server:
         return http.client.HTTPSConnection(host, port, timeout=10, context=context)
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Wait until the server says that it is ready; where it cannot be asked, until its log does.
+        """Wait until the server says that it is ready; where it cannot be asked, until it has loaded.
 
         Args:
             timeout: Seconds to wait at most.
@@ -201,7 +184,8 @@ class Server:
 
     def _is_ready(self) -> bool:
         if not self.http or self._settings.get("tls_client_ca"):  # or this is no client
-            return "models loaded" in self.log
+            self._status.update()
+            return self._status.loaded
         try:
             return self.get("/v2/health/ready")[0] == 200
         except (OSError, http.client.HTTPException):
@@ -246,6 +230,7 @@ class Server:
     ) -> None:
         status = self.terminate()
         log = self.log
+        self._status.close()
         self._folder.cleanup()
         if error is None and status != 0:
             raise ServerFailed(f"the server ended with status {status}:\n{log}")

@@ -157,6 +157,14 @@ def test_k51_contradictions(stub):
     refused(stub, request)
 
 
+def test_empty_contents_beside_raw_ones(stub):
+    """MLServer's client sets `contents` in each input, whatever it fills."""
+    for field in ("fp32_contents", "bytes_contents"):
+        request = message("add", "FP32", [1, 4], raw=RAW, **{field: []})
+        request.inputs[0].contents.SetInParent()
+        assert stub.ModelInfer(request).raw_output_contents
+
+
 def test_k52_images(stub):
     expected = [oracle(file) for file in FILES]
     contents = message("pixels", "BYTES", [3], name="image", bytes_contents=FILES)

@@ -13,6 +13,7 @@ def self_signed(
     folder: Path,
     name: str = "server",
     *,
+    days: int = 1,
     expired: bool = False,
     addresses: Iterable[str] = ("127.0.0.1",),
 ) -> Any:
@@ -21,6 +22,7 @@ def self_signed(
     Args:
         folder: Where they are written.
         name: The name in the certificate.
+        days: How long it is valid.
         expired: Whether its time is over.
         addresses: The IP addresses that it is for.
     """
@@ -31,7 +33,7 @@ def self_signed(
     key, cert = folder / f"{name}.key", folder / f"{name}.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
-         "-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}"],
+         "-days", str(days), "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}"],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     if expired:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import yaml
 
+from ksrv.server.launch.status_lines import StatusReader
 from tests.support.paths import ROOT
 
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_ADDRESS = re.compile(r"^(HTTP|gRPC) {2}(?:https?://)?(\S+)$", re.MULTILINE)
 _SERVE = re.compile(r"^ksrv serve\b")
 
 
@@ -131,17 +131,23 @@ class Reader:
     def _serve(self, line: str) -> None:
         self._stop()
         anywhere = {"KSRV_HTTP": "127.0.0.1:0", "KSRV_GRPC": "127.0.0.1:0", "KSRV_DRAIN_DELAY": "0"}
+        status = StatusReader()
+        anywhere["KSRV_STATUS_FD"] = str(status.descriptor)
         with self._log.open("wb") as log:
             self._server = subprocess.Popen(
                 shlex.split(line), cwd=self._folder, env=self._environment | anywhere, stdout=log,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                pass_fds=[status.descriptor],
             )  # fmt: skip
+        status.inherited()
         until = time.monotonic() + self._timeout
         while "\nIn a browser: " not in self._server_log():
             assert self._server.poll() is None, f"{line}\n{self._server_log()}"
             assert time.monotonic() < until, f"{line}\n{self._server_log()}"
             time.sleep(0.05)
-        self._addresses = dict(_ADDRESS.findall(self._server_log()))
+        status.update()
+        status.close()
+        self._addresses = {"HTTP": status.http, "gRPC": status.grpc}
         assert "ready: True" in self._server_log(), self._server_log()
 
     def _compare(self, text: str) -> None:

@@ -31,6 +31,7 @@ RUN_BY = {
 """The test that runs the code of each page. Blocks `console` install something, and are left out."""
 
 NOT_RUN = {
+    "docs/compatibility.md": "the checkouts are not here: tests/unit/foreign holds what runs them",
     "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
     "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
 }

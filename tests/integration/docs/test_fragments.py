@@ -32,7 +32,7 @@ def crop(image, boxes):
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     root = tmp_path_factory.mktemp("fragments")
-    storyteller, asks = python_of("streams.md")
+    storyteller, _, asks = python_of("streams.md")
     [pipeline] = python_of("composition.md")
     two = (
         "inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]\n"
@@ -69,6 +69,12 @@ def client(tmp_path_factory):
 def test_the_storyteller_tells(client):
     answer = client.infer("storyteller", {"text_input": np.array([b"Tell"], object)})
     assert answer["text_output"].tolist() == [b"Once upon"]
+
+
+def test_the_storyteller_tells_a_client_in_parts(client, capsys):
+    _, shown, _ = python_of("streams.md")
+    exec(shown.replace("http://127.0.0.1:8080", client.url), {})
+    assert capsys.readouterr().out == "Once upon"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def write_pictures(folder):
 def write_networks(cats):
     torch = pytest.importorskip("torch")
     onnx = pytest.importorskip("onnx")
-    cats.mkdir()
+    cats.mkdir(parents=True)
     (cats / "labels.json").write_text(json.dumps({str(n): f"class {n}" for n in range(CLASSES)}))
     network = torch.nn.Sequential(
         torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, CLASSES)
@@ -60,6 +60,10 @@ def test_a_reader_gets_through(tmp_path):
     reader.follow(blocks[:own])
     write_networks(tmp_path / "work/models/cats")
     reader.follow(blocks[own:])
+
+
+def test_it_is_read_in_one_go():
+    assert len(README.read_text().splitlines()) <= 100
 
 
 def test_every_fence_is_read():

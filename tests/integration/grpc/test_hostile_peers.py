@@ -166,11 +166,11 @@ def test_calls_that_were_cancelled_are_not_run(engine):
     """Loads take the few threads that there are for them; others wait, and their callers leave."""
     begun, go = [], threading.Event()
 
-    def hold(change, name):
-        begun.append(name)
+    def hold(look):
+        begun.extend(change.name for change in look())
         assert go.wait(60)
 
-    engine.on_change = hold
+    engine.carry_out = hold
     load = f"/{INFERENCE}/RepositoryModelLoad"
     kind, _ = methods(INFERENCE)["RepositoryModelLoad"]
     with running(engine) as address, Wire(address) as wire:

@@ -4,6 +4,7 @@ import contextlib
 import queue
 import resource
 import socket
+import threading
 import time
 
 import grpc
@@ -15,6 +16,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import Unauthenticated
 from ksrv.limits import MIB
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
+from ksrv.server.grpc import idle_threads
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.messages import encoding_of
 from ksrv.testing import Server
@@ -95,6 +97,16 @@ def test_a_call_has_a_limited_time_for_its_message(engine):
         future, feed = silent(channel)
         assert "min_transfer_rate" in refused("DEADLINE_EXCEEDED", future.result)
         feed.put(None)
+
+
+@pytest.mark.carrier("native")
+@pytest.mark.parametrize("sent", [None, b"\x00\x00\x00", b"\x00\x00\x00\x01\x00half"])
+def test_the_deadline_of_a_call_ends_its_wait_for_a_message(engine, sent):
+    with running(engine, head_timeout=3600) as address, Wire(address) as client:
+        stream = client.call(INFER, timeout="200m")
+        if sent is not None:
+            assert client.send(stream, sent) == len(sent)
+        assert b"grpc-status: 4\n" in client.until_ended(stream)
 
 
 @pytest.mark.carrier("native")
@@ -364,6 +376,31 @@ def test_an_idle_stream_is_ended(engine, monkeypatch):
         assert ADDED in next(answers)
         assert "message" in refused("DEADLINE_EXCEEDED", lambda: next(answers))
         feed.put(None)
+
+
+def pool_threads() -> list[str]:
+    names = (thread.name for thread in threading.enumerate())
+    return [
+        name for name in names if name in ("ksrv-grpc-stream", "ksrv-grpc-read", "ksrv-grpc-watch")
+    ]
+
+
+@pytest.mark.carrier("native")
+def test_the_threads_of_a_burst_end(engine, monkeypatch):
+    monkeypatch.setattr(idle_threads, "IDLE_SECONDS", 0.2)
+    with running(engine) as address:
+        with connect(address) as channel, connect(address) as other:
+            feeds = [queue.Queue() for _ in range(128)]
+            calls = [channel.stream_stream(STREAM)(iter(feed.get, None)) for feed in feeds]
+            watches = [watch(other) for _ in range(100)]
+            most = 2 * bounds.MAX_STREAMS + bounds.MAX_OPEN_WATCHES
+            wait_until(lambda: len(pool_threads()) >= most)
+            for feed in feeds:
+                feed.put(None)
+            for one in (*calls, *watches):
+                one.cancel()
+        wait_until(lambda: not pool_threads())
+        assert_serves(address)
 
 
 # ---- connections ------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Clients that make calls and take no answers: they cost their own calls, and nobody else's."""
 
 import contextlib
+import re
 import socket
 import ssl
 
@@ -226,6 +227,29 @@ def fill_socket(wire, message):
         len(wire.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12
     ):  # whatever else comes is shorter
         continue
+
+
+def held(server):
+    """The bytes that requests and answers in flight hold, as the metrics page says."""
+    status, page = server.get("/metrics")
+    assert status == 200
+    return float(re.search(rb"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
+
+
+def test_small_answers_wait_for_their_clients_in_the_budget(tmp_path):
+    write_patient(tmp_path)
+    calls, count = 8, 1000
+    message = rows(count).SerializeToString()
+    with Server(tmp_path, **PATIENT) as server, Wire(server.grpc) as wire:
+        wire.socket.sendall(window(0) + frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
+        streams = []
+        for _ in range(calls):
+            streams.append(wire.call(INFER))
+            wire.send(streams[-1], b"\0" + len(message).to_bytes(4, "big") + message, last=True)
+        until_begun(wire, streams)
+        assert held(server) >= calls * count * 16
+        take_all(wire, streams)
+        wait_until(lambda: held(server) == 0)
 
 
 def test_dropped_answers_are_counted(tmp_path):

@@ -70,6 +70,88 @@ def test_a_malformed_message_gets_one_answer_and_the_end(connect, message):
     assert read_answer(again).status == 200
 
 
+HEALTH = b"GET /v2/health/live HTTP/1.1\r\n%s\r\n"
+REQUESTS = {
+    "health": HEALTH,
+    "infer": b"POST /v2/models/double/infer HTTP/1.1\r\n%s" + LENGTH + b"\r\n" + BODY,
+    "app": b"GET /v2/models/double/stats HTTP/1.1\r\n%s\r\n",
+    "odd": b"GET /v2/health/live HTTP/1.1\r\nX_Odd: 1\r\n%s\r\n",
+}
+"""What the native server answers itself, what it gives to the app, and a head that only gunicorn's parser reads."""
+NO_HOSTS = {
+    "none": b"",
+    "two": b"Host: a\r\nHost: b\r\n",
+    "two alike": b"Host: a\r\nhost: a\r\n",
+    "a list": b"Host: a, b\r\n",
+    "a path": b"Host: a/b\r\n",
+    "blanks and more": b"Host: a b/c@d\r\n",
+    "a user": b"Host: user@a\r\n",
+    "a scheme": b"Host: http://a\r\n",
+    "a port of letters": b"Host: a:b\r\n",
+    "two ports": b"Host: a:1:2\r\n",
+    "a port alone": b"Host: :80\r\n",
+    "half an address": b"Host: [::1\r\n",
+    "an address without brackets": b"Host: ::1\r\n",
+    "text behind an address": b"Host: [::1]a\r\n",
+    "no address": b"Host: []\r\n",
+    "half an escape": b"Host: a%2\r\n",
+    "other bytes": b"Host: \xe4\r\n",
+    "quotes": b'Host: "a"\r\n',
+}
+
+
+@pytest.mark.parametrize("host", NO_HOSTS.values(), ids=NO_HOSTS.keys())
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS.keys())
+def test_a_request_without_one_possible_host_is_refused(connect, request_, host):
+    connection = connect()
+    connection.sendall(request_ % host + GOOD)
+    connection.shutdown(socket.SHUT_WR)
+    (answer,) = parse_answers(read_all(connection))
+    assert (answer.status, answer.headers["connection"]) == (400, "close")
+    error = json.loads(answer.body)["error"]
+    check_text(error)
+    assert "Host" in error or "Invalid HTTP Header" in error  # which are gunicorn's words for two
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"x", b"x.y:8000", b"127.0.0.1:", b"[::1]:80", b"[fe80::1%25eth0]", b"", b"a_b", b"%41.b", b"\ta \t"],
+)  # fmt: skip
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS.keys())
+def test_a_request_with_a_possible_host_is_served(connect, request_, host):
+    connection = connect()
+    for _ in range(2):
+        connection.sendall(request_ % (b"Host: " + host + b"\r\n"))
+        assert read_answer(connection).status == 200
+
+
+def test_http_1_0_needs_no_host_and_may_have_one(connect):
+    for host, status in ((b"", 200), (b"Host: a\r\n", 200), (b"Host: a\r\nHost: a\r\n", 400)):
+        connection = connect()
+        connection.sendall((HEALTH % host).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert read_all(connection).split(b" ", 2)[1] == b"%d" % status
+
+
+@pytest.mark.parametrize(
+    "connection_",
+    [b"close, te", b"TE,\tClose", b"keep-alive, close", b",close", b"te\r\nConnection: close"],
+)
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS.keys())
+def test_close_among_other_options_ends_the_connection(connect, request_, connection_):
+    connection = connect()
+    connection.sendall(request_ % (b"Host: x\r\nConnection: " + connection_ + b"\r\n") + GOOD)
+    (answer,) = parse_answers(read_all(connection))
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+@pytest.mark.parametrize("connection_", [b"te", b"closed", b"te, x-close", b"x close"])
+def test_options_that_are_not_close_end_nothing(connect, connection_):
+    connection = connect()
+    for _ in range(2):
+        connection.sendall(HEALTH % (b"Host: x\r\nConnection: " + connection_ + b"\r\n"))
+        assert read_answer(connection).status == 200
+
+
 UNENDED = {
     "size of 65 bits": (b"FFFFFFFFFFFFFFFFF\r\n", 400),
     "size of 65 bits without its line end": (b"FFFFFFFFFFFFFFFFF", 400),

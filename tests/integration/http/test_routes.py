@@ -72,6 +72,32 @@ def test_what_does_not_exist_is_404_with_a_json_error(server, path):
     assert 0 < len(answer.json()["error"]) <= 1024
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v2/model/double", "did you mean /v2/models/{name}?"),
+        ("/v2/models/double/infr", "did you mean /v2/models/{name}/infer?"),
+        ("/infer", "did you mean /v2/models/{name}/infer?"),
+        ("/health/live", "did you mean /v2/health/live?"),
+        ("/v2/models/duoble/infer", "'duoble' is not found (did you mean double?)"),
+        ("/predictions/double", "TorchServe's routes are served with --torchserve-api"),
+    ],
+)
+def test_a_404_names_what_may_be_meant(server, path, meant):
+    answer = post(server, path, {})
+    assert answer.status_code == 404
+    assert meant in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing/like/it", "/v2/repository/models/double/laod", "/" + "v" * 3000]
+)
+def test_a_404_guesses_no_route_that_is_far_off_or_for_operators(server, path):
+    answer = post(server, path, {})
+    assert answer.status_code == 404
+    assert "mean" not in answer.json()["error"]
+
+
 def test_names_are_percent_decoded_once(server):
     assert get(server, "/v2/models/d%6Fuble").status_code == 200
     assert get(server, "/v2/models/d%256Fuble").status_code == 404

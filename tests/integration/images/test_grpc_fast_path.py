@@ -13,7 +13,7 @@ from ksrv.limits import Limits
 from ksrv.protocol.protobuf import message_class
 from ksrv.repository.layout import Repository
 from ksrv.server.grpc.native_server import NativeGrpcServer
-from ksrv.server.http.fast_path import FastPath, endpoint_for
+from ksrv.server.rest.fast_path import FastPath, endpoint_for
 from ksrv.server.settings import ServerSettings
 from tests.support.images import files
 from tests.support.models import write_model

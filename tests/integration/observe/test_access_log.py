@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 
 import grpc
 import httpx
@@ -14,6 +15,7 @@ from ksrv.testing import Server
 from tests.support.models import VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, infer_request, stub_infer
+from tests.support.wire.http2_wire import Wire
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +149,41 @@ def test_a_stream_is_one_call(server):
     client.close()
     assert answers == [None] * 3
     assert record(server, "streams")["method"].endswith("/ModelStreamInfer")
+
+
+QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['a" 200 0 "-" "forged', "ends with a backslash\\", '\\" 200 0 "-" "forged', 'a\tb"c\\d'],
+)
+def test_a_client_cannot_end_the_quotes_around_its_own_text(models, value):
+    with Server(models, access_log=True) as running:
+        host, port = running.http.rsplit(":", 1)
+        target = value.replace(" ", "%20").replace("\t", "%09")
+        with socket.create_connection((host, int(port)), 60) as client:
+            fields = f"X-Request-ID: mine\r\nUser-Agent: {value}\r\nReferer: {value}\r\nConnection: close"
+            client.sendall(f"GET /{target} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
+            while client.recv(4096):
+                pass
+        with Wire(running.grpc) as wire:
+            wire.until_ended(wire.call(f"/{target}"))
+        found = []
+
+        def look():
+            lines = [line for line in running.log.splitlines() if "gunicorn.access" in line]
+            found[:] = [line for line in lines if line.endswith(" mine") or '"gRPC ' in line]
+            return len(found) == 2
+
+        wait_until(look)
+        escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\t", r"\t")
+        path = target.replace("\\", r"\\").replace('"', r"\"")
+        for line in found:
+            if line.endswith(" mine"):
+                assert QUOTED.findall(line) == [f"GET /{path} HTTP/1.1", escaped, escaped]
+            else:
+                assert QUOTED.findall(line) == [f"gRPC /{path}"]
 
 
 def test_the_text_form(models):

@@ -11,12 +11,13 @@ from ksrv.testing import Server
 from tests.support.models import write_double
 
 FILES = sorted(path.name for path in FOLDER.iterdir())
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PATHS = ["/", *(f"/ui/{name}" for name in FILES if name != "index.html")]
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_file_is_served_with_strict_headers(server, path):
-    answer = requests.get(server.url + path, timeout=30)
+    answer = requests.get(server.url + path, headers=BROWSER, timeout=30)
     assert answer.status_code == 200
     assert (
         answer.content
@@ -25,10 +26,10 @@ def test_every_file_is_served_with_strict_headers(server, path):
     for name, value in SECURITY_HEADERS.items():
         assert answer.headers[name] == value
     again = requests.get(
-        server.url + path, headers={"If-None-Match": answer.headers["ETag"]}, timeout=30
+        server.url + path, headers={**BROWSER, "If-None-Match": answer.headers["ETag"]}, timeout=30
     )
     assert again.status_code == 304 and again.content == b""
-    head = requests.head(server.url + path, timeout=30)
+    head = requests.head(server.url + path, headers=BROWSER, timeout=30)
     assert head.status_code == 200 and head.headers["Content-Length"] == str(len(answer.content))
 
 
@@ -48,18 +49,28 @@ def test_other_methods_are_told_what_the_page_takes(server):
     assert answer.status_code == 405 and "GET" in answer.headers["Allow"]
 
 
+@pytest.mark.parametrize("accept", ["*/*", "application/json", None])
+def test_other_clients_are_told_that_the_server_lives(server, accept):
+    """KServe's client asks so with protocol v1."""
+    answer = requests.get(server.url + "/", headers={"Accept": accept}, timeout=30)
+    assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
+    assert answer.headers["Vary"] == "Accept"
+
+
 def test_the_page_is_off_where_it_is_not_wanted(tmp_path):
     write_double(tmp_path / "models")
     with Server(tmp_path / "models", ui=False) as server:
-        for path in PATHS:
+        for path in PATHS[1:]:
             assert requests.get(server.url + path, timeout=30).status_code == 404
+        answer = requests.get(server.url + "/", headers=BROWSER, timeout=30)
+        assert answer.json() == {"status": "alive"}
 
 
 def test_the_page_needs_no_token_and_says_nothing_of_the_models(tmp_path):
     write_double(tmp_path / "models")
     (tmp_path / "tokens").write_text("secret\n")
     with Server(tmp_path / "models", token_file=str(tmp_path / "tokens")) as server:
-        answer = requests.get(server.url + "/", timeout=30)
+        answer = requests.get(server.url + "/", headers=BROWSER, timeout=30)
         assert answer.status_code == 200 and "double" not in answer.text
         assert requests.get(server.url + "/v2/models", timeout=30).status_code == 401
         assert requests.get(server.url + "/elsewhere", timeout=30).status_code == 401

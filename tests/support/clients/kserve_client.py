@@ -39,6 +39,8 @@ def tensor(values, datatype, binary):
 
 
 async def drive(url):
+    async with InferenceRESTClient(RESTConfig(protocol="v1")) as client:
+        assert await client.is_server_live(url)
     async with InferenceRESTClient(RESTConfig(protocol="v2")) as client:
         assert await client.is_server_live(url)
         assert await client.is_server_ready(url)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors import Executor
-from ksrv.errors import DeadlineExceeded, KsrvError
+from ksrv.errors import DeadlineExceeded, KsrvError, NotFound
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
@@ -53,6 +54,15 @@ class Models:
 
     def scan(self) -> dict[str, ModelEntry]:
         return dict(self.entries)
+
+    def entry(self, name: str, config: str | None = None) -> ModelEntry:
+        if name not in self.entries:
+            raise NotFound("the repository holds no model of this name")
+        return self.scan()[name]
+
+    def configured(self, name: str, config: str | None) -> AbstractContextManager[None]:
+        assert config is None, "these models have no config.pbtxt"
+        return nullcontext()
 
 
 class FunctionExecutor:

@@ -1,12 +1,14 @@
 """The engine for tests of a front end: models of a few lines, of which two are held until the test says so."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from ksrv.engine.changes import Look
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import Cancelled
+from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, RequestHandle
 from tests.support.engine import engine_models
@@ -54,7 +56,7 @@ class Broken(BaseHandler):
 class Headers(BaseHandler):
     def handle(self, batch, context):
         batch.set_header(0, "X-Took", 5)
-        batch.set_header(0, "Bad Name", "x")
+        batch.set_header(0, "X#Name", "x")
         return {"y": batch["x"]}
 
 
@@ -125,12 +127,23 @@ class HeldEngine(Engine):
         self.release = released
         self.handles: list[Any] = []
         self.changes: list[tuple[str, str]] = []
-        self.on_change = lambda change, name: self.changes.append((change, name))
+        self.carry_out = self._carry_out_and_note
 
-    def start(self, *, wait: bool = True, unloaded: Collection[str] = ()) -> None:
+    def _carry_out_and_note(self, look: Look) -> None:
+        found = look()
+        self._carry_out_here(lambda: found)
+        self.changes += [(change.kind, change.name) for change in found]
+
+    def start(
+        self,
+        *,
+        wait: bool = True,
+        unloaded: Collection[str] = (),
+        models: Callable[[], tuple[Mapping[str, ModelEntry], Collection[str]]] | None = None,
+    ) -> None:
         """See `Engine.start`."""
         released.clear()
-        super().start(wait=wait, unloaded=unloaded)
+        super().start(wait=wait, unloaded=unloaded, models=models)
         begun.clear()
         super().submit(engine_models.request(model="full"))
         assert begun.wait(60)  # it runs, and the next one waits

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+flatbuffers = pytest.importorskip("flatbuffers")  # ONNX Runtime brings it
 openvino = pytest.importorskip("openvino")
 ops: Any = pytest.importorskip("openvino.opset13")
 
@@ -94,3 +95,99 @@ def write_looped_sum(path: Path) -> Path:
     )
     found = loop.get_iter_value(after.output(0), -1)
     return write_ir(path, [x], {"y": ops.reshape(found, ops.constant(np.array([1, 1])), False)})
+
+
+def write_tflite(path: Path) -> Path:
+    """A model of TensorFlow Lite: y = x + x for two rows of four."""
+    made = flatbuffers.Builder(0)
+
+    def vector(values: Sequence[int], prepend: Any) -> int:
+        made.StartVector(4, len(values), 4)
+        for value in reversed(values):
+            prepend(value)
+        found: int = made.EndVector()
+        return found
+
+    def sizes(values: Sequence[int]) -> int:
+        return vector(values, made.PrependInt32)
+
+    def tables(values: Sequence[int]) -> int:
+        return vector(values, made.PrependUOffsetTRelative)
+
+    def table(*fields: tuple[int, str, int]) -> int:
+        """A table of (slot, type, value), which are those of TensorFlow Lite's schema."""
+        made.StartObject(max((slot for slot, _, _ in fields), default=-1) + 1)
+        for slot, kind, value in fields:
+            getattr(made, f"Prepend{kind}Slot")(slot, value, 0)
+        found: int = made.EndObject()
+        return found
+
+    def tensor(name: str) -> int:
+        text, shape = made.CreateString(name), sizes([2, 4])
+        return table((0, "UOffsetTRelative", shape), (3, "UOffsetTRelative", text))
+
+    tensors = tables([tensor("x"), tensor("y")])
+    taken, given, options = sizes([0, 0]), sizes([1]), table()
+    add = table(
+        (1, "UOffsetTRelative", taken),
+        (2, "UOffsetTRelative", given),
+        (3, "Uint8", 11),  # AddOptions
+        (4, "UOffsetTRelative", options),
+    )
+    inputs, outputs, operators = sizes([0]), sizes([1]), tables([add])
+    graph = table(
+        (0, "UOffsetTRelative", tensors),
+        (1, "UOffsetTRelative", inputs),
+        (2, "UOffsetTRelative", outputs),
+        (3, "UOffsetTRelative", operators),
+    )
+    graphs, buffers = tables([graph]), tables([table()])
+    codes = tables([table((2, "Int32", 1))])  # ADD is operator 0; this is its version
+    model = table(
+        (0, "Uint32", 3),
+        (1, "UOffsetTRelative", codes),
+        (2, "UOffsetTRelative", graphs),
+        (4, "UOffsetTRelative", buffers),
+    )
+    made.Finish(model, b"TFL3")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(made.Output())
+    return path
+
+
+def write_saved_model(folder: Path) -> Path:
+    """A model of TensorFlow: output = input + input for rows of four."""
+
+    def varint(number: int) -> bytes:
+        number %= 1 << 64
+        found = b""
+        while number > 127:
+            found += bytes([number & 127 | 128])
+            number >>= 7
+        return found + bytes([number])
+
+    def field(number: int, value: int | str | bytes) -> bytes:
+        if isinstance(value, int):
+            return varint(number << 3) + varint(value)
+        raw = value.encode() if isinstance(value, str) else value
+        return varint(number << 3 | 2) + varint(len(raw)) + raw
+
+    def entry(number: int, key: str, value: bytes) -> bytes:
+        return field(number, field(1, key) + field(2, value))
+
+    shape = field(2, field(1, -1)) + field(2, field(1, 4))
+    kind = field(6, 1)  # DT_FLOAT
+    x = field(1, "x") + field(2, "Placeholder")
+    x += entry(5, "dtype", kind) + entry(5, "shape", field(7, shape))
+    y = field(1, "y") + field(2, "AddV2") + field(3, "x") + field(3, "x") + entry(5, "T", kind)
+    signature = b"".join(
+        entry(number, name, field(1, tensor) + field(2, 1) + field(3, shape))
+        for number, name, tensor in ((1, "input", "x:0"), (2, "output", "y:0"))
+    )
+    graph = field(1, x) + field(1, y)
+    meta = field(1, field(4, "serve")) + field(2, graph)
+    meta += entry(5, "serving_default", signature + field(3, "tensorflow/serving/predict"))
+    (folder / "variables").mkdir(parents=True, exist_ok=True)
+    path = folder / "saved_model.pb"
+    path.write_bytes(field(1, 1) + field(2, meta))
+    return path

@@ -21,6 +21,7 @@ class Answer:
         status: The final status, or 0 before it came.
         interim: The statuses before it.
         fields: The fields of the answer.
+        trailers: The fields behind its body.
         body: The bytes of the body so far.
         over: Whether it is whole.
         error: The code of a reset, or None.
@@ -30,6 +31,7 @@ class Answer:
         self.status = 0
         self.interim: list[int] = []
         self.fields: dict[str, str] = {}
+        self.trailers: dict[str, str] = {}
         self.body = b""
         self.over = False
         self.error: int | None = None
@@ -48,6 +50,7 @@ class Http2Client:
         context: TLS, which offers h2 alone; None for cleartext.
         window: The initial window of each stream.
         reads: Whether what came is acknowledged, so that the windows open again.
+        timeout: Seconds that it waits for bytes, where it connects itself.
 
     Attributes:
         answers: What has come, by stream.
@@ -62,10 +65,11 @@ class Http2Client:
         *,
         window: int = 1 << 20,
         reads: bool = True,
+        timeout: float = 60,
     ) -> None:
         if isinstance(address, str):
             host, _, port = address.rpartition(":")
-            address = socket.create_connection((host, int(port)), timeout=60)
+            address = socket.create_connection((host, int(port)), timeout=timeout)
         if context is not None:
             context.set_alpn_protocols(["h2"])
             address = context.wrap_socket(address, server_hostname="127.0.0.1")
@@ -110,7 +114,12 @@ class Http2Client:
     ) -> int:
         """Send the head of a request; return its stream."""
         stream = self.h2.get_next_available_stream_id()
-        head = [(":method", method), (":scheme", scheme), (":path", path), (":authority", "ksrv")]
+        head = [
+            (":method", method),
+            (":scheme", scheme),
+            (":path", path),
+            (":authority", "localhost"),
+        ]
         self.h2.send_headers(stream, [*head, *fields], end_stream=end)
         self.answers[stream] = Answer()
         self.flush()
@@ -207,6 +216,8 @@ class Http2Client:
             answer.body += event.data
             if self._reads and event.flow_controlled_length:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.TrailersReceived):
+            answer.trailers = dict(fields)
         elif isinstance(event, h2.events.StreamEnded):
             answer.over = True
         elif isinstance(event, h2.events.StreamReset):

@@ -66,7 +66,14 @@ class Wire:
     def __exit__(self, *_: Any) -> None:
         self.socket.close()
 
-    def call(self, path: Path, *, message: Any = None, authorization: Any = None) -> Any:
+    def call(
+        self,
+        path: Path,
+        *,
+        message: Any = None,
+        authorization: Any = None,
+        timeout: str | None = None,
+    ) -> Any:
         """Open a call, and end it where there is a message; return its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
@@ -80,6 +87,8 @@ class Wire:
         }
         if authorization:
             names["authorization"] = authorization
+        if timeout:
+            names["grpc-timeout"] = timeout
         block = b"".join(field(*pair) for pair in names.items())
         sent = frame(HEADERS, END_HEADERS, stream, block)
         if message is not None:

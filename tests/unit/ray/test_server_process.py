@@ -183,6 +183,32 @@ def test_models_that_cannot_be_loaded(tmp_path, monkeypatch):
     assert not server.ready()
 
 
+PRINTS_A_TABLE = """
+from pathlib import Path
+from time import sleep
+
+from ksrv import BaseHandler
+
+
+class PrintsATable(BaseHandler):
+    def initialize(self, context):
+        print("HTTP  http://192.0.2.1:1", flush=True)
+        print("model  version  handler", flush=True)
+        sleep(0.5)
+        (Path(__file__).parent / "loaded").touch()
+
+    def inference(self, x):
+        return {"y": x}
+"""
+
+
+def test_what_a_handler_prints_is_not_taken_for_the_servers_own_words(tmp_path, start):
+    folder = write_model(tmp_path / "models", "echo", PRINTS_A_TABLE, VECTOR)
+    server = start([str(tmp_path / "models")], http="off")
+    assert (folder / "loaded").exists()
+    assert server.http == "" and server.ready()
+
+
 def test_models_that_take_too_long(models):
     server = ServerProcess(models, LOCAL)
     with pytest.raises(ServerEnded, match=r"is not ready after 0 s"):
@@ -241,6 +267,6 @@ def test_a_server_ends_with_the_process_that_started_it(models, tmp_path, monkey
 def alive(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
         return False
     return state != "Z"

@@ -1,0 +1,54 @@
+"""The installed ksrv, where ksrv's source folder hides it.
+
+Python looks for `ksrv` beside a script, and `python -m ksrv` in the current folder, before it looks where packages are
+installed. So in a clone after `pip install .` they find the clone's `ksrv/`, whose native core was never built.
+"""
+
+import sys
+import warnings
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+
+
+def core_files(package: Path) -> list[Path]:
+    """Return where the native core of a ksrv package may lie, for this Python.
+
+    Args:
+        package: The folder `ksrv`.
+    """
+    return [package / "_native" / f"_core{suffix}" for suffix in EXTENSION_SUFFIXES]
+
+
+def give_way() -> None:
+    """Put the installed ksrv in the place of this one, which is not built, and say so."""
+    installed = _hidden_installation()
+    if installed is not None:
+        _give_way_to(installed)
+
+
+def _hidden_installation() -> ModuleSpec | None:
+    package = Path(__file__).parent
+    behind = [path for path in sys.path if Path(path).resolve() != package.parent.resolve()]
+    found = PathFinder.find_spec("ksrv", behind)
+    if found is None or found.origin is None:
+        return None
+    is_built = any(file.exists() for file in core_files(Path(found.origin).parent))
+    return found if is_built else None
+
+
+def _give_way_to(installed: ModuleSpec) -> None:
+    package = Path(__file__).parent
+    warnings.warn(
+        f"{package} hides the ksrv that is installed in {installed.origin}, which is used, because the native core "
+        f"of {package} is not built. Leave {package.parent}, or build the core there with `python setup.py build_ext "
+        f"--inplace`",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    for name in [name for name in sys.modules if name.startswith("ksrv.")]:
+        del sys.modules[name]
+    module = module_from_spec(installed)
+    sys.modules["ksrv"] = module
+    assert installed.loader is not None, "a package with a file has a loader"
+    installed.loader.exec_module(module)

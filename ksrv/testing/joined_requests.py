@@ -1,0 +1,89 @@
+"""Requests run as one batch at once, for tests: whether they join is not left to the clock."""
+
+from collections.abc import Iterator, Sequence
+
+from ksrv._native.queue import request_queue as native
+from ksrv._native.tensor.aliasing_check import InputReferences
+from ksrv.engine.batches.split import split
+from ksrv.engine.instances.instance import Instance
+from ksrv.engine.model import ModelVersion
+from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.errors import KsrvError
+from ksrv.request import InferRequest, InferResponse
+from ksrv.spec import ModelSpec
+
+Answer = InferResponse | KsrvError
+
+
+def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[Answer]:
+    """Run requests that arrive together, in the batches that a busy instance would take.
+
+    Args:
+        model: The model, whose first instance runs the batches on the calling thread; nothing else may run on it.
+        requests: The requests; where the model has no `batching:`, each is a batch of its own.
+
+    Returns:
+        The answer of each request.
+    """
+    sequences = model.sequences
+    answers: list[Answer | None] = [None] * len(requests)
+    handles: list[tuple[int, QueuedRequest]] = []
+    for index, request in enumerate(requests):
+        try:
+            rows, batch_key = model.validator.validate(request)
+            handle = QueuedRequest(request, rows, batch_key)
+            if sequences is not None:
+                sequences.push(handle, lambda _: native.OK)
+            handles.append((index, handle))
+        except KsrvError as error:
+            answers[index] = error
+    for group in _groups(handles, model.spec.max_batch_size):
+        for index, answer in _run(model.spec, model.instances[0], group):
+            answers[index] = answer
+        if sequences is not None:
+            for _, handle in group:
+                sequences.request_ended(handle)
+    return [answer for answer in answers if answer is not None]
+
+
+def _groups(
+    handles: Sequence[tuple[int, QueuedRequest]], most: int
+) -> Iterator[list[tuple[int, QueuedRequest]]]:
+    """Yield the requests of each batch: of one key, one after the other, as far as they fit.
+
+    Two requests of a sequence are in different batches.
+    """
+    group: list[tuple[int, QueuedRequest]] = []
+    for index, handle in handles:
+        rows = sum(one.rows for _, one in group) + handle.rows
+        follows = handle.sequence is not None and any(
+            one.sequence is handle.sequence for _, one in group
+        )
+        if group and (rows > most or handle.batch_key != group[0][1].batch_key or follows):
+            yield group
+            group = []
+        group.append((index, handle))
+    if group:
+        yield group
+
+
+def _run(
+    spec: ModelSpec, instance: Instance, group: list[tuple[int, QueuedRequest]]
+) -> Iterator[tuple[int, Answer]]:
+    index_of = {id(handle): index for index, handle in group}
+    batch = instance.new_batch()
+    batch.add([handle for _, handle in group])
+    for handle, error in batch.failed:
+        yield index_of[id(handle)], error
+    if not batch.handles:
+        return
+    answers: Sequence[Answer]
+    try:
+        inputs = batch.inputs()
+        before = InputReferences(list(inputs.tensors.values()))
+        outputs = instance.execute(inputs)
+        answers = split(spec, batch.handles, outputs, dict(outputs.timings), before)
+    except KsrvError as error:
+        answers = [error] * len(batch.handles)
+    for handle, answer in zip(batch.handles, answers, strict=True):
+        yield index_of[id(handle)], answer

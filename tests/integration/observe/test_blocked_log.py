@@ -1,0 +1,55 @@
+"""A log that nobody reads keeps no request waiting, and no signal."""
+
+import fcntl
+import os
+
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import VECTOR, write_model
+
+FAILS = """
+from ksrv import BaseHandler
+
+
+class Fails(BaseHandler):
+    def inference(self, x):
+        raise RuntimeError("no " * 300)
+"""
+SMALLEST_PIPE = 4096
+
+
+class Unread(Server):
+    """A server whose output goes into a pipe that is open and not read.
+
+    Args:
+        pipe: The path of the pipe.
+    """
+
+    def __init__(self, paths, pipe, **settings):
+        super().__init__(paths, **settings)
+        self._pipe = pipe
+
+    def command(self, settings_file):
+        into_the_pipe = f'exec "$@" > {self._pipe} 2>&1'
+        return ["sh", "-c", into_the_pipe, "sh", *super().command(settings_file)]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_requests_and_the_end_do_not_wait_for_the_reader_of_the_log(tmp_path, log_format):
+    models = tmp_path / "models"
+    write_model(models, "inline", FAILS, VECTOR + "warmup: false\n")
+    write_model(models, "isolated", FAILS, VECTOR + "warmup: false\nexecutor: process\n")
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    try:
+        with Unread(models, pipe, grpc="off", access_log=True, log_format=log_format) as server:
+            for model in ("inline", "isolated") * 5:
+                url = f"{server.url}/v2/models/{model}/infer"
+                assert requests.post(url, json={"inputs": [tensor]}, timeout=30).status_code == 500
+    finally:
+        os.close(reader)

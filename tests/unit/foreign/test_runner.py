@@ -1,0 +1,147 @@
+"""make test-foreign's runner over a checkout that is made here."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.foreign.cases import Case, Outcome, Places, Repository, Serving
+from tests.foreign.checkout_commit import commit
+from tests.foreign.report import BEGIN, END, Run, markdown, write
+from tests.foreign.running import run
+
+HANDLER = """
+from ksrv import BaseHandler, Float32
+
+class Model(BaseHandler):
+    def inference(self, x: Float32[2]) -> Float32[2]:
+        return x + 1
+"""
+
+CLIENT = """
+import json, sys, urllib.request
+body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+url = f"http://{sys.argv[1]}/v2/models/plus/infer"
+print(urllib.request.urlopen(url, json.dumps(body).encode()).read().decode())
+"""
+
+SUITE = """
+import pathlib, unittest
+class Things(unittest.TestCase):
+    def test_good(self):
+        pathlib.Path("left-behind").touch()
+    def test_bad(self):
+        self.assertEqual("ksrv", "triton")
+    def test_left_out(self):
+        raise SystemError
+    @unittest.skip("not here")
+    def test_skipped(self):
+        pass
+"""
+
+
+def models(places: Places, folder: Path) -> list[Path]:
+    (folder / "plus").mkdir()
+    (folder / "plus/handler.py").write_text(HANDLER)
+    return [folder]
+
+
+def missing(places: Places, folder: Path) -> list[Path]:
+    return [folder / "nothing"]
+
+
+SERVING = Serving("models", models)
+PYTHON = "{python}"
+CASES = (
+    Case("client.py", (PYTHON, "{checkout}/client.py", "{http}"), SERVING, prints=r"\[2\.0,3\.0\]"),
+    Case("client.py -v", (PYTHON, "{checkout}/client.py", "{http}"), SERVING, prints="no such"),
+    Case(
+        "names.py",
+        (PYTHON, "names.py"),
+        copies=("names.py",),
+        folder=".",
+        edits=(("names.py", "triton", "ksrv"),),
+        changed="its name is ours",
+    ),
+    Case("ends.py", (PYTHON, "{checkout}/ends.py"), fails="its author says so"),
+    Case("waits.py", (PYTHON, "{checkout}/waits.py"), timeout=0.2, fails="it waits for ever"),
+    Case("broken.py", (PYTHON, "{checkout}/broken.py"), Serving("missing", missing)),
+    Case(
+        "suite/tests.py",
+        (PYTHON, "{root}/unittest_program.py", "tests.py", "--except", "test_left_out"),
+        copies=("suite",),
+        folder="suite",
+        tests=True,
+        failing={"Things.test_b*": "our name is another"},
+    ),
+)
+REPOSITORY = Repository("somebody/something", "something", CASES, {"`gpu.py`": "it needs a GPU"})
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkouts") / "something"
+    (folder / "suite").mkdir(parents=True)
+    (folder / "client.py").write_text(CLIENT)
+    (folder / "names.py").write_text('assert "triton" == "ks" + "rv"')
+    (folder / "ends.py").write_text('raise SystemExit("no | way")')
+    (folder / "waits.py").write_text("import time; time.sleep(60)")
+    (folder / "suite/tests.py").write_text(SUITE)
+    folder.with_name("something.commit").write_text("0123456789abcdef\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(checkout, tmp_path_factory):
+    places = Places(checkout, tmp_path_factory.mktemp("work"), checkout.parent)
+    return list(run(REPOSITORY, places))
+
+
+def test_each_case_has_its_outcome(outcomes):
+    assert [(one.name, one.works, one.surprises) for one in outcomes] == [
+        ("client.py", True, False),
+        ("client.py -v", False, True),
+        ("names.py", True, False),
+        ("ends.py", False, False),
+        ("waits.py", False, False),
+        ("broken.py", False, True),
+        ("suite/tests.py Things.test_bad", False, False),
+        ("suite/tests.py Things.test_good", True, False),
+    ]
+    found = {one.name: one.found for one in outcomes}
+    assert "[2.0,3.0]" in found["client.py -v"] and "(status 0)" in found["client.py -v"]
+    assert "no | way" in found["ends.py"]
+    assert "nothing" in found["broken.py"]
+    assert found["suite/tests.py Things.test_bad"].startswith("AssertionError: 'ksrv' != 'triton'")
+
+
+def test_nothing_is_written_into_the_checkout(checkout, outcomes):
+    left = {str(path.relative_to(checkout)) for path in checkout.rglob("*")}
+    assert left == {"client.py", "names.py", "ends.py", "waits.py", "suite", "suite/tests.py"}
+
+
+def test_the_table(checkout, outcomes, tmp_path):
+    table = markdown([Run(REPOSITORY, commit(checkout), outcomes)])
+    assert "| somebody/something | `0123456789ab` | 8 | 2 | 1 | 3 | 2 |" in table
+    assert "Work as they are: `client.py`, `suite/tests.py` (`Things.test_good`)." in table
+    assert "| `names.py` | works; its name is ours |" in table
+    assert "| `ends.py` | fails: its author says so |" in table
+    assert "| `client.py -v` | **fails**: 200" not in table
+    assert "| `gpu.py` | not run: it needs a GPU |" in table
+    page = tmp_path / "page.md"
+    page.write_text(f"# Before\n\n{BEGIN} -->\nold\n{END}\n\nafter\n")
+    write(page, table)
+    assert page.read_text() == f"# Before\n\n{BEGIN} -->\n\n{table}\n{END}\n\nafter\n"
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="does not have the two marks"):
+        write(page, table)
+
+
+def test_a_bar_in_what_was_found_stays_in_its_cell():
+    outcome = Outcome("ends.py", False, found="no | way\nat all")
+    table = markdown([Run(REPOSITORY, "", [outcome])])
+    assert "| `ends.py` | **fails**: no \\| way at all |" in table
+
+
+def test_a_case_that_works_in_spite_of_its_reason_is_a_surprise():
+    assert Outcome("a", True, known="it fails").surprises
+    assert not Outcome("a", True).surprises
