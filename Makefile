@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -60,6 +60,11 @@ serve: $(VENV)/.core $(VENV)/.demo ## serve the repository in MODELS (default: t
 
 test: $(VENV)/.built ## every test but the slow ones
 	$(BIN)/python -m pytest -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+
+# More than three failures have a cause: only a few may be the fault of a busy machine.
+test-again: $(VENV)/.built ## the tests that failed in `make test`, one after the other, if they are three at most
+	@$(BIN)/python -c 'import json; assert len(json.load(open("build/tests/v/cache/lastfailed"))) <= 3'
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with all their examples
 	$(BIN)/python -m pytest -m slow --timeout 1800

@@ -49,9 +49,9 @@ def sure(condition: bool) -> None:
 
 def count_of(shape: tuple[int, ...], width: int) -> int:
     sure(len(shape) <= MOST_RANK and all(0 <= size <= MOST_DIMENSION for size in shape))
-    count = math.prod(shape)
-    sure(count * width < 1 << 62)
-    return count
+    # Strides are computed without the dimensions that are 0, as NumPy computes them.
+    sure(math.prod(size or 1 for size in shape) * width < 1 << 63)
+    return math.prod(shape)
 
 
 class Bytes:
