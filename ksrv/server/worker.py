@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from gunicorn.config import Config
@@ -33,7 +34,7 @@ from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.http.head_rules import check_head
-from ksrv.server.rest.app_messages import AppMessages
+from ksrv.server.rest.app_messages import AppMessages, AppThreads
 from ksrv.server.rest.fast_path import (
     FastPath,
     endpoint_for,
@@ -240,21 +241,23 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._publishing = threading.Lock()
         service.publish_health = self._publish
         self._publish()
-        self._threads = [
+        self._threads: list[threading.Thread | AppThreads] = [
             threading.Thread(
                 target=http_server.run, args=(index,), name=f"ksrv-io-{index}", daemon=True
             )
             for index in range(settings.io_threads + STAND_BY_THREADS)
         ]
         self._threads += [
-            threading.Thread(
-                target=self._serve_app, args=(questions,), name=f"ksrv-{name}-{index}", daemon=True
+            AppThreads(
+                f"ksrv-{name}",
+                most,
+                partial(http_server.next_app_message, questions=questions),
+                self._messages.serve,
             )
-            for name, questions, count in (
+            for name, questions, most in (
                 ("question", True, QUESTION_THREADS),
                 ("request", False, self.cfg.threads),
             )
-            for index in range(count)
         ]
         for thread in self._threads:
             thread.start()
@@ -355,20 +358,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self.alive = False
 
     # ---- messages for the app -----------------------------------------------------------------------
-
-    def _serve_app(self, questions: bool) -> None:
-        """Call the app with one message after the other until the HTTP server stops."""
-        assert self.http_server is not None
-        while True:
-            try:
-                message = self.http_server.next_app_message(questions=questions)
-            except Exception:
-                self.log.exception("a message could not be given to the app")
-                continue
-            if message is None:
-                return
-            self._messages.serve(message)
-            del message  # while the next one is waited for
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer one request of the threaded way; a body above the limit is not read."""

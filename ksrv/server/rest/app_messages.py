@@ -13,6 +13,7 @@ looks at twice.
 import io
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -68,6 +69,80 @@ class BodyInput(io.RawIOBase):
         target[:count] = self._left[:count]
         self._left = self._left[count:]
         return count
+
+
+class AppThreads:
+    """Threads that answer messages. One waits for the next message; there are more while more are busy.
+
+    Args:
+        name: What they are called.
+        most: How many there are at most.
+        next_message: Waits for a message; None once there is none any more.
+        serve: Answers a message, and raises nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        most: int,
+        next_message: Callable[[], AppMessage | None],
+        serve: Callable[[AppMessage], None],
+    ) -> None:
+        self._name = name
+        self._most = most
+        self._next_message = next_message
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the first one.
+
+        Raises:
+            RuntimeError: The system has no thread.
+        """
+        with self._lock:
+            self._start_another()
+
+    def join(self, timeout: float) -> None:
+        """Wait for those that have no message to answer, which end as `next_message` returns None."""
+        deadline = time.monotonic() + timeout
+        for thread in list(self._threads):  # a handler that hangs keeps its own
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _start_another(self) -> None:
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._live, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        self._waiting += 1
+
+    def _live(self) -> None:
+        while True:
+            try:
+                message = self._next_message()
+            except Exception:
+                log.exception("a message could not be given to the app")
+                continue
+            if message is None:
+                return
+            self._leave_to_others()
+            self._serve(message)
+            del message  # while the next one is waited for
+            with self._lock:
+                self._waiting += 1
+
+    def _leave_to_others(self) -> None:
+        """Have one of the others wait for the next message while this one is answered."""
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting or len(self._threads) == self._most:
+                return
+            try:
+                self._start_another()
+            except RuntimeError as error:  # the messages wait for the threads that there are
+                log.warning("no thread for messages beside %d: %s", len(self._threads), error)
 
 
 class AppMessages:
