@@ -569,6 +569,10 @@ class Engine:
         with self.repository.configured(change.name, change.config):
             return self._models.apply(change, order)
 
+    def made_of(self, change: RepositoryChange) -> ModelEntry | None:
+        """Return a model as it serves since a change that failed in part; see `ModelRegistry.made_of`."""
+        return self._models.made_of(change)
+
     def _carry_out_here(self, look: Look) -> None:
         order = next(self._orders)  # before the disk is looked at: what was seen later holds
         changes = look()

@@ -233,6 +233,31 @@ class ModelRegistry:
             raise failed[0]
         return failed[0] if failed else None
 
+    def made_of(self, change: RepositoryChange) -> ModelEntry | None:
+        """Return a model as it serves since a change of which some versions failed.
+
+        Args:
+            change: The change, the last one of its model.
+
+        Returns:
+            The versions as they were loaded, by this change or before, and those that failed; None where it loaded none.
+        """
+        served = self._table.get(change.name)
+        if served is None or change.entry is None:
+            return None
+        asked = change.entry.versions
+        serving = {version: model.source for version, model in served.versions.items()}
+        made = [
+            version
+            for version in serving.keys() & asked.keys()
+            if serving[version].loaded is asked[version].loaded
+        ]
+        if not made:
+            return None
+        versions = {**asked, **serving}
+        ordered = {version: versions[version] for version in sorted(versions, key=by_numbers)}
+        return dataclasses.replace(change.entry, versions=ordered)
+
     def apply_all(self, changes: Iterable[RepositoryChange], order: int) -> None:
         """Make changes of several models side by side; see `apply`."""
         self._side_by_side(lambda change: self.apply(change, order), changes)

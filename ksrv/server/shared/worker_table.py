@@ -207,8 +207,12 @@ class WorkerTable:
         return [
             slot
             for slot in range(CAPACITY)
-            if self.state(slot) in loaded and self._get(slot, 5) < position
+            if self.state(slot) in loaded and self.began_before(slot, position)
         ]
+
+    def began_before(self, slot: int, position: int) -> bool:
+        """Whether the worker in `slot` is alive and began before the change at a position of the log, and so makes it."""
+        return self.alive(slot) and self._get(slot, 5) < position
 
     def allocate(self) -> int:
         """Give the next worker a slot; it may accept at once if nobody else does, or is about to.

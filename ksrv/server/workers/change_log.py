@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from ksrv.engine.changes import ChangeKind, RepositoryChange
 from ksrv.errors import NotReady
@@ -50,7 +51,8 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
         kept: The entries that are left.
         generation: Of "start", the generation of the workers.
         pid: Of "start", the process that has read the models.
-        models: Of "start", the models, with their sources.
+        models: Of "start", the models, with their sources. Of "done", the model as it serves since a change that
+            could be made in part.
     """
 
     kind: Kind
@@ -193,9 +195,9 @@ def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
 def what_is_left(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
     """Return the entries that a worker which starts now has to know, with their positions.
 
-    What the worker that was asked could not do is left out, and so are the starts of generations that have been
-    replaced. Of each subject the last entry is left, and behind
-    it those that the worker which was asked has not done yet.
+    What the worker that was asked could not do is left out, or left as far as it could, and the starts of generations
+    that have been replaced are left out. Of each subject the last entry is left, and behind it those that no worker
+    has done yet.
 
     Args:
         entries: The log, from where a new worker begins.
@@ -214,6 +216,8 @@ def what_is_left(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
             asked[position] = entry.slot
         elif asked.get(entry.position) == entry.slot:
             done[entry.position] = entry
+        elif not entry.error:
+            done.setdefault(entry.position, entry)
     left = []
     for several in found.values():
         left += _last_of(several, done)
@@ -227,7 +231,9 @@ def _last_of(entries: list[LogEntry], done: dict[int, LogEntry]) -> list[LogEntr
     for entry in entries:
         outcome = done.get(entry.position)
         if outcome is not None and outcome.error:
-            continue
+            if entry.change is None or entry.change.name not in outcome.models:
+                continue
+            entry.change = replace(entry.change, entry=outcome.models[entry.change.name])
         if entry.kind == "update" and any(one.kind == "unload" for one in left):
             continue  # it was unloaded on purpose
         if outcome is not None:

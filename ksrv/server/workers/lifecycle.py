@@ -305,7 +305,7 @@ class Service:
         try:
             self.engine.start(wait=True, models=self._models)
             if self._replicator is not None:
-                self._replicator.note_loaded()
+                self._replicator.note_loaded(self.engine)
         except RepositoryError as error:
             log.error("the models could not be loaded: %s", error)
         except BaseException:

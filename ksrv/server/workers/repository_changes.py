@@ -20,7 +20,7 @@ from ksrv.engine.changes import Look
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, quote
 from ksrv.repository.entry import ModelEntry
 from ksrv.server import changeable_settings
-from ksrv.server.shared.worker_table import WorkerTable
+from ksrv.server.shared.worker_table import CAPACITY, WorkerTable
 from ksrv.server.workers.change_log import ChangeLog, LogEntry, what_is_left
 
 if TYPE_CHECKING:
@@ -65,14 +65,24 @@ class ChangeReplicator:
         self._failures: dict[int, Exception] = {}  # by position, of what failed here
         self._chains: dict[str, deque[tuple[int, LogEntry]]] = {}
         self._start: LogEntry | None = None
+        self._pending: list[tuple[int, LogEntry]] = []
         self.unloaded: set[str] = set()
         self.loaded: set[str] = set()
         self.configs: dict[str, str] = {}
         self.before_told: Callable[[], object] = lambda: None
         before = file.read()
         self._position = before[-1][0] if before else 0
-        for entry in what_is_left(before):
-            self._begin_with(entry)
+        left = what_is_left(before)
+        self._abandoned = {one.position for one in left if self._is_abandoned(one)}
+        for entry in left:
+            if entry.change is not None and entry.position in self._abandoned:
+                log.error(
+                    "the %s of %s is not made: the workers that made it have ended; ask for it again",
+                    entry.kind,
+                    quote(entry.change.name),
+                )
+            else:
+                self._begin_with(entry)
         table.begin_following(slot, self._position)
 
     # ---- the start --------------------------------------------------------------------------
@@ -94,13 +104,24 @@ class ChangeReplicator:
         generation = self._table.worker_generation(self._slot)
         for more in reversed(range(LOOKS_AGAIN)):
             since = self._file.end
-            left = what_is_left(self._file.read())
+            left = [
+                one
+                for one in what_is_left(self._file.read())
+                if one.position not in self._abandoned
+            ]
             starts = [
                 one for one in left if one.kind == "start" and self._is_usable(one, generation)
             ]
             if starts:
-                self._start = starts[-1]
-                return _as_loaded(starts[-1], left)
+                start = self._start = starts[-1]
+                self._pending = [
+                    (one.position, one)
+                    for one in left
+                    if one.change is not None
+                    and one.slot != -1
+                    and start.position < one.position <= self._position
+                ]
+                return _as_loaded(start, left)
             models = dict(look())
             entry = LogEntry(
                 kind="start",
@@ -128,8 +149,17 @@ class ChangeReplicator:
             self._table.alive(start.slot) and self._table.pid(start.slot) == start.pid
         )
 
-    def note_loaded(self) -> None:
-        """Note in the log that a worker has loaded the models that one of them has read: so will its replacement."""
+    def note_loaded(self, engine: "Engine") -> None:
+        """Note in the log that a worker has loaded the models that one of them has read: so will its replacement.
+
+        Changes that no worker had made when this one began are made now, beside models that serve.
+
+        Args:
+            engine: The engine that has loaded the models.
+        """
+        pending, self._pending = self._pending, []
+        for position, change in pending:
+            self._queue(engine, position, change)
         start, self._start = self._start, None
         if start is None or start.slot == -1:
             return
@@ -138,6 +168,18 @@ class ChangeReplicator:
             self._file.append([done])
         except NotReady as held:
             log.error("a worker that replaces this one will read the disk: %s", held.message)
+
+    def _is_abandoned(self, entry: LogEntry) -> bool:
+        """Whether no worker has made a change, and none is left that makes it: it may have ended them."""
+        return (
+            entry.change is not None
+            and entry.slot != -1
+            and not any(
+                self._table.began_before(slot, entry.position)
+                for slot in range(CAPACITY)
+                if slot != self._slot
+            )
+        )
 
     def _begin_with(self, entry: LogEntry) -> None:
         change = entry.change
@@ -324,6 +366,9 @@ class ChangeReplicator:
                 self._failures[position] = error
         self._note(position, self._slot, text)
         done = LogEntry(kind="done", slot=self._slot, position=position, error=text)
+        if text and entry.change is not None:
+            made = engine.made_of(entry.change)
+            done.models = {} if made is None else {made.name: made}
         try:
             self._file.append([done])
         except NotReady as held:
@@ -344,7 +389,7 @@ class ChangeReplicator:
 
 
 def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntry]:
-    """Return the models as the workers have loaded them.
+    """Return the models as the workers have loaded them, without the changes that they still make.
 
     Args:
         start: The models that they have started with.
@@ -355,10 +400,10 @@ def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntr
     }
     for one in left:
         change = one.change
-        if change is None or one.position <= start.position:
+        if change is None or one.position <= start.position or one.slot != -1:
             continue
         if change.entry is not None:
-            models[change.name] = _again(change.entry) if one.slot == -1 else change.entry
+            models[change.name] = _again(change.entry)
         elif change.kind == "remove":
             models.pop(change.name, None)
     return models

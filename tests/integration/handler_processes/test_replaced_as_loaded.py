@@ -11,6 +11,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -377,3 +378,85 @@ def test_one_file_with_coroutines(tmp_path):
         killed = served.kill()
         wait_until(lambda: served.ask()[1] not in (0, killed))
         assert served.numbers() == {LOADED}
+
+
+VERSION = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def inference(self, x):
+        return {"y": np.full((len(x), 1), VALUE)}
+"""
+ONE_NUMBER = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: y, datatype: FP64, shape: [-1, 1]}]
+version_policy: all
+"""
+
+
+def test_a_load_that_failed_in_part_is_replaced_by_what_it_made(tmp_path):
+    folder = tmp_path / "m"
+
+    def write(version, code):
+        (folder / version).mkdir(parents=True, exist_ok=True)
+        (folder / version / "handler.py").write_text(f"{code}\n{VERSION}")
+
+    def answer_of(version):
+        document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0]}]}
+        url = f"{server.url}/v2/models/m/versions/{version}/infer"
+        answer = requests.post(url, json=document, timeout=60)
+        return answer.json()["outputs"][0]["data"][0] if answer.ok else answer.status_code
+
+    def answers():
+        return [answer_of(version) for version in (1, 2, 3)]
+
+    write("1", "VALUE = 1.0")
+    write("2", "VALUE = 2.0")
+    write("3", "raise RuntimeError('no version 3')")
+    (folder / "model.yaml").write_text(ONE_NUMBER)
+    with Server(tmp_path, grpc="off") as server:
+        wait_until(lambda: "models loaded in" in server.log)
+        assert answers() == [1, 2, 503]
+        write("1", "VALUE = 10.0")
+        write("2", "raise RuntimeError('no deployment')")
+        load = requests.post(f"{server.url}/v2/repository/models/m/load", json={}, timeout=60)
+        assert load.status_code == 500 and "no deployment" in load.json()["error"]
+        assert answers() == [10, 2, 503]
+        os.kill(children(server.pid)[0], signal.SIGKILL)
+        wait_until(lambda: server.log.count("models loaded in") >= 2)
+        assert answers() == [10, 2, 503]
+
+
+LIFECYCLE = "ksrv.server.workers.lifecycle"
+KILLING = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_deployment_that_kills_its_workers_does_not_kill_those_that_replace_them(
+    tmp_path, workers
+):
+    folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
+    (folder / "net.py").write_text("VALUE = 1.0\n")
+    (folder / "weights.txt").write_text("2.0")
+    with Server(tmp_path, workers=workers, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") >= workers)
+        served = Served(server, folder, workers)
+        (folder / "net.py").write_text(KILLING)
+        with contextlib.suppress(requests.ConnectionError):
+            served.load()
+        wait_until(lambda: "the load of 'm' is not made: the workers that made it" in server.log)
+
+        def all_have_loaded():
+            found = children(server.pid)
+            loaded = [
+                pid for pid in found if f"[{pid}] INFO {LIFECYCLE}: models loaded" in server.log
+            ]
+            return len(loaded) == len(found) == workers
+
+        wait_until(all_have_loaded, tell=lambda: server.log)
+        assert served.numbers() == {LOADED}
+        new_code(folder)
+        assert served.load().status_code == 200
+        assert served.numbers() == {(11.0, 2.0, 3.0)}

@@ -46,6 +46,27 @@ def test_what_failed_where_it_was_asked_for_is_not_left():
     assert left(log) == [("load", "m"), ("unload", "m")]  # slot 0 has not made it yet
 
 
+def test_a_change_that_was_made_in_part_is_left_as_far_as_it_was_made():
+    log = ChangeLog()
+    asked = entry("load")
+    (position,) = log.append([asked])
+    made = ModelEntry("m", error="half of it")
+    done = LogEntry(kind="done", slot=0, position=position, error="half", models={"m": made})
+    log.append([done])
+    (one,) = what_is_left(log.read())
+    assert (one.kind, one.slot, one.change.entry) == ("load", -1, made)
+
+
+def test_what_another_worker_has_made_is_left_as_made_until_the_one_that_was_asked_says_otherwise():
+    log = ChangeLog()
+    (position,) = log.append([entry("load")])
+    assert [one.slot for one in what_is_left(log.read())] == [0]
+    log.append([LogEntry(kind="done", slot=1, position=position)])
+    assert [one.slot for one in what_is_left(log.read())] == [-1]
+    log.append([LogEntry(kind="done", slot=0, position=position, error="not here")])
+    assert what_is_left(log.read()) == []
+
+
 def test_an_update_does_not_bring_back_what_was_unloaded():
     log = ChangeLog()
     do(log, entry("unload"), entry("update"))
