@@ -1,10 +1,12 @@
 """Fingerprints of model versions on disk: a version that was changed has another one."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ksrv.repository.model_yaml import CONFIG_NAME
+from ksrv.repository.versions import version_folders
 from ksrv.source import FileMark, LoadedFiles, ModelSource, content_digest
 
 KEPT_BYTES = 4 << 20
@@ -13,6 +15,8 @@ HASHED_FILE_BYTES = 1 << 20
 """Larger files are known by their size and time: hashing weights would take as long as loading them."""
 HASHED_BYTES = 16 << 20
 """Of the files of one version are hashed at most."""
+MOST_FILES = 10_000
+"""Files of a folder that are looked at: a link may lead to a data set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +124,34 @@ def _parts(model: Path) -> list[Path]:
 
 def _below(source: ModelSource) -> list[Path]:
     folder, root = source.folder, source.root
-    found = [path for path in folder.rglob("*") if _counts(path, folder) and path.is_file()]
-    if root != folder:
-        found += [path for path in root.iterdir() if _counts(path, root) and path.is_file()]
+    if root == folder:
+        return _walk(folder)
+    return _walk(folder) + _walk(root, besides={path.name for path in version_folders(root)})
+
+
+def _walk(folder: Path, besides: Collection[str] = ()) -> list[Path]:
+    """Return the files below a folder, also behind links, each folder once.
+
+    Args:
+        folder: The folder.
+        besides: Its folders that are not looked at.
+    """
+    found: list[Path] = []
+    seen = set()
+    for at, folders, files in os.walk(folder, followlinks=True):
+        status = os.stat(at)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        left_out = besides if len(seen) == 1 else ()
+        folders[:] = sorted(name for name in folders if _counts(name) and name not in left_out)
+        paths = (Path(at, name) for name in sorted(files) if _counts(name))
+        found += [path for path in paths if path.is_file()]
+        if len(found) > MOST_FILES:
+            return found[:MOST_FILES]
     return found
 
 
-def _counts(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts
-    return not any(part.startswith(".") or part == "__pycache__" for part in parts)
+def _counts(name: str) -> bool:
+    return not name.startswith(".") and name != "__pycache__"
