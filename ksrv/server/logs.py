@@ -133,6 +133,9 @@ class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
         )
 
 
+_SAID_BY_KSRV = frozenset({"Starting gunicorn %s", "Listening at: %s (%s)", "Using worker: %s"})
+
+
 def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
     """Return a logger class for gunicorn whose records look like ksrv's."""
 
@@ -140,6 +143,11 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
         """gunicorn's logger with ksrv's formatter."""
 
         atoms_wrapper_class = QuotedAtoms
+
+        def info(self, msg: str, *args: Any, **kwargs: Any) -> None:
+            """Log a message; what the lines of ksrv's own start say too is for debugging."""
+            level = logging.DEBUG if msg in _SAID_BY_KSRV else logging.INFO
+            self.error_log.log(level, msg, *args, **kwargs)
 
         def _set_handler(
             self,

@@ -39,8 +39,7 @@ ON_HTTP = "on the HTTP address"
 """What stands for the gRPC address where gRPC has none of its own."""
 
 OPEN_TO_PROXIES = (
-    "Note: without a control token, callers on this machine may load and unload models; so may "
-    "everybody behind a proxy on this machine that sets no X-Forwarded-For. "
+    "Note: callers on this machine, and behind a proxy on it that sets no X-Forwarded-For, may load and unload models; "
     "--control-token-file closes this"
 )
 
