@@ -88,7 +88,7 @@ test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chu
 			$(BEHAVIOUR); done
 
 DECODERS := libjpeg-turbo cv2
-IMAGES := tests/unit/images tests/unit/native/image tests/unit/native/jpeg tests/unit/native/resize tests/property/test_image.py \
+IMAGES := tests/unit/images tests/unit/native/images tests/unit/native/images/jpeg tests/unit/native/images/resize tests/property/test_image.py \
 	tests/unit/engine/batches tests/unit/server/rest/test_fast_path_images.py tests/unit/handlers/builtin \
 	tests/integration/images tests/integration/clients/test_kserve_v1.py tests/integration/torchserve/test_own_pipelines.py
 

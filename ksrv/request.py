@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ksrv._native.batch.batch import BatchInputs as BatchInputs
 from ksrv._native.batch.batch import BatchOutputs as BatchOutputs
-from ksrv._native.image.image_header import Header
+from ksrv._native.images.image_header import Header
 from ksrv._native.tensor.tensor import Tensor as Tensor
 
 Parameter: TypeAlias = bool | int | float | str

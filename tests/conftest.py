@@ -63,7 +63,7 @@ LONG_FILES = (
     "integration/handler_processes/test_engine.py",
     "integration/handler_processes/test_server.py",
     "integration/torchserve/test_import.py",
-    "unit/engine/executors/test_process_faults.py",
+    "unit/engine/processes/test_process_faults.py",
     "sanitizers/connections/test_http2_connections.py",
     "property/wire/test_request_head.py",
     "property/wire/test_protobuf.py",

@@ -57,7 +57,7 @@ GENERATED = [
 ]  # fmt: skip
 LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
 """Libraries that the core can do without, by their name in pkg-config, and the macro that says so."""
-APART = ("dispatch", "jpeg", "json", "resize", "resize/upright")
+APART = ("images/jpeg", "images/resize", "images/resize/upright", "json", "process")
 """Folders whose sources are never compiled as one: names that are private to several would collide."""
 LIMITED_HEADERS = "-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"
 

@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 import pytest
 
+from ksrv._native.infer import infer_body
 from ksrv._native.memory import buffer_pool
-from ksrv._native.v2 import infer_body
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer, render_infer
 from ksrv.request import InferRequest, InferResponse, Tensor

@@ -14,8 +14,8 @@ import pytest
 import simplejpeg
 from sklearn.datasets import load_sample_image
 
-from ksrv._native.image import image_header
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images import image_header
+from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest
 from ksrv.images import opencv

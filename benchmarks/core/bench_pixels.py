@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from ksrv._native.image import convert_pixels
-from ksrv._native.resize import row_resize
+from ksrv._native.images import convert_pixels, row_resize
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.executors.inline import InlineExecutor
-from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.engine.processes.inline import InlineExecutor
+from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource
 

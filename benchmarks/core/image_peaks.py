@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ksrv._native.ipc.channel import Channel, Link
+from ksrv._native.process.channel import Channel, Link
 from ksrv.testing import Server
 
 HANDLER = """
@@ -64,7 +64,7 @@ class Alone(BaseHandler):
 """
 ECHO = """
 import socket, sys
-from ksrv._native.ipc.channel import Channel, ChannelClosed, Link
+from ksrv._native.process.channel import Channel, ChannelClosed, Link
 
 link = Link(Channel(socket.socket(fileno=int(sys.argv[1]))))
 try:

@@ -131,7 +131,7 @@ def _nghttp2() -> str | None:
 
 def _jpeg() -> Iterator[Finding]:
     try:
-        from ksrv._native.image.jpeg_decoder import READS_CODES
+        from ksrv._native.images.jpeg_decoder import READS_CODES
         from ksrv.images import jpeg
         from ksrv.images.opencv import load
 

@@ -6,7 +6,7 @@ TorchServe's handlers in processes of their own.
 
 from collections.abc import Collection
 
-from ksrv._native.image.image_header import FORMATS, Header, ImageError, probe
+from ksrv._native.images.image_header import FORMATS, Header, ImageError, probe
 from ksrv.limits import Limits, show_limit
 from ksrv.request import Element
 

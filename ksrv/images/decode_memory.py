@@ -1,12 +1,12 @@
 """The memory of images while they are decoded: it counts among the bytes in flight.
 
-`native/image/decoding/memory.hpp` has the rules. Here is what decoders in Python need of it: one
+`native/images/decode/memory.hpp` has the rules. Here is what decoders in Python need of it: one
 reservation for each image, and the sentences of a refusal.
 """
 
 from collections.abc import Callable
 
-from ksrv._native.image import decode_memory as native
+from ksrv._native.images import decode_memory as native
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST
 from ksrv.limits import show_limit
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ksrv._native.images import row_resize
 from ksrv._native.memory import buffer_pool
-from ksrv._native.resize import row_resize
 from ksrv.images import opencv
 from ksrv.request import Array
 from ksrv.spec import Dimension, ImageSpec

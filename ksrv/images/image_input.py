@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from ksrv._native.image.convert_pixels import Conversion
-from ksrv._native.image.image_header import FORMATS, Header
+from ksrv._native.images.convert_pixels import Conversion
+from ksrv._native.images.image_header import FORMATS, Header
 from ksrv.errors import InvalidRequest
 from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.geometry import Geometry, Size

@@ -8,8 +8,8 @@ built with it.
 
 from typing import Literal, TypeAlias
 
-from ksrv._native.image import jpeg_decoder as native
-from ksrv._native.image.image_header import Header
+from ksrv._native.images import jpeg_decoder as native
+from ksrv._native.images.image_header import Header
 from ksrv.request import Array, Element
 
 Decoder: TypeAlias = Literal["libjpeg-turbo", "cv2"]
@@ -67,5 +67,5 @@ def decodes(header: Header) -> bool:
 
 
 def decode_into(file: Element, picture: Array, order: str, reduction: int = 1) -> bool:
-    """Decode a JPEG into memory; see `ksrv._native.image.jpeg_decoder.decode_jpeg_into`."""
+    """Decode a JPEG into memory; see `ksrv._native.images.jpeg_decoder.decode_jpeg_into`."""
     return native.decode_jpeg_into(file, picture, order, reduction)

@@ -3,7 +3,7 @@
 cv2 reads two environment variables while it is imported, so they are set here, before the first
 import, unless the operator has set them: OPENCV_LOG_LEVEL, because codecs would report every damaged
 upload on standard error, and OPENCV_IO_MAX_IMAGE_PIXELS, a second wall behind the header check of
-`ksrv._native.image.image_header`. Importing ksrv does not import cv2; the first `load()` does.
+`ksrv._native.images.image_header`. Importing ksrv does not import cv2; the first `load()` does.
 
 libjpeg and libpng print a line for each damaged upload all the same, whatever the log level. In a
 process of ksrv's these lines are kept from standard error, and the log has one warning a minute at
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.image import codec_stderr
+from ksrv._native.images import codec_stderr
 from ksrv.request import Array, Element
 
 PIXEL_WALL = 1 << 28

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.image.image_header import Header, decode_ns
+from ksrv._native.images.decode_pool import DecodePool
+from ksrv._native.images.image_header import Header, decode_ns
+from ksrv._native.images.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.queue.request_handle import NativeHandle
-from ksrv._native.resize.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.server.fast_images import FastImages
 from ksrv._native.tensor.datatype import dtype_string
 from ksrv.errors import InvalidRequest, KsrvError

@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from ksrv._native.image.convert_pixels import Conversion
-from ksrv._native.image.image_header import Header
-from ksrv._native.resize.jpeg_batch import PlanTable, RowPlan
-from ksrv._native.resize.row_resize import resizes_by_rows
+from ksrv._native.images.convert_pixels import Conversion
+from ksrv._native.images.image_header import Header
+from ksrv._native.images.jpeg_batch import PlanTable, RowPlan
+from ksrv._native.images.row_resize import resizes_by_rows
 from ksrv.images import jpeg
 from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size
 from ksrv.request import Array

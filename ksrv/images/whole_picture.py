@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ksrv._native.image.convert_pixels import Conversion
-from ksrv._native.image.image_header import Header
+from ksrv._native.images.convert_pixels import Conversion
+from ksrv._native.images.image_header import Header
+from ksrv._native.images.row_resize import resize_rows
 from ksrv._native.queue.request_handle import NativeHandle
-from ksrv._native.resize.row_resize import resize_rows
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import decoder_bytes

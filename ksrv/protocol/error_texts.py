@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ksrv._native.infer.infer_body import BodyError
 from ksrv._native.json.number_array import NumbersError
-from ksrv._native.v2.infer_body import BodyError
 from ksrv.datatypes import DTYPES
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, show_limit

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import orjson
 
+from ksrv._native.infer.infer_body import Input
 from ksrv._native.json import number_array
 from ksrv._native.json.base64_text import Base64Error, decode
 from ksrv._native.json.number_array import NumbersError
-from ksrv._native.v2.infer_body import Input
 from ksrv.errors import InvalidRequest, quote
 from ksrv.protocol.error_texts import numbers_fault
 from ksrv.request import Array, Element

@@ -1,7 +1,7 @@
 """Request, input and output parameters: the names that the protocol reserves, and their types.
 
 A reserved name is understood or refused; every other scalar reaches the handler. The names are those of
-`native/v2/infer_header_reader.hpp`, the sentences those of `error_texts`.
+`native/infer/infer_header_reader.hpp`, the sentences those of `error_texts`.
 """
 
 import time

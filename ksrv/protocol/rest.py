@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from ksrv._native.infer import infer_body as native
+from ksrv._native.infer.infer_body import BodyError, Bounds, Input, Output
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
-from ksrv._native.v2 import infer_body as native
-from ksrv._native.v2.infer_body import BodyError, Bounds, Input, Output
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import body_fault, json_too_large

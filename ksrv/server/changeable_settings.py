@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ksrv.engine.executors import process
+from ksrv.engine.processes import process
 from ksrv.errors import InvalidRequest, quote
 from ksrv.observe import tracing
 

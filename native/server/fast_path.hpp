@@ -1,6 +1,6 @@
 // Fast-path requests: from the socket into the model's queue without Python, and their end at the deadline.
 //
-// Strategy: on a route with a model signature, a message that v2/fast_request.hpp reads becomes a request of
+// Strategy: on a route with a model signature, a message that infer/fast_request.hpp reads becomes a request of
 // the queue. Where handlers are not run on I/O threads the request is pushed at once; else it goes to the run
 // queue, and the thread with the GIL pushes it with the others that came meanwhile. It owns the message's
 // block and a copy of its head, for the connection may be at its next message while a handler still reads
@@ -9,7 +9,7 @@
 #pragma once
 
 #include "server/server.hpp"
-#include "v2/fast_request.hpp"
+#include "infer/fast_request.hpp"
 
 namespace ksrv {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/text_writer.hpp"
-#include "v2/binary_response.hpp"
+#include "infer/binary_response.hpp"
 
 namespace ksrv {
 

@@ -16,7 +16,7 @@
 #include "http/prepared_answer.hpp"
 #include "http/request_head.hpp"
 #include "queue/request_queue.hpp"
-#include "v2/model_signature.hpp"
+#include "infer/model_signature.hpp"
 
 namespace ksrv {
 

@@ -1,4 +1,4 @@
-// libFuzzer harness of native/v2/fast_request.hpp: which requests need no Python before their handler.
+// libFuzzer harness of native/infer/fast_request.hpp: which requests need no Python before their handler.
 //
 // The first two bytes choose how much of the body is header, and the signature. What is accepted must lie
 // within the body, or as numbers in the memory behind it, aligned and of just the size that its rows have; it
@@ -10,8 +10,8 @@
 #include <new>
 #include <string>
 
-#include "v2/fast_request.hpp"
-#include "v2/infer_header_reader.hpp"
+#include "infer/fast_request.hpp"
+#include "infer/infer_header_reader.hpp"
 
 namespace {
 

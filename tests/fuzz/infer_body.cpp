@@ -1,4 +1,4 @@
-// libFuzzer harness of native/v2/infer_header_reader.hpp: the JSON header and the tensor blocks behind it.
+// libFuzzer harness of native/infer/infer_header_reader.hpp: the JSON header and the tensor blocks behind it.
 //
 // The first two bytes choose how much of the body is header. Everything that an accepted request
 // points at must lie within the body, blocks must follow each other without gaps, and the counts
@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "v2/infer_header_reader.hpp"
-#include "v2/tensor_blocks.hpp"
+#include "infer/infer_header_reader.hpp"
+#include "infer/tensor_blocks.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// libFuzzer target for native/ipc/batch_ring.hpp: what a handler process that is out of its mind leaves in its
+// libFuzzer target for native/process/batch_ring.hpp: what a handler process that is out of its mind leaves in its
 // ring. An answer that is accepted names bytes of its own place alone, and each of its outputs has the size that
 // a naive reader makes of its shape; what the worker has read does not change when the process writes on.
 //
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/utf8.hpp"
-#include "ipc/batch_ring.hpp"
+#include "process/batch_ring.hpp"
 
 using namespace ksrv;
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.ipc import plain_tensors, tensor_descriptors
-from ksrv._native.ipc.channel import Channel, Link
-from ksrv._native.ipc.shared_blocks import BlockError
+from ksrv._native.process import plain_tensors, tensor_descriptors
+from ksrv._native.process.channel import Channel, Link
+from ksrv._native.process.shared_blocks import BlockError
 from ksrv._native.tensor.datatype import DTYPES, NAMES
-from ksrv.engine.executors import messages
-from ksrv.engine.executors.messages import MessageType
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
 from tests.support.examples import examples
 

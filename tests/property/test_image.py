@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ksrv._native.image import image_header
-from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.resize import row_resize
+from ksrv._native.images import image_header, row_resize
+from ksrv._native.images.decode_pool import DecodePool
 from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits

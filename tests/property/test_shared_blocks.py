@@ -12,11 +12,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.ipc import tensor_descriptors
-from ksrv._native.ipc.channel import Channel, ChannelError, Link
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.executors import messages
-from ksrv.engine.executors.messages import MessageType
+from ksrv._native.process import tensor_descriptors
+from ksrv._native.process.channel import Channel, ChannelError, Link
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
 from tests.support.examples import examples
 

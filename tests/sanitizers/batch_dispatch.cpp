@@ -1,4 +1,4 @@
-// Requests from sockets to a handler process's ring and back, without Python: native/dispatch driven by the
+// Requests from sockets to a handler process's ring and back, without Python: native/process driven by the
 // HTTP server's own threads, an instance's thread, and a thread that stands in for the process. It answers
 // over the channel now and then, dies and is replaced, and answers what no process in its right mind does. Rows are
 // of a few bytes, or so long that they lie in large places, some of which the process keeps for a while.
@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "dispatch/batch_dispatcher.hpp"
+#include "process/batch_dispatcher.hpp"
 #include "queue/deadline_timer.hpp"
 
 using namespace ksrv;

@@ -3,11 +3,11 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
-from ksrv._native.image.decode_pool cimport DecodePool
-from ksrv._native.resize.jpeg_batch cimport PlanTable
+from ksrv._native.images.decode_pool cimport DecodePool
+from ksrv._native.images.jpeg_batch cimport PlanTable
 
 
-cdef extern from "image/image_input.hpp" namespace "ksrv" nogil:
+cdef extern from "images/image_input.hpp" namespace "ksrv" nogil:
     cdef cppclass ImageRules:
         ImageRules()
         cbool accepted

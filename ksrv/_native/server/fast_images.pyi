@@ -1,9 +1,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images.decode_pool import DecodePool
+from ksrv._native.images.jpeg_batch import PlanTable
 from ksrv._native.queue.request_handle import NativeHandle
-from ksrv._native.resize.jpeg_batch import PlanTable
 
 @final
 class FastImages:

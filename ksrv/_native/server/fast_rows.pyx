@@ -15,12 +15,12 @@ cimport cython
 cimport numpy as cnp
 
 
-from ksrv._native.image.decode_memory cimport process_decode_memory
-from ksrv._native.image.decode_pool cimport CDecodePool
-from ksrv._native.image.jpeg_decoder cimport Decoded
+from ksrv._native.images.decode_memory cimport process_decode_memory
+from ksrv._native.images.decode_pool cimport CDecodePool
+from ksrv._native.images.jpeg_decoder cimport Decoded
 from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
 from ksrv._native.queue.request_handle cimport NativeHandle
-from ksrv._native.resize.jpeg_batch cimport BatchedJpeg, RowPlan, decode_jpegs
+from ksrv._native.images.jpeg_batch cimport BatchedJpeg, RowPlan, decode_jpegs
 from ksrv._native.server.fast_images cimport EncodedImage, FastImages
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
 from ksrv._native.server.server cimport FastRequest, InputSignature, ModelSignature

@@ -1,7 +1,7 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """Fast-path requests where Python meets them: the routes to models, and the requests' handles.
 
-The HTTP server puts fast-path requests (v2/fast_request.hpp) into a model's queue by itself. The
+The HTTP server puts fast-path requests (infer/fast_request.hpp) into a model's queue by itself. The
 thread that takes them gets handles like any other, whose request is made on first use. Their
 batches are made in fast_batch.pyx.
 """

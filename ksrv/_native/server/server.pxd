@@ -11,7 +11,7 @@ from posix.time cimport timespec
 
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.server.fast_images cimport EncodedImage, ImageRules
-from ksrv._native.v2.infer_body cimport HeaderLimits
+from ksrv._native.infer.infer_body cimport HeaderLimits
 from ksrv._native.tensor.datatype cimport Datatype
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
@@ -40,7 +40,7 @@ cdef extern from "base/request_id.hpp" namespace "ksrv" nogil:
     ) noexcept
 
 
-cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
+cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
     cdef enum:
         FAST_INPUTS
         FAST_OUTPUTS

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.image.image_header import Header
+from ksrv._native.images.image_header import Header
 from ksrv._native.memory import buffer_pool
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ksrv.engine.composition import ModelCalls
-from ksrv.engine.executors import Executor
-from ksrv.engine.executors.inline import InlineExecutor
+from ksrv.engine.processes import Executor
+from ksrv.engine.processes.inline import InlineExecutor
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
@@ -39,7 +39,7 @@ def executor_for(
         source = replace(source, debug=True)
     calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name)
     if source.config is not None and source.config.executor == "process":
-        from ksrv.engine.executors.process import ProcessExecutor
+        from ksrv.engine.processes.process import ProcessExecutor
 
         return ProcessExecutor(
             source,

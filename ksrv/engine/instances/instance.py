@@ -11,7 +11,7 @@ slow runs end that. A thread that would only wait for its request may do so at o
 enforces deadlines by itself.
 
 The requests of the fast path need no Python here where the handler runs in a process: the instance's
-thread serves the process's ring without the GIL (`ksrv._native.dispatch`), and comes back for all
+thread serves the process's ring without the GIL (`ksrv._native.process`), and comes back for all
 that is not plain.
 """
 
@@ -23,18 +23,18 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
-from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBatch
+from ksrv._native.process.batch_dispatcher import BatchDispatcher, DispatchedBatch
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
 from ksrv.engine.batches.batch import RunnableBatch, counted_failures, finish
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
-from ksrv.engine.executors import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts
 from ksrv.engine.instances.spans import TracedExecutor, execute_traced
+from ksrv.engine.processes import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.observe import tracing

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ksrv._native.image.image_header import DECODED_APART_NS
+from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.ipc.batch_ring import LargePlace
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
+from ksrv._native.process.batch_ring import LargePlace
 from ksrv.handlers.devices.device import Device
 from ksrv.request import Array
 from ksrv.torch_memory import numpy_dtype

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from ksrv._native.infer.binary_response import binary_reply
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import PreparedAnswer
-from ksrv._native.v2.binary_response import binary_reply
 from ksrv.engine.requests.handle import SplitRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit

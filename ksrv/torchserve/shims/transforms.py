@@ -1,7 +1,7 @@
 """Image transforms with torchvision's names and numbers, for workers that have no torchvision.
 
 They take an array [height, width] or [height, width, channels] of uint8, whose resize is Pillow's
-antialiased bilinear filter, bit for bit, from `ksrv._native.image.convert_pixels`; Pillow itself is not needed. A
+antialiased bilinear filter, bit for bit, from `ksrv._native.images.convert_pixels`; Pillow itself is not needed. A
 Pillow image is resized and cropped by its own methods, as torchvision does, and stays one.
 """
 
@@ -101,7 +101,7 @@ class Resize:
         self.size = size
 
     def __call__(self, image: Any) -> Any:
-        from ksrv._native.resize.row_resize import resize_pillow
+        from ksrv._native.images.row_resize import resize_pillow
 
         if _is_pillow(image):
             height, width = self.target(image.size[1], image.size[0])

@@ -1,4 +1,4 @@
-// libFuzzer target for native/image/convert_pixels.hpp and native/resize/pillow/pictures.hpp: any sizes, types and windows
+// libFuzzer target for native/images/convert_pixels.hpp and native/images/resize/pillow/pictures.hpp: any sizes, types and windows
 // that the callers allow keep to the memory that they were given, down to the byte.
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <memory>
 
-#include "image/convert_pixels.hpp"
-#include "resize/pillow/pictures.hpp"
+#include "images/convert_pixels.hpp"
+#include "images/resize/pillow/pictures.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-// libFuzzer target for native/image/image_header.hpp: whatever the bytes, the reader stays inside of
+// libFuzzer target for native/images/image_header.hpp: whatever the bytes, the reader stays inside of
 // them, and a header that it accepts holds values that its callers count on.
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "image/image_header.hpp"
+#include "images/image_header.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// libFuzzer target for native/image/image_input.hpp and native/resize/jpeg_batch.hpp: the images of a message on
+// libFuzzer target for native/images/image_input.hpp and native/images/resize/jpeg_batch.hpp: the images of a message on
 // their way into the rows of a batch. Whatever the bytes: an image that is accepted lies inside of the message and
 // within the limits, no byte outside of its row is written, a row that is not decoded is zero, a row that is
 // decoded is the same alone and beside others and, where EXIF turns it, as from the whole upright picture, and no
@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "image/decoding/memory.hpp"
-#include "image/image_input.hpp"
-#include "resize/jpeg_batch.hpp"
-#include "resize/upright/orientation.hpp"
-#include "resize/upright/picture.hpp"
+#include "images/decode/memory.hpp"
+#include "images/image_input.hpp"
+#include "images/resize/jpeg_batch.hpp"
+#include "images/resize/upright/orientation.hpp"
+#include "images/resize/upright/picture.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-// libFuzzer target for native/image/decoding/jpeg_decoder.hpp and native/resize/row_resize.hpp: whatever the file and
+// libFuzzer target for native/images/decode/jpeg_decoder.hpp and native/images/resize/row_resize.hpp: whatever the file and
 // whatever size the header check is said to have seen, every row stays inside of the picture and of the
 // window, a window is the same whether rows and columns outside of it are decoded or skipped, and a picture is
 // the library's own whoever reads its codes.
@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "image/decoding/jpeg_decoder.hpp"
-#include "resize/row_resize.hpp"
+#include "images/decode/jpeg_decoder.hpp"
+#include "images/resize/row_resize.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {

@@ -226,8 +226,8 @@ def test_a_model_whose_handler_cannot_be_loaded_says_why(tmp_path):
 
 def test_what_waits_goes_on_at_once_behind_an_input_that_ends_its_process(tmp_path, monkeypatch):
     """Each such input ends both processes; a pause between starts would last for ten minutes."""
-    monkeypatch.setattr("ksrv.engine.executors.backoff._FIRST_S", 600.0)
-    monkeypatch.setattr("ksrv.engine.executors.backoff.LONGEST_S", 600.0)
+    monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 600.0)
+    monkeypatch.setattr("ksrv.engine.processes.backoff.LONGEST_S", 600.0)
     with engine(tmp_path, "instances: 2\nwarmup: false") as served:
         for _ in range(3):
             poison = served.submit(request(id="exit"))

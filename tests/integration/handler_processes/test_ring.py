@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import requests
 
-from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.native.fast_path import Hold, ask, message, opened, row, serving, status

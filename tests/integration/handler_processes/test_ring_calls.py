@@ -16,8 +16,8 @@ import requests
 
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.executors.calls import BatchCalls
-from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.engine.processes.calls import BatchCalls
+from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.repository.layout import Repository
 from ksrv.testing import Server
 from tests.integration.handler_processes.test_ring import (
@@ -59,7 +59,7 @@ import asyncio, os, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ksrv import BaseHandler
-from ksrv.engine.executors.messages import MessageType
+from ksrv.engine.processes.messages import MessageType
 from ksrv.errors import KsrvError
 
 class Caller(BaseHandler):

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from ksrv._native.ipc.batch_ring import WorkerRing
-from ksrv.engine.executors.process import ProcessExecutor
+from ksrv._native.process.batch_ring import WorkerRing
+from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.testing import Server
 from tests.support.images import files as image_files
 from tests.support.models import write_model

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource
 

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.images import jpeg
 from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge

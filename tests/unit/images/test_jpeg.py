@@ -8,11 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native.image import jpeg_decoder
-from ksrv._native.image.convert_pixels import Conversion
-from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.image.image_header import probe
-from ksrv._native.resize import row_resize
+from ksrv._native.images import jpeg_decoder, row_resize
+from ksrv._native.images.convert_pixels import Conversion
+from ksrv._native.images.decode_pool import DecodePool
+from ksrv._native.images.image_header import probe
 from ksrv.images import jpeg
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
@@ -333,7 +332,7 @@ def test_a_decoder_is_chosen_by_its_name(monkeypatch):
 WITHOUT_LIBJPEG = """
 import sys
 
-import ksrv._native.image.jpeg_decoder as native
+import ksrv._native.images.jpeg_decoder as native
 
 native.VERSION = ""
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest

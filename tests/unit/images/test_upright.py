@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native.image import image_header
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images import image_header
+from ksrv._native.images.decode_pool import DecodePool
 from ksrv.images import jpeg, opencv
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits

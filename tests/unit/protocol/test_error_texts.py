@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from ksrv._native.infer.infer_body import BodyError
 from ksrv._native.json.number_array import NumbersError
-from ksrv._native.v2.infer_body import BodyError
 from ksrv.protocol.error_texts import body_fault, numbers_fault
 from tests.support.paths import ROOT
 

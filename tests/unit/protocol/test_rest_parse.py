@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
+from ksrv._native.infer import infer_body as native
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv._native.v2 import infer_body as native
 from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits
 from ksrv.protocol import rest

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ksrv._native.image.image_header import Header
+from ksrv._native.images.image_header import Header
 from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
 from ksrv.images import opencv
 from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits

@@ -28,7 +28,7 @@ def hang(*_):
 """
 
 POOL = """
-from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.images.decode_pool import DecodePool
 
 pool = DecodePool(2)
 threading.Thread(target=pool.run, args=(hang, 2, 2), daemon=True).start()

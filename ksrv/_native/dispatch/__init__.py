@@ -1,1 +1,0 @@
-"""Compiled modules over native/dispatch: batches between queues and handler processes, without Python."""

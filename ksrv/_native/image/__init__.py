@@ -1,1 +1,0 @@
-"""Headers of images, their decoding and conversion."""

@@ -1,0 +1,1 @@
+"""Headers of images, their decoding, resizing and conversion."""

@@ -1,0 +1,54 @@
+"""Plans of the rows of a batch, for the batches of fast-path requests."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from ksrv._native.images.convert_pixels cimport Coefficients, Conversion, PixelTarget
+from ksrv._native.images.decode_memory cimport CDecodeMemory
+from ksrv._native.images.decode_pool cimport CDecodePool
+from ksrv._native.images.jpeg_decoder cimport Decoded, JpegJob
+from ksrv._native.queue.request_handle cimport AtomicInt
+from ksrv._native.images.row_resize cimport ResizeKind, ResizeWindow
+
+
+cdef extern from "images/resize/jpeg_batch.hpp" namespace "ksrv" nogil:
+    cdef cppclass BatchedJpeg:
+        JpegJob jpeg
+        ResizeKind kind
+        ResizeWindow window
+        PixelTarget target
+        const Coefficients *coefficients
+        unsigned char *row
+        size_t row_bytes
+        unsigned char *border
+        size_t border_bytes
+        uint64_t decode_ns
+        uint64_t decoder_bytes
+        int orientation
+        const AtomicInt *ended
+        Decoded result
+        bint passed_over
+
+    void decode_jpegs(
+        CDecodePool &pool, CDecodeMemory &memory, BatchedJpeg *jpegs, size_t count
+    ) noexcept
+
+
+cdef class RowPlan:
+    cdef BatchedJpeg job
+    cdef Conversion conversion
+    cdef tuple shape
+    cdef Py_ssize_t offset
+
+    # Makes the job of one picture, which refers to the plan's conversion. Neither its costs nor its
+    # request are set.
+    cdef void fill(
+        self, BatchedJpeg *job, const unsigned char *file, size_t length, unsigned char *row
+    ) noexcept
+
+
+cdef class PlanTable:
+    cdef object make
+    cdef dict plans
+    cdef Py_ssize_t most
+
+    cdef RowPlan plan(self, uint32_t height, uint32_t width, uint32_t channels)

@@ -1,0 +1,194 @@
+# A plan does not change; every call works on its own jobs. A table of plans relies on the GIL.
+"""The JPEGs of a batch, decoded into its rows without the GIL."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+from libcpp.deque cimport deque
+from libcpp.vector cimport vector
+
+from ksrv._native.images.convert_pixels cimport Conversion, Plane
+from ksrv._native.images.decode_memory cimport process_decode_memory
+from ksrv._native.images.decode_pool cimport DecodePool
+from ksrv._native.images.image_header cimport (
+    ImageHeader, c_decode_ns, c_row_decoder_bytes, known_header,
+)
+from ksrv._native.images.jpeg_decoder cimport Decoded, PixelOrder
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
+from ksrv._native.queue.request_handle cimport NativeHandle
+from ksrv._native.images.row_resize cimport ResizeKind, fill_window
+
+from ksrv._native.images.jpeg_decoder import ORDERS
+from ksrv._native.images.row_resize import KINDS, resizes_by_rows
+
+cdef enum:
+    BORDER = 32  # bytes that BatchedJpeg has for a pixel
+
+
+cdef class RowPlan:
+    """How JPEGs of one size become rows of a batch.
+
+    Args:
+        size: Height and width of the decoded picture, which `reduction` has divided.
+        slot: A row of the batch, [height, width, channels]; only its layout is looked at.
+        part: Top, left, height and width of the part of the row that the picture fills.
+        conversion: From the resized values to the numbers of the row.
+        full: Height and width of the whole resized picture.
+        offset: Top and left of the part in it.
+        kind: One of `row_resize.KINDS` that `resizes_by_rows`.
+        order: One of `jpeg_decoder.ORDERS`.
+        reduction: By what the decoder scales down: 1, 2, 4 or 8.
+        bfloat16: Whether a row of uint16 holds the bit patterns of BF16.
+        border: One pixel of the row's datatype for what lies around the part; empty for nothing.
+
+    Raises:
+        ValueError: Sizes, channels or types that do not fit.
+    """
+
+    def __cinit__(
+        self, *, size, slot, part, Conversion conversion not None, full, offset, str kind,
+        str order, int reduction, bint bfloat16, bytes border=b""
+    ):
+        cdef Py_ssize_t channels = 1 if order == "GRAY" else 3
+        top, left, height, width = part
+        cdef Plane whole = Plane(slot, "row", True)
+        cdef Plane inner = Plane(slot[top:top + height, left:left + width], "row", True)
+        if reduction not in (1, 2, 4, 8):
+            raise ValueError(f"a JPEG is reduced by 1, 2, 4 or 8, not {reduction}")
+        if not resizes_by_rows(kind, size, full):
+            raise ValueError(f"the resize {kind!r} of {size} to {full} needs the whole picture")
+        if inner.height != height or inner.width != width:
+            raise ValueError(f"the part {part} lies outside of a row of {slot.shape}")
+        if len(border) > BORDER or (border and whole.channels * slot.itemsize != len(border)):
+            raise ValueError(f"a border of {len(border)} bytes is no pixel of {slot.shape}")
+        conversion.aim(inner, channels, False, bfloat16, &self.job.target)
+        fill_window(&self.job.window, size, channels, full, offset, inner)
+        self.job.kind = <ResizeKind><int>KINDS[kind]
+        self.job.jpeg.order = <PixelOrder><int>ORDERS[order]
+        self.job.jpeg.reduction = <unsigned int>reduction
+        self.job.jpeg.height, self.job.jpeg.width = size
+        self.job.coefficients = &conversion.coefficients
+        self.job.border_bytes = <size_t>len(border)
+        memcpy(self.job.border, <const char *>border, <size_t>len(border))
+        self.job.row_bytes = <size_t>slot.nbytes
+        self.conversion = conversion
+        self.shape = slot.shape
+        self.offset = <const char *>inner.view.buf - <const char *>whole.view.buf
+
+    cdef void fill(
+        self, BatchedJpeg *job, const unsigned char *file, size_t length, unsigned char *row
+    ) noexcept:
+        job[0] = self.job
+        job.jpeg.data = file
+        job.jpeg.size = length
+        job.row = row
+        job.target.data = row + self.offset
+
+
+cdef class PlanTable:
+    """The plans of one image input for rows of one shape, by the size of a picture.
+
+    Args:
+        make: Returns the `RowPlan` for height, width and channels of a picture, or None where it is
+            not decoded row by row.
+        most: How many plans are kept; then a new table begins.
+    """
+
+    def __init__(self, make not None, Py_ssize_t most):
+        self.make = make
+        self.most = most
+        self.plans = {}
+
+    def find(self, uint32_t height, uint32_t width, uint32_t channels) -> RowPlan | None:
+        """Return the plan for a picture, or None where it is not decoded row by row.
+
+        Args:
+            height: The picture's.
+            width: The picture's.
+            channels: The picture's: 1 or 3.
+        """
+        return self.plan(height, width, channels)
+
+    cdef RowPlan plan(self, uint32_t height, uint32_t width, uint32_t channels):
+        cdef object key = <uint64_t>height << 24 | <uint64_t>width << 4 | channels
+        cdef dict plans = self.plans  # another thread may begin a new one meanwhile
+        if key in plans:
+            return plans[key]
+        if len(plans) >= self.most:
+            plans = self.plans = {}
+        plan = plans[key] = self.make(height, width, channels)
+        return plan
+
+
+WHOLE, ELSEWHERE, ENDED = range(3)
+"""What became of a picture: decoded; left to another decoder; passed over with its request."""
+
+
+def decode_rows(
+    DecodePool pool not None, list plans not None, list files not None, list headers not None,
+    list rows not None, out, list requests, *, bint upright
+):
+    """Decode JPEGs into rows of a batch.
+
+    Args:
+        pool: The threads that share the work.
+        plans: The `RowPlan` of each picture.
+        files: The whole file of each.
+        headers: The `Header` of each.
+        rows: The row of each.
+        out: [rows, height, width, channels], C-ordered and writable, of the plans' row.
+        requests: The handle of each picture's request, or None; None for no requests.
+        upright: Whether pictures are turned as EXIF says; the plans are for the sizes that they
+            have then.
+
+    Returns:
+        WHOLE, ELSEWHERE or ENDED for each. The rows of the latter two are zero.
+
+    Raises:
+        ValueError: Lengths, rows or a layout that do not fit.
+        MemoryError: There is no memory for the list.
+        BufferError: `out` is read-only.
+    """
+    cdef Py_ssize_t count = len(plans), i, row
+    cdef RowPlan plan
+    cdef vector[BatchedJpeg] jobs
+    cdef deque[ExportedBytes] held
+    cdef Plane first
+    cdef NativeHandle request
+    cdef ImageHeader header
+    cdef bint fits = len(files) == count and len(rows) == count and len(headers) == count
+    if not fits or (requests is not None and len(requests) != count):
+        raise ValueError(f"there are {count} plans, {len(files)} files and {len(rows)} rows")
+    if count == 0:
+        return []
+    if not out.flags.c_contiguous:
+        raise ValueError("the batch is not C-ordered")
+    cdef Py_ssize_t most = len(out), row_bytes = out.strides[0]
+    cdef tuple shape = out.shape[1:]
+    first = Plane(out[0], "batch", True)
+    jobs.resize(<size_t>count)
+    held.resize(<size_t>count)
+    for i in range(count):
+        plan, row = plans[i], rows[i]
+        if not 0 <= row < most or plan.shape != shape:
+            raise ValueError(f"row {row} of {plan.shape} is not in a batch of {out.shape}")
+        held[i].take(files[i])
+        header = known_header(headers[i])
+        plan.fill(
+            &jobs[i], held[i].data, held[i].length,
+            <unsigned char *>first.view.buf + row * row_bytes,
+        )
+        jobs[i].decode_ns = c_decode_ns(header)
+        jobs[i].decoder_bytes = c_row_decoder_bytes(header)
+        if upright:
+            jobs[i].orientation = header.orientation
+        if requests is not None and requests[i] is not None:
+            request = requests[i]
+            jobs[i].ended = &request.native.done
+    with nogil:
+        decode_jpegs(pool.pool[0], process_decode_memory(), jobs.data(), <size_t>count)
+    return [
+        ENDED if jobs[i].passed_over
+        else WHOLE if jobs[i].result == Decoded.whole
+        else ELSEWHERE
+        for i in range(count)
+    ]

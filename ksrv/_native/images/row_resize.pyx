@@ -1,0 +1,216 @@
+# Every call works on its own job; rows are the thread's.
+# cython: freethreading_compatible = True
+"""Resized pictures: while a JPEG is decoded, or of pixels in memory.
+
+The functions release the GIL while they work, and write into memory that the caller owns.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t
+from libcpp.memory cimport unique_ptr
+
+import numpy
+
+from ksrv._native.images.convert_pixels cimport (
+    Conversion, MAX_SIDE, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
+)
+from ksrv._native.images.jpeg_decoder cimport Decoded, JpegJob, decode_jpeg, fill_job, is_whole
+from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
+
+
+cdef extern from "images/resize/pillow/pictures.hpp" namespace "ksrv" nogil:
+    size_t resample_pillow(
+        const ResizeWindow &job, bint has_alpha, const uint8_t *source, Py_ssize_t source_bytes,
+        uint8_t *target, Py_ssize_t target_bytes, unsigned char *scratch
+    )
+
+
+KINDS = {
+    "linear floats": <int>ResizeKind.linear_floats,
+    "linear bytes": <int>ResizeKind.linear_bytes,
+    "area": <int>ResizeKind.area,
+    "pillow": <int>ResizeKind.pillow,
+}
+
+
+cdef int fill_window(
+    ResizeWindow *job, size, Py_ssize_t channels, full, offset, Plane slot
+) except -1:
+    height, width = size
+    full_height, full_width = full
+    top, left = offset
+    if not (0 <= top <= full_height - slot.height and 0 <= left <= full_width - slot.width):
+        raise ValueError(
+            f"a window of {slot.width}x{slot.height} at {left},{top} lies outside of"
+            f" {full_width}x{full_height}"
+        )
+    if 0 in (height, width, slot.height, slot.width):
+        raise ValueError("a picture without pixels cannot be resized")
+    job.height, job.width, job.channels = height, width, <size_t>channels
+    job.full_height, job.full_width = full_height, full_width
+    job.top, job.left = top, left
+    job.out_height, job.out_width = <size_t>slot.height, <size_t>slot.width
+    return 0
+
+
+def resizes_by_rows(str kind, size, full) -> bool:
+    """Tell whether a picture can be resized while it is decoded.
+
+    Args:
+        kind: One of `KINDS`.
+        size: Height and width of the picture.
+        full: Height and width of the whole resized picture.
+    """
+    cdef ResizeWindow job
+    job.height, job.width = size
+    job.full_height, job.full_width = full
+    return c_resizes_by_rows(<ResizeKind><int>KINDS[kind], job)
+
+
+def decode_jpeg_resized(
+    file, size, target, Conversion conversion not None, full, offset=(0, 0), *, str kind,
+    str order, int reduction=1, bint bfloat16=False
+):
+    """Decode a JPEG, resize it and convert it, without keeping a whole picture.
+
+    Args:
+        file: The whole file.
+        size: The file's height and width, divided by `reduction` and rounded up.
+        target: [height, width, channels], as for `Conversion`: a window of the resized picture.
+        conversion: From the resized values to the numbers of `target`.
+        full: Height and width of the whole resized picture.
+        offset: Top and left of the window in it.
+        kind: One of `KINDS` that `resizes_by_rows`.
+        order: As for `decode_jpeg_into`.
+        reduction: As for `decode_jpeg_into`.
+        bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
+
+    Returns:
+        As `decode_jpeg_into`.
+
+    Raises:
+        ValueError: Sizes, channels or types that do not fit.
+        MemoryError: There is no memory for the decoder or its rows.
+        BufferError: `target` is read-only.
+    """
+    cdef Plane slot = Plane(target, "target", True)
+    cdef Py_ssize_t channels = 1 if order == "GRAY" else 3
+    cdef PixelTarget to
+    cdef ResizeWindow window
+    cdef ResizeKind by = <ResizeKind><int>KINDS[kind]
+    cdef unique_ptr[RowResize] receiver
+    cdef JpegJob job
+    cdef ExportedBytes held
+    cdef Decoded result = Decoded.no_memory
+    conversion.aim(slot, channels, False, bfloat16, &to)
+    fill_window(&window, size, channels, full, offset, slot)
+    if not c_resizes_by_rows(by, window):
+        raise ValueError(f"the resize {kind!r} of {size} to {full} needs the whole picture")
+    held.take(file)
+    fill_job(&job, held, order, reduction, size[0], size[1])
+    with nogil:
+        receiver = make_row_resize(by, window, PIXEL_U8, to, conversion.coefficients)
+        if receiver.get() != NULL and receiver.get().prepare():
+            result = decode_jpeg(job, receiver.get()[0])
+    return is_whole(result)
+
+
+def resize_rows(
+    source, target, Conversion conversion not None, full, offset=(0, 0), *, str kind,
+    bint bfloat16=False
+):
+    """Resize a picture and convert it, as `decode_jpeg_resized` does.
+
+    Args:
+        source: uint8 [height, width, channels]; uint16 as well for "linear floats".
+        target: [height, width, channels]: a window of the resized picture.
+        conversion: From the resized values to the numbers of `target`.
+        full: Height and width of the whole resized picture.
+        offset: Top and left of the window in it.
+        kind: One of `KINDS` that `resizes_by_rows`.
+        bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
+
+    Raises:
+        ValueError: Sizes, channels or types that do not fit.
+        MemoryError: There is no memory for the rows.
+        BufferError: `target` is read-only.
+    """
+    cdef Plane picture = Plane(source, "source")
+    cdef Plane slot = Plane(target, "target", True)
+    cdef PixelTarget to
+    cdef ResizeWindow window
+    cdef ResizeKind by = <ResizeKind><int>KINDS[kind]
+    cdef unique_ptr[RowResize] receiver
+    cdef Py_ssize_t row
+    cdef int sample = PIXEL_U8 if picture.format == "B" else PIXEL_U16
+    cdef bint prepared
+    if picture.format != "B" and not (picture.format == "H" and by == ResizeKind.linear_floats):
+        raise ValueError(f"pixels of format {picture.format!r} are not resized like this")
+    conversion.aim(slot, picture.channels, False, bfloat16, &to)
+    fill_window(
+        &window, (picture.height, picture.width), picture.channels, full, offset, slot
+    )
+    if not c_resizes_by_rows(by, window):
+        raise ValueError(f"the resize {kind!r} to {full} needs the whole picture")
+    with nogil:
+        receiver = make_row_resize(by, window, sample, to, conversion.coefficients)
+        prepared = receiver.get() != NULL and receiver.get().prepare()
+        if prepared:
+            for row in range(picture.height):
+                receiver.get().take(
+                    <uint32_t>row, <const uint8_t *>picture.view.buf + row * picture.row_bytes
+                )
+    if not prepared:
+        raise MemoryError("there is no memory to resize the picture")
+
+
+def resize_pillow(
+    source, Py_ssize_t height, Py_ssize_t width, target=None, offset=(0, 0), *, bint alpha=True
+):
+    """Resize 8-bit pixels as Pillow's BILINEAR filter does, bit for bit, or a window of that.
+
+    Args:
+        source: uint8 [height, width] or [height, width, channels].
+        height: The height of the whole result.
+        width: The width of the whole result.
+        target: uint8 with the source's channels that receives the result, or the window of it that
+            lies at `offset` and has the target's size; None allocates the whole result.
+        offset: Top and left of the window in the whole result.
+        alpha: Whether four channels are RGBA, whose colours Pillow weighs by opacity.
+
+    Returns:
+        `target`, or the new array.
+
+    Raises:
+        ValueError: Sizes, channels or types that do not fit.
+        MemoryError: There is no memory for the scratch space.
+        BufferError: `target` is read-only.
+    """
+    cdef Plane a = Plane(source, "source")
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise ValueError(f"the result cannot be {width}x{height}")
+    if target is None:
+        target = numpy.empty((height, width, a.channels), numpy.uint8)
+        if a.view.ndim == 2:
+            target = target[:, :, 0]
+    cdef Plane b = Plane(target, "target", True)
+    cdef ResizeWindow job
+    cdef CBlock *scratch
+    if a.format != "B" or b.format != "B":
+        raise ValueError("only 8-bit pixels are resized like this")
+    if a.channels != b.channels:
+        raise ValueError(f"the source has {a.channels} channels and the target {b.channels}")
+    fill_window(&job, (a.height, a.width), a.channels, (height, width), offset, b)
+    with nogil:
+        scratch = process_pool().lease(
+            resample_pillow(job, alpha, NULL, 0, NULL, 0, NULL), BACKEND_HEAP, False
+        )
+        if scratch != NULL:
+            resample_pillow(
+                job, alpha, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf,
+                b.row_bytes, scratch.data
+            )
+            process_pool().release(scratch)
+    if scratch == NULL:
+        raise MemoryError("there is no memory to resize the picture")
+    return target

@@ -1,1 +1,0 @@
-"""Messages and shared blocks between a worker and an executor process."""

@@ -1,0 +1,296 @@
+# It relies on the GIL: what `serve` brings home is read before its thread calls it again.
+"""Serves a handler process without Python, and brings home the batches that need it."""
+
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
+
+cimport numpy as cnp
+
+
+from ksrv._native.images.decode_pool cimport CDecodePool
+from ksrv._native.process.batch_ring cimport (
+    BatchRing, RingAnswer, RingFault, RingOutput, WorkerRing, ring_fault_text,
+)
+from ksrv._native.queue.request_handle cimport CRequest, NEVER
+from ksrv._native.queue.request_queue cimport CQueue, Queue
+from ksrv._native.queue.stats cimport Stats, Sums
+from ksrv._native.images.jpeg_batch cimport BatchedJpeg, RowPlan
+from ksrv._native.server.fast_images cimport FastImages
+from ksrv._native.server.model_endpoint cimport ModelEndpoint
+from ksrv._native.server.server cimport ModelSignature
+from ksrv._native.tensor.datatype cimport RANK_LIMIT
+from ksrv._native.tensor.new_array cimport new_array
+from ksrv._native.tensor.tensor cimport ksrv_tensor
+
+from ksrv._native.process.batch_ring import FIRST_BATCH_NUMBER
+from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES, NAMES as DATATYPE_NAMES
+
+cnp.import_array()
+
+cdef extern from "process/batch_rows.hpp" namespace "ksrv" nogil:
+    cdef cppclass ImagePlan:
+        ImagePlan()
+        BatchedJpeg job
+        size_t offset
+        cbool by_rows
+
+    cdef struct PictureSize:
+        size_t input
+        uint32_t height
+        uint32_t width
+        uint32_t channels
+
+cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
+    cdef enum Served "ksrv::Served":
+        SERVED_REQUESTS "ksrv::Served::requests"
+        SERVED_READY "ksrv::Served::ready"
+        SERVED_CLOSED "ksrv::Served::closed"
+        SERVED_NUDGED "ksrv::Served::nudged"
+        SERVED_STARTED "ksrv::Served::started"
+        SERVED_PLANS "ksrv::Served::plans"
+        SERVED_CALLED "ksrv::Served::called"
+
+    cdef enum Landing "ksrv::Landing":
+        LANDING_ON_CHANNEL "ksrv::Landing::on_channel"
+        LANDING_OUTPUTS "ksrv::Landing::outputs"
+        LANDING_MALFORMED "ksrv::Landing::malformed"
+
+    cdef struct DispatchTerms:
+        size_t slot
+        uint64_t max_rows
+        int64_t delay_ns
+        int64_t run_timeout_ns
+        uint64_t call_kinds
+        cbool has_calls
+
+    cdef cppclass CDispatchedBatch "ksrv::DispatchedBatch":
+        vector[CRequest *] requests
+        uint64_t number
+        uint64_t assemble_ns
+        int64_t began_ns
+        int64_t deadline_ns
+        void release_requests() noexcept
+
+    cdef cppclass CBatchRows "ksrv::BatchRows":
+        void keep(const PictureSize &size, const ImagePlan &plan, CDecodePool *pool) noexcept
+        size_t kept() noexcept
+        void forget() noexcept
+        vector[PictureSize] missing
+
+    cdef cppclass CBatchDispatcher "ksrv::BatchDispatcher":
+        CBatchDispatcher(
+            CQueue *queue, BatchRing *ring, int channel, Sums *sums, size_t room
+        ) except +
+        Served serve(const DispatchTerms &terms) noexcept
+        void put_back() noexcept
+        CDispatchedBatch batch
+        Landing landing
+        RingAnswer answer
+        RingFault fault
+        CBatchRows rows
+        const CDispatchedBatch &running() noexcept
+        void hand_over(Landing why) noexcept
+        const ModelSignature *pending() noexcept
+
+cdef tuple DTYPES = DATATYPE_DTYPES
+cdef tuple NAMES = DATATYPE_NAMES
+
+cdef size_t MOST_PLANS = 256  # sizes of pictures; a further size clears all plans
+
+
+cdef class DispatchedBatch:
+    """A batch that a handler process was given, and that Python has to end.
+
+    Attributes:
+        ring: The process's.
+        handles: Its requests, in row order; those that ended before it was run as well.
+        batch_number: Its number on the channel.
+        began_ns: When the handler came to it, on the clock of `time.monotonic_ns`.
+        deadline_ns: When to give up, or None.
+        assemble_ns: How long joining the requests took.
+        outputs: The outputs; None where they are not in the ring.
+        timings: Nanoseconds by stage, beside outputs.
+        fault: What is wrong with the answer in the ring; "" where nothing is.
+    """
+
+    cdef readonly WorkerRing ring
+    cdef readonly list handles
+    cdef readonly object batch_number
+    cdef readonly object began_ns
+    cdef readonly object deadline_ns
+    cdef readonly object assemble_ns
+    cdef readonly list outputs
+    cdef readonly dict timings
+    cdef readonly str fault
+
+
+cdef class BatchDispatcher:
+    """Takes batches for an instance whose handler runs in a process.
+
+    Args:
+        queue: The model's queue.
+        ring: The process's; a process that replaces it has another one.
+        stats: Counts the batches that are served without Python.
+        slot: The instance's.
+        room: The most requests that one batch joins.
+        max_rows: The most rows of a batch.
+        delay_ns: How long the oldest request of a batch waits for a full one.
+        run_timeout_ns: How long a batch may run; 0 for as long as its requests wait.
+
+    Attributes:
+        ring: The process's.
+    """
+
+    cdef CBatchDispatcher *dispatcher
+    cdef DispatchTerms terms
+    cdef Queue queue
+    cdef readonly WorkerRing ring
+    cdef Stats stats
+    cdef list planned  # what the kept plans refer to
+
+    def __cinit__(
+        self, Queue queue not None, WorkerRing ring not None, Stats stats not None, *, size_t slot,
+        size_t room, uint64_t max_rows, int64_t delay_ns, int64_t run_timeout_ns
+    ):
+        self.queue = queue
+        self.planned = []
+        self.ring = ring
+        self.stats = stats
+        self.terms.slot = slot
+        self.terms.max_rows = max_rows
+        self.terms.delay_ns = delay_ns
+        self.terms.run_timeout_ns = run_timeout_ns
+        for kind in ring.calls.kinds:
+            self.terms.call_kinds |= <uint64_t>1 << <int>kind
+        self.dispatcher = new CBatchDispatcher(
+            queue.queue, ring.ring, ring.channel, &stats.sums, room
+        )
+
+    def __dealloc__(self):
+        del self.dispatcher
+
+    def serve(self):
+        """Serve the process until Python is needed; the GIL is free meanwhile.
+
+        Returns:
+            As `Queue.take`, or a `DispatchedBatch`, or the number of the batch that runs, whose
+            calls to other models want to be looked after.
+        """
+        cdef Served served
+        self.terms.has_calls = self.ring.calls.under_way
+        while True:
+            with nogil:
+                served = self.dispatcher.serve(self.terms)
+            if served != SERVED_PLANS:
+                break
+            self._keep_plans()
+        if served == SERVED_READY:
+            return True
+        if served == SERVED_CLOSED:
+            return None
+        if served == SERVED_NUDGED:
+            return []
+        if served == SERVED_STARTED:
+            return self._started()
+        if served == SERVED_CALLED:
+            return FIRST_BATCH_NUMBER + self.dispatcher.running().number
+        handles = _handles_of(&self.dispatcher.batch)
+        self.dispatcher.batch.release_requests()
+        return handles
+
+    def running(self) -> list:
+        """Return the requests of the batch that runs, in row order."""
+        return _handles_of(<CDispatchedBatch *>&self.dispatcher.running())
+
+    def hand_over(self) -> DispatchedBatch:
+        """Return the batch that runs, for Python to end; its process has ended, or is to."""
+        self.dispatcher.hand_over(LANDING_ON_CHANNEL)
+        return self._started()
+
+    def put_back(self) -> None:
+        """Put batches that the handler has not come to back into the queue: its process ended."""
+        self.dispatcher.put_back()
+
+    cdef int _keep_plans(self) except -1:
+        """Have the rows' plans for sizes of pictures that came for the first time."""
+        cdef ModelEndpoint endpoint = <ModelEndpoint>self.dispatcher.pending().endpoint
+        cdef vector[PictureSize] missing = self.dispatcher.rows.missing
+        cdef FastImages images
+        cdef PictureSize size
+        cdef ImagePlan kept
+        cdef RowPlan plan
+        if self.dispatcher.rows.kept() + missing.size() > MOST_PLANS:
+            self.dispatcher.rows.forget()
+            self.planned.clear()
+        for size in missing:
+            images = <FastImages>endpoint.images[<Py_ssize_t>size.input]
+            kept = ImagePlan()
+            try:
+                plan = images.plans.plan(size.height, size.width, size.channels)
+            except BaseException:  # it is raised where Python decodes the picture
+                plan = None
+            if plan is not None:
+                kept.job = plan.job
+                kept.offset = <size_t>plan.offset
+                kept.by_rows = True
+            self.planned.append((images, plan))
+            self.dispatcher.rows.keep(size, kept, images.pool.pool)
+        return 0
+
+    cdef DispatchedBatch _started(self):
+        cdef CDispatchedBatch *batch = &self.dispatcher.batch
+        cdef DispatchedBatch made = DispatchedBatch.__new__(DispatchedBatch)
+        made.ring = self.ring
+        made.batch_number = FIRST_BATCH_NUMBER + batch.number
+        made.began_ns = batch.began_ns
+        made.deadline_ns = None if batch.deadline_ns == NEVER else batch.deadline_ns
+        made.assemble_ns = batch.assemble_ns
+        made.fault = ""
+        if self.dispatcher.landing == LANDING_MALFORMED:
+            made.fault = ring_fault_text(self.dispatcher.fault).decode()
+        elif self.dispatcher.landing == LANDING_OUTPUTS:
+            self._read(made, self.ring.ring.answer_rows(batch.number))
+        made.handles = _handles_of(batch)
+        batch.release_requests()
+        return made
+
+    cdef int _read(self, DispatchedBatch made, const unsigned char *rows) except -1:
+        cdef RingAnswer *answer = &self.dispatcher.answer
+        cdef RingOutput *output
+        cdef cnp.npy_intp sizes[RANK_LIMIT]
+        cdef cnp.ndarray array
+        cdef uint32_t i
+        cdef int k
+        made.outputs = []
+        for i in range(answer.outputs):
+            output = &answer.output[i]
+            for k in range(output.rank):
+                sizes[k] = <cnp.npy_intp>output.shape[k]
+            dtype = DTYPES[output.datatype]
+            array = new_array(dtype, output.rank, sizes)
+            memcpy(cnp.PyArray_DATA(array), rows + output.offset, output.nbytes)
+            made.outputs.append(ksrv_tensor(
+                output.name[:output.name_length].decode(), NAMES[output.datatype],
+                tuple([output.shape[k] for k in range(output.rank)]), array,
+            ))
+        made.timings = {}
+        for i in range(answer.stages):
+            name = <bytes>answer.stage[i].name
+            made.timings[name.decode()] = answer.stage[i].ns
+        return 0
+
+
+cdef list _handles_of(const CDispatchedBatch *batch):
+    cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
+    cdef size_t i
+    cdef CRequest *request
+    cdef void *handle
+    for i in range(batch.requests.size()):
+        request = batch.requests[i]
+        handle = request.taken(request)
+        PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
+    return handles

@@ -1,0 +1,112 @@
+"""The memory that a worker and a handler process share for batches, for other compiled modules."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+
+from ksrv._native.tensor.datatype cimport RANK_LIMIT
+
+
+cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
+    cdef enum:
+        RING_OUTPUTS
+        RING_STAGES
+        RING_NAME
+        RING_STAGE_NAME
+        RING_OUTPUTS_HERE
+        RING_ON_CHANNEL
+
+    const size_t RING_BATCH_BYTES
+    const size_t RING_ANSWER_BYTES
+    const size_t RING_ANSWER_HEAD
+    const size_t RING_LARGE_BYTES
+    const int RING_LARGE_PLACES
+    size_t ring_aligned(size_t size) noexcept
+
+    cdef enum RingFault:
+        RING_OK
+
+    cdef enum Bell:
+        BELL_RANG
+        BELL_MESSAGE
+        BELL_CLOSED
+        BELL_PASSED
+        BELL_INTERRUPTED
+
+    cdef cppclass RingFlag "std::atomic<bool>":
+        cbool load() noexcept
+
+    cdef cppclass RingWord "std::atomic<std::uint32_t>":
+        uint32_t load() noexcept
+        void store(uint32_t value) noexcept
+
+    cdef struct RingControl:
+        RingWord *held
+
+    cdef struct RingBatch:
+        uint64_t number
+        uint64_t rows
+        uint32_t requests
+        uint32_t inputs
+        uint32_t text_bytes
+        uint32_t first_row
+        uint32_t large
+
+    cdef struct RingRequest:
+        uint32_t rows
+        uint32_t id_length
+        uint32_t head_length
+
+    cdef struct RingStage:
+        char name[RING_STAGE_NAME]
+        uint64_t ns
+
+    cdef struct RingOutput:
+        uint64_t offset
+        uint64_t nbytes
+        int64_t shape[RANK_LIMIT]
+        uint8_t datatype
+        uint8_t rank
+        uint16_t name_length
+        char name[RING_NAME]
+
+    cdef struct RingAnswer:
+        uint64_t number
+        int64_t began_ns
+        int64_t ended_ns
+        uint32_t form
+        uint32_t outputs
+        uint32_t stages
+        RingStage stage[RING_STAGES]
+        RingOutput output[RING_OUTPUTS]
+
+    const char *ring_fault_text(RingFault fault) noexcept
+
+    cdef cppclass BatchRing:
+
+        @staticmethod
+        BatchRing *make() noexcept
+
+        @staticmethod
+        BatchRing *map(int fd) noexcept
+        RingFlag used
+        RingControl &control() noexcept
+        unsigned char *batch(uint64_t number) noexcept
+        unsigned char *large(int place) noexcept
+        unsigned char *answer(uint64_t number) noexcept
+        const unsigned char *answer_rows(uint64_t number) noexcept
+        bint seal() noexcept
+        int fd() noexcept
+        void close_fd() noexcept
+
+    Bell wait_for_batch(
+        BatchRing &ring, int channel, uint64_t completed, int64_t spin_ns
+    ) noexcept
+    void complete_batch(BatchRing &ring, int channel, uint64_t number) noexcept
+
+
+cdef class WorkerRing:
+    cdef BatchRing *ring
+    cdef int channel
+    cdef public object collect
+    cdef public object calls

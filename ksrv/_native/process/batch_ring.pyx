@@ -1,0 +1,388 @@
+# It relies on the GIL: a process's arrays and tensors are made and read one batch after the other.
+"""The memory for batches that a worker and a handler process share: `WorkerRing` and `ProcessRing`.
+
+In the process one compiled loop runs the batches: it copies the rows of a batch into arrays of the
+process's own, which a handler may keep, calls the runner, and writes the outputs into the answer's
+place. What does not fit there goes over the channel. The rows of a large batch are not copied: a
+handler that keeps their arrays keeps the place that they lie in from being filled again.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+cimport cython
+cimport numpy as cnp
+
+
+from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.memory.buffer_pool cimport process_pool
+from ksrv._native.tensor.datatype cimport (
+    DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
+)
+from ksrv._native.tensor.new_array cimport new_array
+from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
+
+from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
+
+cnp.import_array()
+
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
+    int64_t now_ns() noexcept
+
+cdef tuple DTYPES = DATATYPE_DTYPES
+
+FIRST_BATCH_NUMBER = 1 << 63
+"""On the channel, the number of a batch in the ring is this plus its number there."""
+
+# What a process looks for its next batch before it sleeps: about what its waking up would take.
+cdef int64_t SPIN_NS = 5000
+
+
+cdef class WorkerRing:
+    """A worker's end.
+
+    Args:
+        channel: The descriptor of the worker's end of the process's channel. It is duplicated, so
+            that a thread may wait for it when the channel is closed.
+
+    Attributes:
+        collect: Gives the outputs of a batch that the ring could not answer: called with the batch
+            and its `DispatchedBatch`.
+        calls: The calls of its batches to other models: see
+            `ksrv.engine.processes.calls.RingCalls`.
+
+    Raises:
+        MemoryError: There is no memory for it.
+    """
+
+    def __cinit__(self, int channel):
+        self.channel = -1
+        self.ring = BatchRing.make()
+        if self.ring == NULL:
+            raise MemoryError("there is no memory for the batches of a handler process")
+        self.channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 0)
+        process_pool().lendable_above.store(RING_LARGE_BYTES)
+
+    def __dealloc__(self):
+        del self.ring
+        if self.channel >= 0:
+            os.close(self.channel)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the memory, for the process; -1 once it was closed."""
+        return self.ring.fd()
+
+    def seal(self) -> bool:
+        """Keep the memory from being taken away, once the process has mapped it.
+
+        Returns:
+            False where there is no memory, or the process has sealed the descriptor itself.
+        """
+        return self.ring.seal()
+
+    def close_fd(self) -> None:
+        """Close the descriptor; the memory stays."""
+        self.ring.close_fd()
+
+    @property
+    def used(self):
+        """Whether the process was ever given a batch."""
+        return self.ring.used.load()
+
+
+@cython.final
+cdef class RingRequests:
+    """The requests of a batch from the ring, in row order; made when a handler reads them."""
+
+    cdef bytes text
+    cdef uint32_t count
+    cdef object make_requests
+    cdef list made
+
+    cdef list all(self):
+        cdef const char *text = self.text
+        cdef RingRequest record
+        cdef Py_ssize_t at = self.count * sizeof(RingRequest)
+        cdef list found
+        cdef uint32_t i
+        if self.made is None:
+            found = []
+            for i in range(self.count):
+                memcpy(&record, text + i * sizeof(RingRequest), sizeof(RingRequest))
+                found.append((
+                    record.rows,
+                    self.text[at : at + record.id_length].decode(),
+                    self.text[at + record.id_length : at + record.id_length + record.head_length],
+                ))
+                at += record.id_length + record.head_length
+            self.made = self.make_requests(found)
+        return self.made
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, place):
+        return self.all()[place]
+
+    def __iter__(self):
+        return iter(self.all())
+
+    def __eq__(self, other):
+        return isinstance(other, Sequence) and self.all() == list(other)
+
+
+Sequence.register(RingRequests)
+
+
+@cython.final
+cdef class LargePlace:
+    """A large place while arrays of this process lie in it."""
+
+    cdef ProcessRing ring
+    cdef int number
+
+    def pin(self) -> bool:
+        """Pin the place for the process's device; it stays pinned, and in memory, to the end.
+
+        Returns:
+            Whether it is pinned; False without a device, and where that refuses.
+        """
+        cdef void *data = self.ring.ring.large(self.number)
+        if self.ring.pinned[self.number] == 0:
+            with nogil:
+                self.ring.pinned[self.number] = (
+                    1 if process_pool().pin_memory(data, RING_LARGE_BYTES) else -1
+                )
+        return self.ring.pinned[self.number] > 0
+
+    def __dealloc__(self):
+        if self.ring is not None:
+            self.ring.ring.control().held[self.number].store(0)
+
+
+cdef LargePlace _large_place(ProcessRing ring, int number):
+    cdef LargePlace made = LargePlace.__new__(LargePlace)
+    made.ring = ring
+    made.number = number
+    ring.ring.control().held[number].store(1)
+    return made
+
+
+cdef class ProcessRing:
+    """A handler process's end.
+
+    Args:
+        descriptor: Of the memory; it stays the caller's.
+        channel: The descriptor of the process's end of the channel.
+        inputs: Name, datatype and the dimensions behind the first of each input.
+        make_requests: Makes what a handler sees of a batch's requests out of the rows, the id and
+            the head of each.
+
+    Raises:
+        ValueError: The descriptor is not that of a ring.
+    """
+
+    cdef BatchRing *ring
+    cdef int channel
+    cdef list inputs
+    cdef object make_requests
+    cdef uint64_t completed
+    cdef BatchInputs running
+    cdef object after_calls
+    cdef int pinned[RING_LARGE_PLACES]  # 1 if a large place is, -1 if the device refused
+
+    def __cinit__(self, int descriptor, int channel, inputs, make_requests):
+        self.ring = BatchRing.map(descriptor)
+        if self.ring == NULL:
+            raise ValueError("the descriptor is not one of memory for batches")
+        memset(self.pinned, 0, sizeof(self.pinned))
+        self.channel = channel
+        self.make_requests = make_requests
+        self.inputs = []
+        for name, datatype, tail in inputs:
+            kind = datatype.encode()
+            code = datatype_of(kind, <size_t>len(kind))
+            self.inputs.append((name, datatype, DTYPES[<int>code], tuple(tail)))
+
+    def __dealloc__(self):
+        del self.ring
+
+    def begin_call(self, batch, after_calls):
+        """Return the number on the channel of the batch that runs; None where that is another one.
+
+        Args:
+            batch: The batch that makes a call.
+            after_calls: Called where the batch has run, before its answer.
+        """
+        # One step with the next line, for threads that outlive their batch.
+        if batch is not self.running:
+            return None
+        self.after_calls = after_calls
+        return FIRST_BATCH_NUMBER + self.completed + 1
+
+    def serve(self, run, answer, fail) -> None:
+        """Run batches until a message waits on the channel, or the channel is closed.
+
+        Args:
+            run: Runs a batch, as `Runner.run`.
+            answer: Sends outputs that do not fit the ring: called with a number and them.
+            fail: Sends an exception of the two: called with a number and the exception.
+        """
+        cdef Bell bell
+        cdef uint64_t number
+        cdef RingAnswer *place
+        cdef uint32_t form
+        while True:
+            with nogil:
+                bell = wait_for_batch(self.ring[0], self.channel, self.completed, SPIN_NS)
+            if bell == BELL_INTERRUPTED:
+                PyErr_CheckSignals()
+                continue
+            if bell != BELL_RANG:
+                return
+            number = self.completed + 1
+            place = <RingAnswer *>self.ring.answer(number)
+            place.number = number
+            place.began_ns = now_ns()
+            form = RING_OUTPUTS_HERE
+            try:
+                outputs = self._run(run, number)
+                place.ended_ns = now_ns()
+                if not self._write(place, number, outputs):
+                    form = RING_ON_CHANNEL
+                    answer(FIRST_BATCH_NUMBER + number, outputs)
+            except SystemExit:
+                raise
+            except BaseException as error:
+                form = RING_ON_CHANNEL
+                fail(FIRST_BATCH_NUMBER + number, error)
+            outputs = None
+            place.form = form
+            self.completed = number
+            complete_batch(self.ring[0], self.channel, number)
+
+    cdef object _run(self, run, uint64_t number):
+        self.running = self._batch(number)
+        try:
+            return run(self.running)
+        finally:
+            self.running = None
+            if self.after_calls is not None:
+                after_calls, self.after_calls = self.after_calls, None
+                after_calls()
+
+    cdef BatchInputs _batch(self, uint64_t number):
+        cdef const unsigned char *place = self.ring.batch(number)
+        cdef RingBatch head
+        cdef BatchInputs batch = BatchInputs.__new__(BatchInputs)
+        cdef RingRequests requests = RingRequests.__new__(RingRequests)
+        cdef cnp.npy_intp sizes[RANK_LIMIT]
+        cdef size_t at, nbytes, most = RING_BATCH_BYTES
+        cdef int rank, i
+        cdef cnp.ndarray array
+        cdef LargePlace large = None
+        memcpy(&head, place, sizeof(RingBatch))
+        if head.number != number or head.inputs != <uint32_t>len(self.inputs):
+            raise ValueError(f"the ring has batch {head.number} with {head.inputs} inputs")
+        if head.large > <uint32_t>RING_LARGE_PLACES:
+            raise ValueError(f"the ring has no large place {head.large}")
+        batch.rows = head.rows
+        batch.requests = requests
+        requests.count = head.requests
+        requests.make_requests = self.make_requests
+        requests.text = PyBytes_FromStringAndSize(
+            <const char *>place + sizeof(RingBatch), head.text_bytes
+        )
+        batch.tensors = {}
+        at = head.first_row
+        if head.large:
+            large = _large_place(self, <int>head.large - 1)
+            place = self.ring.large(large.number)
+            most = RING_LARGE_BYTES
+        for name, datatype, dtype, tail in self.inputs:
+            rank = <int>len(<tuple>tail) + 1
+            sizes[0] = <cnp.npy_intp>head.rows
+            for i in range(1, rank):
+                sizes[i] = (<tuple>tail)[i - 1]
+            if large is None:
+                array = new_array(dtype, rank, sizes)
+            else:
+                array = new_array(
+                    dtype, rank, sizes, <void *>(place + at), cnp.NPY_ARRAY_WRITEABLE
+                )
+                Py_INCREF(large)  # which the array takes
+                cnp.PyArray_SetBaseObject(array, large)
+            nbytes = <size_t>cnp.PyArray_NBYTES(array)
+            if nbytes > most or at > most - nbytes:
+                raise ValueError(f"the rows of the input {name} do not lie in the ring")
+            if large is None:
+                memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
+            at += ring_aligned(nbytes)
+            batch.tensors[name] = ksrv_tensor(name, datatype, (head.rows,) + <tuple>tail, array)
+        return batch
+
+    cdef bint _write(self, RingAnswer *place, uint64_t number, BatchOutputs outputs) except -1:
+        """Write the outputs of a batch; False where they have to go over the channel."""
+        cdef unsigned char *rows = <unsigned char *>self.ring.answer_rows(number)
+        cdef list tensors = outputs.tensors
+        cdef dict timings = outputs.timings
+        cdef RingOutput *output
+        cdef Tensor tensor
+        cdef cnp.ndarray array
+        cdef Py_ssize_t length = 0
+        cdef const char *text
+        cdef size_t at = 0
+        cdef uint32_t i = 0
+        cdef int k
+        cdef bytes kind
+        cdef Datatype code
+        if not outputs.is_bare() or len(tensors) > RING_OUTPUTS or len(timings) > RING_STAGES:
+            return False
+        for tensor in tensors:
+            if tensor.parameters or not cnp.PyArray_CheckExact(tensor.data):
+                return False
+            array = <cnp.ndarray>tensor.data
+            kind = tensor.datatype.encode()
+            code = datatype_of(kind, <size_t>len(kind))
+            if code == DT_INVALID or code == DT_BYTES or not (
+                cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)
+            ):
+                return False
+            if <size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(code):
+                return False
+            output = &place.output[i]
+            output.nbytes = <uint64_t>cnp.PyArray_NBYTES(array)
+            text = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+            if (output.nbytes > RING_ANSWER_BYTES or at > RING_ANSWER_BYTES - output.nbytes
+                    or not 0 < length <= <Py_ssize_t>RING_NAME):
+                return False
+            memcpy(output.name, text, <size_t>length)
+            output.name_length = <uint16_t>length
+            output.datatype = <uint8_t>code
+            output.rank = <uint8_t>cnp.PyArray_NDIM(array)
+            for k in range(output.rank):
+                output.shape[k] = cnp.PyArray_DIM(array, k)
+            output.offset = at
+            memcpy(rows + at, cnp.PyArray_DATA(array), output.nbytes)
+            at += ring_aligned(output.nbytes)
+            i += 1
+        place.outputs = i
+        i = 0
+        for name, nanoseconds in timings.items():
+            text = PyUnicode_AsUTF8AndSize(name, &length)
+            if length >= <Py_ssize_t>RING_STAGE_NAME:
+                return False
+            memset(place.stage[i].name, 0, RING_STAGE_NAME)
+            memcpy(place.stage[i].name, text, <size_t>length)
+            place.stage[i].ns = nanoseconds
+            i += 1
+        place.stages = i
+        return True

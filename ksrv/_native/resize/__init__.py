@@ -1,1 +1,0 @@
-"""Bindings of native/resize."""

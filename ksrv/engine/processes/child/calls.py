@@ -1,0 +1,296 @@
+"""Calls to other models from a handler in a process of its own: CALL and RESULT at the process's end.
+
+A batch that runs alone is answered once each of its calls has its result: so between two batches no thread of the
+handler receives, and no message about calls is on its way.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ksrv._native.process import tensor_descriptors
+from ksrv._native.process.batch_ring import ProcessRing
+from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.calls import MOST_CALLS
+from ksrv.engine.processes.child.answers import bounded
+from ksrv.engine.processes.child.inbox import Inbox
+from ksrv.engine.processes.messages import MessageType, NumbersMessage
+from ksrv.engine.processes.outbox import Outbox
+from ksrv.errors import HandlerFailed, KsrvError, Overloaded
+from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle, Tensor
+
+
+class CallsHome:
+    """Submits requests through the worker; see `Submit`.
+
+    Args:
+        link: The link for batches.
+        outbox: Sends on it.
+        inbox: Receives on it.
+
+    Attributes:
+        always_receiving: Whether a thread receives all the time, so that coroutines need none of their own.
+        ring: The memory for batches, or None.
+    """
+
+    def __init__(self, link: Link, outbox: Outbox, inbox: Inbox) -> None:
+        self._link = link
+        self._outbox = outbox
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._batches: dict[int, int] = {}
+        self._number = 0
+        self._open: dict[int, CallHome] = {}
+        self._unanswered = 0
+        self._awaited: set[CallHome] = set()
+        self._has_receiver = False
+        self.always_receiving = False
+        self.ring: ProcessRing | None = None
+        inbox.on(MessageType.RESULT, self._take_result)
+
+    def begin(self, batch: BatchInputs, batch_number: int) -> None:
+        """Let a batch make calls.
+
+        Args:
+            batch: The batch.
+            batch_number: Its number.
+        """
+        self._batches[id(batch)] = batch_number
+
+    def end(self, batch: BatchInputs) -> None:
+        """Let a batch make no further call: it has its answer.
+
+        Args:
+            batch: The batch.
+        """
+        with self._lock:
+            number = self._batches.pop(id(batch))
+            over = [call for call in self._open.values() if call.batch_number == number]
+            for call in over:
+                del self._open[call.number]
+        for call in over:
+            self._settle(call, HandlerFailed("the batch that called another model is over"))
+        self._inbox.wake()
+
+    def finish(self, batch: BatchInputs) -> None:
+        """Let a batch that ran alone make no further call, before its answer.
+
+        Args:
+            batch: The batch.
+        """
+        with self._lock:
+            del self._batches[id(batch)]
+        self._drain()
+
+    def _drain(self) -> None:
+        """Give up the calls that are left, and wait for the results of all."""
+        with self._lock:
+            left = list(self._open.values())
+        for call in left:
+            self._give_up(call, "the batch that called another model is over")
+        self._inbox.wait_for(lambda: self._unanswered == 0)
+
+    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
+        """Submit a request on behalf of a batch.
+
+        Args:
+            request: The request.
+            caller: The batch.
+
+        Raises:
+            HandlerFailed: No batch runs, or the request is too large.
+            Overloaded: Too many calls are under way.
+        """
+        call = self._submit(request, caller)
+        if call is None:
+            self._inbox.receive_waiting()  # for a handler that makes calls without waiting for any
+            call = self._submit(request, caller)
+        if call is None:
+            raise Overloaded(
+                f"the process of the handler has calls to other models under way, which are at most "
+                f"{MOST_CALLS}: wait for some of their results before further calls"
+            )
+        return call
+
+    def _submit(self, request: InferRequest, caller: BatchInputs | None) -> "CallHome | None":
+        """Send a call, unless too many are under way; threads of the handler call side by side."""
+        with self._lock:
+            if self._unanswered >= MOST_CALLS:
+                return None
+            batch_number = self._number_of(caller)
+            if batch_number is None:
+                raise HandlerFailed(
+                    f"the handler called the model {request.model_name} outside of a batch: use "
+                    f"`self.context.models[...]` in the stages"
+                )
+            self._number += 1
+            call = CallHome(self, request, batch_number, self._number)
+            payload = messages.pack_plain_call(request, call.number)
+            if payload is None:
+                self._send_in_blocks(request, call)
+            else:
+                self._outbox.send(MessageType.CALL, payload, batch_number=batch_number, plain=True)
+            self._open[call.number] = call
+            self._unanswered += 1
+        return call
+
+    def _send_in_blocks(self, request: InferRequest, call: "CallHome") -> None:
+        with bounded(f"the request to the model {request.model_name}"):
+            written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
+            payload, lenient = messages.pack_call(request, call.number, written)
+            self._outbox.send(
+                MessageType.CALL,
+                payload,
+                batch_number=call.batch_number,
+                blocks=blocks,
+                lenient=lenient,
+            )
+
+    def _number_of(self, caller: BatchInputs | None) -> int | None:
+        number = self._batches.get(id(caller))
+        if number is None and self.ring is not None and caller is not None:
+            number = self.ring.begin_call(caller, self._drain)
+        return number
+
+    def _take_result(self, frame: Frame) -> None:
+        number, outcome = messages.unpack_result(frame, self._link.imported)
+        with self._lock:
+            call = self._open.pop(number, None)
+            self._unanswered -= 1
+        if call is not None:  # else it was given up, or its batch is over
+            self._settle(call, outcome)
+
+    def _settle(self, call: "CallHome", outcome: list[Tensor] | KsrvError) -> None:
+        if self._awaited:
+            with self._lock:
+                self._awaited.discard(call)
+        call.settle(outcome)
+
+    def wait(self, call: "CallHome") -> None:
+        """Wait for the end of a call.
+
+        Args:
+            call: The call.
+        """
+        self._inbox.wait_for(call.settled)
+
+    def cancel(self, call: "CallHome") -> bool:
+        """Give a call up; return whether this ended it.
+
+        Args:
+            call: The call.
+        """
+        return self._give_up(call, f"the call to {call.model} was given up")
+
+    def _give_up(self, call: "CallHome", why: str) -> bool:
+        with self._lock:
+            if self._open.pop(call.number, None) is None:
+                return False
+            payload, lenient = messages.dump(NumbersMessage([call.number]))
+            self._outbox.send(
+                MessageType.CANCEL_CALL, payload, batch_number=call.batch_number, lenient=lenient
+            )
+        self._settle(call, HandlerFailed(why))
+        self._inbox.wake()
+        return True
+
+    def receive_for(self, call: "CallHome") -> None:
+        """Have a thread receive the result of a call that a coroutine waits for.
+
+        Args:
+            call: The call.
+        """
+        with self._lock:
+            if self.always_receiving or call.number not in self._open:
+                return
+            self._awaited.add(call)
+            starts, self._has_receiver = not self._has_receiver, True
+        if starts:
+            threading.Thread(target=self._receive, name="ksrv-calls", daemon=True).start()
+
+    def _receive(self) -> None:
+        with suppress(ChannelClosed, ChannelError):  # the process ends
+            self._inbox.wait_for(self._has_received)
+
+    def _has_received(self) -> bool:
+        with self._lock:
+            self._has_receiver = bool(self._awaited)
+            return not self._has_receiver
+
+
+class CallHome:
+    """A call that the worker has: a `RequestHandle`.
+
+    Args:
+        calls: Sends what is asked of it.
+        request: The request.
+        batch_number: The batch of the call.
+        number: The call's number.
+
+    Attributes:
+        model: The name of the called model.
+        batch_number: The batch of the call.
+        number: The call's number.
+    """
+
+    def __init__(
+        self, calls: CallsHome, request: InferRequest, batch_number: int, number: int
+    ) -> None:
+        self._calls = calls
+        self._version = request.model_version
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Any], object]] = []
+        self._outcome: list[Tensor] | KsrvError | None = None
+        self.model = request.model_name
+        self.batch_number = batch_number
+        self.number = number
+
+    def settle(self, outcome: list[Tensor] | KsrvError) -> None:
+        """Set the result, or why there is none.
+
+        Args:
+            outcome: Either.
+        """
+        with self._lock:
+            self._outcome = outcome
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            with suppress(RuntimeError):  # the event loop that waited is closed
+                callback(self)
+
+    def wait(self) -> InferResponse:
+        """See `RequestHandle.wait`."""
+        if self._outcome is None:
+            self._calls.wait(self)
+        outcome = self._outcome
+        assert outcome is not None, "a call that was waited for has a result"
+        if isinstance(outcome, KsrvError):
+            raise outcome.with_traceback(None)
+        return InferResponse(self.model, self._version, "", outcome)
+
+    def cancel(self) -> bool:
+        """See `RequestHandle.cancel`."""
+        return self._calls.cancel(self)
+
+    def done(self) -> bool:
+        """See `RequestHandle.done`."""
+        if self._outcome is None:
+            self._calls.receive_for(self)  # for a handler that asks again and again
+        return self._outcome is not None
+
+    def settled(self) -> bool:
+        """Tell whether the result is here."""
+        return self._outcome is not None
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """See `RequestHandle.add_done_callback`."""
+        with self._lock:
+            waits = self._outcome is None
+            if waits:
+                self._callbacks.append(callback)
+        if waits:
+            self._calls.receive_for(self)
+        else:
+            callback(self)

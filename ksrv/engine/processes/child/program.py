@@ -1,0 +1,369 @@
+"""The program of a handler process: `python -m ksrv.engine.processes.child.program`, started by process.py.
+
+It loads one handler, runs one batch at a time on its main thread, those of its ring in a compiled
+loop and those of its channel here, or, where the handler has coroutines, many at a time on the
+handler's event loop (`concurrent`). It ends when told, when the worker's end of the socket
+closes, or with the worker. Everything it says comes home: log records as events, the output of
+`print` through pipes.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.process.batch_ring import ProcessRing
+from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.server.exchange import HeadFields
+from ksrv.engine.available_memory import bytes_in_flight
+from ksrv.engine.processes import messages, uses_ring
+from ksrv.engine.processes.child.answers import Answers
+from ksrv.engine.processes.child.calls import CallsHome
+from ksrv.engine.processes.child.concurrent import (
+    CHUNK_BYTES_UNDER_WAY,
+    chunk_bytes,
+    serve_concurrently,
+)
+from ksrv.engine.processes.child.inbox import Inbox
+from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType
+from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
+from ksrv.images.decode_limits import set_process_limits
+from ksrv.observe.log_text import RecordFormatter
+from ksrv.observe.tracing import continued, stop
+from ksrv.request import BatchOutputs, BatchRequest
+from ksrv.source import ModelSource
+from ksrv.spec import ModelSpec
+from ksrv.statistics import MetricRecord
+
+log = logging.getLogger("ksrv.handler")
+
+_PR_SET_PDEATHSIG = 1
+_MESSAGE_CHARACTERS = 64 * 1024
+_KEPT_BYTES = 1 << 30
+"""Of memory that batches have freed. The next batch needs as much again, and no other work runs here."""
+
+
+class Events:
+    """The socket for what comes home outside of answers.
+
+    Args:
+        link: The link; nothing is received on it.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def send(self, kind: MessageType, payload: bytes, lenient: bool) -> None:
+        """Send an event, or drop it when the worker does not keep up: a handler never waits."""
+        with contextlib.suppress(BlockingIOError, ChannelClosed):
+            self._link.send(kind, payload, lenient=lenient, wait=False)
+
+    def follow_level(self) -> None:
+        """Log from the level on that the worker names, whenever it does."""
+        threading.Thread(target=self._follow_level, name="ksrv-log-level", daemon=True).start()
+
+    def _follow_level(self) -> None:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                frame = self._link.receive()
+                if frame.kind != MessageType.LEVEL:
+                    raise ChannelError(f"a message was {frame.kind}, not LEVEL")
+                note = messages.load(messages.LevelMessage, frame.payload, frame.lenient)
+                logging.getLogger().setLevel(note.level)
+                log.debug("the process logs from %s on", logging.getLevelName(note.level))
+
+    def metrics(self, records: list[MetricRecord]) -> None:
+        """Send values that the handler reported."""
+        self.send(MessageType.METRICS, *messages.pack_metrics(records))
+
+
+class EventLogHandler(logging.Handler):
+    """Sends log records home, their tracebacks as text.
+
+    Args:
+        events: Where they go.
+    """
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events = events
+        self.setFormatter(RecordFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        text = self.format(record)[:_MESSAGE_CHARACTERS]
+        ids = getattr(record, "request_ids", None)
+        named = ids if isinstance(ids, list) and all(isinstance(one, str) for one in ids) else []
+        note = LogMessage(record.name, record.levelno, text, named)
+        self._events.send(MessageType.LOG, *messages.dump(note))
+
+
+class Chunks:
+    """The emitter for the handler of one batch, `BatchInputs.emit`.
+
+    The threads of a handler may use it at once. Once the batch has its answer nothing more is sent,
+    because it would be taken for the next batch's. The worker hands on what it receives while clients keep
+    up, and answers a question behind that: so a question after some bytes bounds what is sent ahead.
+
+    Args:
+        batch_number: The batch.
+        answers: Sends the chunks.
+        inbox: Receives what the worker says of its clients.
+    """
+
+    def __init__(self, batch_number: int, answers: Answers, inbox: Inbox) -> None:
+        self._batch_number = batch_number
+        self._answers = answers
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._ahead_bytes = 0
+        self._ended = False
+
+    def __call__(self, outputs: BatchOutputs) -> None:
+        """See `ksrv.request.Emitter`."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ahead_bytes += chunk_bytes(outputs)
+            self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
+            if self._ahead_bytes >= CHUNK_BYTES_UNDER_WAY:
+                self._ask()
+
+    def listening(self) -> frozenset[int]:
+        """Ask the worker; see `ksrv.request.Emitter.listening`."""
+        with self._lock:
+            return frozenset() if self._ended else self._ask()
+
+    def _ask(self) -> frozenset[int]:
+        self._answers.outbox.send(MessageType.ASK, batch_number=self._batch_number)
+        frame = self._inbox.take(lambda one: one.kind == MessageType.LISTENING)
+        self._ahead_bytes = 0
+        note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
+        return frozenset(note.indices)
+
+    def end(self) -> None:
+        """Send nothing more: the batch has its answer."""
+        with self._lock:
+            self._ended = True
+
+
+class Child:
+    """The process's life, from LOAD to the end of the socket.
+
+    Args:
+        link: The link for batches.
+        events: The way home for the rest.
+        ring: The descriptor of the memory for batches without messages.
+    """
+
+    def __init__(self, link: Link, events: Events, ring: int) -> None:
+        self._link = link
+        self._events = events
+        self._descriptor = ring
+        self._ring: ProcessRing | None = None
+        self._is_concurrent = False
+        self._inbox = Inbox(link)
+        self._answers = Answers(link)
+        self._calls = CallsHome(link, self._answers.outbox, self._inbox)
+
+    def serve(self) -> int:
+        """Load the handler and run batches until there are none.
+
+        Returns:
+            The exit status.
+        """
+        frame = self._inbox.take(_is_for_main)
+        if frame.kind != MessageType.LOAD:
+            raise ChannelError(f"the first message was {frame.kind}, not LOAD")
+        note = messages.load(LoadMessage, frame.payload, frame.lenient)
+        root = logging.getLogger()
+        root.setLevel(note.level)
+        root.addHandler(EventLogHandler(self._events))
+        self._events.follow_level()
+        runner = self._load(note)
+        if runner is None:
+            return 1
+        try:
+            if self._is_concurrent:
+                serve_concurrently(runner, self._link, self._inbox, self._answers, self._calls)
+            else:
+                while self._step(runner):
+                    pass
+        except ChannelClosed:
+            log.debug("the worker closed the socket")
+        finally:
+            runner.close()
+            stop()
+        return 0
+
+    def _load(self, note: LoadMessage) -> Runner | None:
+        source = replace(ModelSource.from_json(note.source.encode()), alone=True)
+        set_process_limits(note.limits)
+        PROCESS.bound = bytes_in_flight(note.limits)
+        self._link.exported.most_bytes = messages.most_bytes(note.limits)
+        _enter(dict.fromkeys((str(source.folder), str(source.root))))
+        try:
+            runner = make_runner(
+                source,
+                instance=note.instance,
+                threads=note.threads,
+                emit=lambda record: self._events.metrics([record]),
+            )
+            runner.submit = self._calls
+            runner.lease_answer = self._link.exported.lease
+            runner.on_device_lost = _leave_device
+            spec = runner.load()
+            buffer_pool.trim_malloc()  # reading a model may take twice its size
+            payload = messages.pack_spec(spec)
+            self._is_concurrent = bool(spec.concurrency)
+            self._ring = self._calls.ring = self._open_ring(spec) if uses_ring(spec) else None
+        except BaseException as error:  # the worker is told, whatever it is
+            log.exception("the model cannot be loaded")
+            failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
+        else:
+            self._answers.outbox.send(MessageType.LOADED, payload)
+            return runner
+        self._answers.fail(failure)
+        return None
+
+    def _open_ring(self, spec: ModelSpec) -> ProcessRing:
+        # The worker uses the ring for a model whose inputs have fixed dimensions alone.
+        inputs = [
+            (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
+            for one in spec.inputs
+        ]
+        channel = self._link.channel.fileno()
+        try:
+            return ProcessRing(self._descriptor, channel, inputs, ring_requests)
+        finally:
+            os.close(self._descriptor)
+
+    def _step(self, runner: Runner) -> bool:
+        """Run the batches of the ring and take the next message; False when it ends the process."""
+        if self._ring is not None:
+            self._ring.serve(runner.run, self._answer, self._answers.fail_batch)
+        frame = self._inbox.take(_is_for_main)
+        if frame.kind == MessageType.CLOSE:
+            return False
+        if frame.kind == MessageType.END_SEQUENCES:
+            note = messages.load(messages.NumbersMessage, frame.payload, frame.lenient)
+            runner.sequences.end(note.numbers)
+            return True
+        if frame.kind != MessageType.RUN:
+            raise ChannelError(f"a message was {frame.kind}, not RUN, END_SEQUENCES or CLOSE")
+        try:
+            self._run(runner, frame)
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+            self._answers.fail_batch(frame.batch_number, error)
+        return True
+
+    def _run(self, runner: Runner, frame: Frame) -> None:
+        chunks = Chunks(frame.batch_number, self._answers, self._inbox)
+        batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
+        self._calls.begin(batch, frame.batch_number)
+        try:
+            with continued(span):
+                outputs = runner.run(batch)
+        finally:
+            chunks.end()
+            self._calls.finish(batch)
+        del batch
+        self._answer(frame.batch_number, outputs)
+
+    def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
+        self._answers.send(MessageType.ANSWER, batch_number, outputs)
+
+
+def _is_for_main(frame: Frame) -> bool:
+    return frame.kind != MessageType.LISTENING  # which a handler waits for, on whatever thread
+
+
+def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:
+    """Return what a handler sees of the requests of a batch in the ring.
+
+    Args:
+        records: The rows, the id and the HTTP head of each; such requests have no parameters.
+    """
+    requests = []
+    row = 0
+    for rows, name, head in records:
+        requests.append(BatchRequest(slice(row, row + rows), name, {}, dict(HeadFields(head))))
+        row += rows
+    return requests
+
+
+def _load_text(error: BaseException) -> str:
+    """Return the text about a failed load; a HandlerLoadError names the handler's own error itself."""
+    return str(error) if isinstance(error, HandlerLoadError) else f"{type(error).__name__}: {error}"
+
+
+def _leave_device(name: str) -> None:
+    """End the process, whose batch the worker may give to the next: nothing here can use the device."""
+    log.critical("the device %s works no more in this process, which ends", name)
+    os._exit(1)  # what lies on the device cannot be freed
+
+
+def _enter(folders: Iterable[str]) -> None:
+    """Make the model's folders the first places to import from, here and in programs started here."""
+    places = list(folders)
+    sys.path[:0] = places
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, *([inherited] if inherited else [])])
+
+
+def _die_with_parent(parent: int) -> bool:
+    """Ask the kernel to end this process with its parent; False when that is gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def _link(descriptor: int) -> Link:
+    os.set_inheritable(descriptor, False)
+    return Link(Channel(socket.socket(fileno=descriptor)), borrows=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process.
+
+    Args:
+        arguments: The command line; `sys.argv` unless given.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(prog="ksrv-handler", description="Started by ksrv itself.")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--events", type=int, required=True)
+    parser.add_argument("--ring", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args(arguments)
+    if not _die_with_parent(options.parent):
+        return 1
+    os.set_inheritable(options.ring, False)
+    faulthandler.enable()
+    buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
+    sys.argv = ["ksrv-handler"]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    status = Child(_link(options.channel), Events(_link(options.events)), options.ring).serve()
+    gc.freeze()  # with torch, a last collection of what the imports have made takes a second
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

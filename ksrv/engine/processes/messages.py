@@ -1,0 +1,599 @@
+"""The contents of messages: batches, answers, faults, descriptions, events, as records and checked JSON.
+
+Names, parameters and headers are JSON, read into the classes below, so that an answer of the wrong
+form is refused where it comes in. What JSON proper cannot say (NaN, lone surrogates) goes through
+the standard library's reader and writer, and the message says so.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from ksrv import errors
+from ksrv._native.process import plain_tensors, tensor_descriptors
+from ksrv._native.process.channel import ChannelError, Frame
+from ksrv._native.process.shared_blocks import BlockError, ImportedBlocks
+from ksrv.engine.available_memory import bytes_in_flight
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.limits import Limits
+from ksrv.observe.tracing import TRACEPARENT, current_traceparent
+from ksrv.request import (
+    BatchInputs,
+    BatchOutputs,
+    BatchRequest,
+    Emitter,
+    InferRequest,
+    Parameter,
+    RequestedOutput,
+    SequenceRequest,
+    Tensor,
+    TorchServeAnswer,
+    TorchServeCall,
+)
+from ksrv.spec import ModelSpec
+from ksrv.statistics import MetricRecord
+
+_PREFIX = struct.Struct("<II")
+"""Number of tensors, bytes of their descriptors; the JSON follows them."""
+
+_TENSORS = 65_536
+"""The most of one message."""
+
+Read: TypeAlias = tuple[str, tuple[int, ...], Any]
+"""Datatype, shape and data of a tensor; its name is in the JSON beside the descriptors."""
+
+Message = TypeVar("Message", bound=msgspec.Struct)
+
+
+class MessageType(IntEnum):
+    """The type of a message; the child's messages begin at 16, its event messages at 32.
+
+    Events (log records, metrics) have a socket of their own, so that they come home while nothing
+    runs and never stand in the way of an answer. LEVEL goes the other way there.
+    """
+
+    LOAD = 1
+    RUN = 2
+    CLOSE = 3
+    LISTENING = 4
+    RESULT = 5
+    ROOM = 6
+    END_SEQUENCES = 7
+    LEVEL = 8
+    LOADED = 16
+    ANSWER = 17
+    FAILED = 18
+    CHUNK = 19
+    ASK = 20
+    CALL = 21
+    CANCEL_CALL = 22
+    GIVE_UP = 23
+    LOG = 32
+    METRICS = 33
+
+
+class LoadMessage(msgspec.Struct):
+    """The model that a process loads.
+
+    Attributes:
+        source: The `ModelSource` in its own JSON form.
+        level: The level from which log records come home.
+        limits: The server's, for what the handler itself decodes.
+    """
+
+    source: str
+    instance: int
+    threads: int
+    level: int
+    limits: Limits = Limits()
+
+
+class LevelMessage(msgspec.Struct):
+    """The level from which log records come home from now on."""
+
+    level: int
+
+
+class RequestMessage(msgspec.Struct, array_like=True):
+    """A `BatchRequest`."""
+
+    start: int
+    stop: int
+    id: str
+    parameters: dict[str, Parameter]
+    headers: dict[str, str]
+    input_parameters: dict[str, dict[str, Parameter]] = {}
+    output_parameters: dict[str, dict[str, Parameter]] = {}
+    torchserve: TorchServeCall | None = None
+    sequence: SequenceRequest | None = None
+
+
+class RunMessage(msgspec.Struct, omit_defaults=True):
+    """The part of `BatchInputs` that is not tensor bytes."""
+
+    names: list[str]
+    rows: int
+    requests: list[RequestMessage]
+    explain: bool = False
+    tensor_parameters: dict[int, dict[str, Parameter]] = {}
+    streamed: bool = False
+    traceparent: str = ""
+
+
+class NumbersMessage(msgspec.Struct):
+    """Of CANCEL_CALL, the calls that the handler gives up; of ROOM, how many more chunks of a batch may come; of
+    END_SEQUENCES, the sequences whose state is to go.
+    """
+
+    numbers: list[int]
+
+
+class ErrorMessage(msgspec.Struct, omit_defaults=True):
+    """A `KsrvError`, by the name of its class in ksrv.errors."""
+
+    kind: str
+    message: str
+    status: int
+    grpc_code: str
+    headers: dict[str, str] = {}
+
+
+class AnswerMessage(msgspec.Struct, omit_defaults=True):
+    """The part of `BatchOutputs` that is not tensor bytes.
+
+    Attributes:
+        call: Of RESULT, the number of the call.
+    """
+
+    names: list[str]
+    call: int = 0
+    failures: dict[int, ErrorMessage] = {}
+    timings: dict[str, int] = {}
+    headers: dict[int, dict[str, str]] = {}
+    parameters: dict[int, dict[str, Parameter]] = {}
+    tensor_parameters: dict[int, dict[str, Parameter]] = {}
+    only: list[int] | None = None
+    torchserve: dict[int, TorchServeAnswer] = {}
+
+
+class ListeningMessage(msgspec.Struct):
+    """The indices of the requests that have not ended, as `Emitter.listening` gives them."""
+
+    indices: list[int]
+
+
+class CallMessage(msgspec.Struct, omit_defaults=True):
+    """A handler's call to another model, beside its tensors.
+
+    Attributes:
+        number: Tells the calls of a batch apart.
+        names: Of the inputs.
+        outputs: The outputs that are wanted; none for all.
+        traceparent: The span that is current where the call is made; "" without one.
+    """
+
+    number: int
+    model: str
+    names: list[str]
+    version: str = ""
+    outputs: list[str] = []
+    parameters: dict[str, Parameter] = {}
+    traceparent: str = ""
+
+
+class LogMessage(msgspec.Struct):
+    """A log record, its traceback already text.
+
+    Attributes:
+        request_ids: The requests that it is about.
+    """
+
+    name: str
+    level: int
+    message: str
+    request_ids: list[str] = []
+
+
+class SpecMessage(msgspec.Struct):
+    spec: ModelSpec
+
+
+class MetricsMessage(msgspec.Struct):
+    records: list[MetricRecord]
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (
+        LoadMessage,
+        LevelMessage,
+        RunMessage,
+        ErrorMessage,
+        AnswerMessage,
+        ListeningMessage,
+        CallMessage,
+        NumbersMessage,
+        LogMessage,
+        SpecMessage,
+        MetricsMessage,
+    )
+}
+
+
+def most_bytes(limits: Limits) -> int:
+    """Return how many bytes the tensors of one message of a handler process may have.
+
+    Args:
+        limits: The server's.
+    """
+    return max(limits.body, bytes_in_flight(limits))
+
+
+def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:
+    """Tell whether JSON proper can express these values."""
+    return all(
+        math.isfinite(value)
+        for group in parameters
+        for value in group.values()
+        if isinstance(value, float)
+    )
+
+
+def dump(
+    note: msgspec.Struct, parameters: Iterable[Mapping[str, Parameter]] = ()
+) -> tuple[bytes, bool]:
+    """Return a note as JSON, and whether it is the standard library's.
+
+    Args:
+        note: The note.
+        parameters: Where in it a client's or handler's numbers stand.
+    """
+    if _speakable(parameters):
+        try:
+            return _ENCODER.encode(note), False
+        except UnicodeEncodeError:
+            pass  # a lone surrogate, which the standard library writes as an escape
+    return json.dumps(msgspec.to_builtins(note, str_keys=True)).encode("ascii"), True
+
+
+def load(kind: type[Message], text: bytes, lenient: bool) -> Message:
+    """Return the note that `dump` wrote.
+
+    Raises:
+        ChannelError: It is not JSON of that form.
+    """
+    try:
+        if lenient:
+            return msgspec.convert(json.loads(text), kind, str_keys=True)
+        note: Message = _DECODERS[kind].decode(text)
+        return note
+    except (ValueError, RecursionError) as error:
+        raise ChannelError(f"the other side sent no {kind.__name__}: {error}") from error
+
+
+def _join(count: int, written: bytes, text: bytes) -> bytes:
+    if count > _TENSORS:
+        raise HandlerFailed(
+            f"{count} tensors are too many for a handler process, which exchanges at most {_TENSORS} at a time"
+        )
+    return b"".join((_PREFIX.pack(count, len(written)), written, text))
+
+
+def _split(
+    frame: Frame, imported: ImportedBlocks, lent: list[Any] | None = None, batch_number: int = 0
+) -> tuple[list[Read], bytes]:
+    try:
+        count, length = _PREFIX.unpack_from(frame.payload)
+        if count > _TENSORS:
+            raise ValueError(f"{count} tensors are too many")
+        start = _PREFIX.size
+        found = tensor_descriptors.read(
+            frame.payload, start, length, count, imported, lent, batch_number
+        )
+        return found, frame.payload[start + length :]
+    except (ValueError, BlockError, struct.error) as error:
+        raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
+
+
+def _named(
+    names: Sequence[str], found: Sequence[Read], parameters: Mapping[int, dict[str, Parameter]]
+) -> list[Tensor]:
+    if len(names) != len(found):
+        raise ChannelError(f"the other side sent {len(found)} tensors and {len(names)} names")
+    return [
+        Tensor(name, kind, shape, data, parameters.get(index, {}))
+        for index, (name, (kind, shape, data)) in enumerate(zip(names, found, strict=True))
+    ]
+
+
+def _tensor_parameters(named: Sequence[Tensor]) -> dict[int, dict[str, Parameter]]:
+    return {index: dict(each.parameters) for index, each in enumerate(named) if each.parameters}
+
+
+def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
+    """Return the payload of RUN, and whether its JSON is the standard library's.
+
+    Args:
+        batch: The batch.
+        written: The descriptors of its tensors.
+    """
+    note = RunMessage(
+        names=list(batch.tensors),
+        rows=batch.rows,
+        requests=[
+            RequestMessage(
+                request.slice.start,
+                request.slice.stop,
+                request.id,
+                dict(request.parameters),
+                dict(request.headers),
+                {name: dict(own) for name, own in request.input_parameters.items()},
+                {name: dict(own) for name, own in request.output_parameters.items()},
+                request.torchserve,
+                request.sequence,
+            )
+            for request in batch.requests
+        ],
+        explain=batch.explain,
+        tensor_parameters=_tensor_parameters(list(batch.tensors.values())),
+        streamed=batch.emit is not None,
+        traceparent=current_traceparent(),
+    )
+    text, lenient = dump(
+        note,
+        [
+            *(request.parameters for request in batch.requests),
+            *(own for request in note.requests for own in request.input_parameters.values()),
+            *(own for request in note.requests for own in request.output_parameters.values()),
+            *note.tensor_parameters.values(),
+        ],
+    )
+    return _join(len(note.names), written, text), lenient
+
+
+def unpack_batch(
+    frame: Frame, imported: ImportedBlocks, emitter: Callable[[], Emitter]
+) -> tuple[BatchInputs, str]:
+    """Return the batch of a RUN message and the `traceparent` of its span, "" without one.
+
+    The batch's arrays are views of the other side's blocks.
+
+    Args:
+        frame: The message.
+        imported: The blocks of the other side.
+        emitter: Makes the emitter of intermediate answers, for a batch with a client that streams.
+
+    Raises:
+        ChannelError: The message does not add up.
+    """
+    found, text = _split(frame, imported, batch_number=frame.batch_number)
+    note = load(RunMessage, text, frame.lenient)
+    named = _named(note.names, found, note.tensor_parameters)
+    batch = BatchInputs(
+        tensors={tensor.name: tensor for tensor in named},
+        rows=note.rows,
+        requests=[
+            BatchRequest(
+                slice(request.start, request.stop),
+                request.id,
+                request.parameters,
+                request.headers,
+                request.input_parameters,
+                request.output_parameters,
+                request.torchserve,
+                request.sequence,
+            )
+            for request in note.requests
+        ],
+        explain=note.explain,
+        emit=emitter() if note.streamed else None,
+    )
+    return batch, note.traceparent
+
+
+def pack_answer(outputs: BatchOutputs, written: bytes, call: int = 0) -> tuple[bytes, bool]:
+    """Return the payload of ANSWER, CHUNK or RESULT, and whether its JSON is the standard library's.
+
+    Args:
+        outputs: The handler's answer, or that of the called model.
+        written: The descriptors of its tensors.
+        call: Of RESULT, the number of the call.
+    """
+    note = AnswerMessage(
+        names=[tensor.name for tensor in outputs.tensors],
+        call=call,
+        failures={index: to_message(error) for index, error in outputs.failures.items()},
+        timings=outputs.timings,
+        headers=outputs.headers,
+        parameters=outputs.parameters,
+        tensor_parameters=_tensor_parameters(outputs.tensors),
+        only=None if outputs.only is None else sorted(outputs.only),
+        torchserve=outputs.torchserve,
+    )
+    text, lenient = dump(note, [*note.parameters.values(), *note.tensor_parameters.values()])
+    return _join(len(note.names), written, text), lenient
+
+
+def unpack_answer(
+    frame: Frame, imported: ImportedBlocks, requests: int, lent: list[Any] | None = None
+) -> BatchOutputs:
+    """Return the answer of an ANSWER or CHUNK message; its arrays are views of shared blocks.
+
+    Args:
+        frame: The message.
+        imported: The blocks of the other side.
+        requests: How many requests the batch has.
+        lent: What was lent with the batch; see `tensor_descriptors.write`.
+
+    Raises:
+        ChannelError: The message does not add up.
+    """
+    return _answer(frame, imported, requests, lent)[1]
+
+
+def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, list[Tensor] | KsrvError]:
+    """Return the number of the call of a RESULT message, and its outputs or why there are none.
+
+    Args:
+        frame: The message.
+        imported: The blocks of the other side.
+
+    Raises:
+        ChannelError: The message does not add up.
+    """
+    if frame.plain:
+        number, _, _, tensors = _read_plain(frame)
+        return number, tensors
+    number, outputs = _answer(frame, imported, 1)
+    return number, outputs.failures.get(0) or outputs.tensors
+
+
+def _read_plain(frame: Frame) -> tuple[int, str, str, list[Tensor]]:
+    try:
+        return plain_tensors.read(frame.payload)
+    except ValueError as error:
+        raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
+
+
+def _answer(
+    frame: Frame, imported: ImportedBlocks, requests: int, lent: list[Any] | None = None
+) -> tuple[int, BatchOutputs]:
+    found, text = _split(frame, imported, lent)
+    note = load(AnswerMessage, text, frame.lenient)
+    named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
+    for index in (*named, *(note.only or ())):
+        if not 0 <= index < requests:
+            raise ChannelError(f"the answer speaks of request {index} of {requests}")
+    return note.call, BatchOutputs(
+        tensors=_named(note.names, found, note.tensor_parameters),
+        failures={index: to_error(fault) for index, fault in note.failures.items()},
+        timings=note.timings,
+        headers=note.headers,
+        parameters=note.parameters,
+        exclusive=True,
+        only=None if note.only is None else frozenset(note.only),
+        torchserve=note.torchserve,
+    )
+
+
+def pack_plain_call(request: InferRequest, number: int) -> bytes | None:
+    """Return the payload of a CALL in the common form, or None for a call of another form.
+
+    Args:
+        request: The request to the other model.
+        number: The call's number.
+    """
+    if request.model_version or request.outputs or request.parameters:
+        return None
+    return plain_tensors.write(number, request.model_name, current_traceparent(), request.inputs)
+
+
+def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes, bool]:
+    """Return the payload of CALL, and whether its JSON is the standard library's.
+
+    Args:
+        request: The request to the other model.
+        number: The call's number.
+        written: The descriptors of its tensors.
+    """
+    note = CallMessage(
+        number,
+        request.model_name,
+        [tensor.name for tensor in request.inputs],
+        request.model_version,
+        [output.name for output in request.outputs],
+        dict(request.parameters),
+        current_traceparent(),
+    )
+    text, lenient = dump(note, [note.parameters])
+    return _join(len(note.names), written, text), lenient
+
+
+def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest]:
+    """Return the number and the request of a CALL message.
+
+    Args:
+        frame: The message.
+        imported: The blocks of the other side.
+
+    Raises:
+        ChannelError: The message does not add up.
+    """
+    if frame.plain:
+        number, model, span, tensors = _read_plain(frame)
+        return number, InferRequest(
+            model, inputs=tensors, headers={TRACEPARENT: span} if span else {}
+        )
+    found, text = _split(frame, imported)
+    note = load(CallMessage, text, frame.lenient)
+    return note.number, InferRequest(
+        note.model,
+        note.version,
+        inputs=_named(note.names, found, {}),
+        outputs=[RequestedOutput(name) for name in note.outputs],
+        parameters=note.parameters,
+        headers={TRACEPARENT: note.traceparent} if note.traceparent else {},
+    )
+
+
+def to_message(error: KsrvError) -> ErrorMessage:
+    """Return an error's form for the socket; a handler's own class becomes its base class of ksrv."""
+    kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
+    headers = dict(error.headers) if isinstance(error, InferenceError) else {}
+    return ErrorMessage(
+        kind.__name__, error.message, int(error.http_status), error.grpc_code, headers
+    )
+
+
+def to_error(fault: ErrorMessage) -> KsrvError:
+    """Return the error that `to_message` was given.
+
+    Raises:
+        ChannelError: The status is not an error's.
+    """
+    if not 400 <= fault.status <= 599:
+        raise ChannelError(f"a failure has the status {fault.status}")
+    if fault.kind == InferenceError.__name__:
+        return InferenceError(fault.message, fault.status, fault.headers)
+    kind = getattr(errors, fault.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, KsrvError)):
+        kind = HandlerFailed
+    error = kind(fault.message)
+    if error.http_status != fault.status:
+        error.http_status = fault.status
+        error.grpc_code = fault.grpc_code
+    return error
+
+
+def pack_spec(spec: ModelSpec) -> bytes:
+    """Return the payload of LOADED."""
+    return _ENCODER.encode(SpecMessage(spec))
+
+
+def unpack_spec(frame: Frame) -> ModelSpec:
+    """Return the description in a LOADED message.
+
+    Raises:
+        ChannelError: It is not one.
+    """
+    return load(SpecMessage, frame.payload, frame.lenient).spec
+
+
+def pack_metrics(records: list[MetricRecord]) -> tuple[bytes, bool]:
+    """Return the payload of METRICS, and whether its JSON is the standard library's."""
+    return dump(MetricsMessage(records), [{"value": record.value} for record in records])
+
+
+def unpack_metrics(frame: Frame) -> list[MetricRecord]:
+    """Return the records of a METRICS message.
+
+    Raises:
+        ChannelError: They are not of that form.
+    """
+    return load(MetricsMessage, frame.payload, frame.lenient).records

@@ -1,0 +1,105 @@
+"""Messages that several threads send over one link."""
+
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from ksrv._native.process.channel import Link
+
+
+class Outbox:
+    """Sends the messages of one link, one after the other.
+
+    Args:
+        link: The link.
+        waits: Whether a sender waits for room in the socket. Otherwise a message for which there is no room is
+            kept until `flush`, and those after it with it.
+
+    Attributes:
+        waiting: How many messages are kept until there is room.
+        kept_bytes: What the kept messages hold: their payloads, and what their senders say of blocks.
+    """
+
+    def __init__(self, link: Link, *, waits: bool) -> None:
+        self._link = link
+        self._waits = waits
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[int, int, bytes, dict[str, Any]]] = deque()
+        self.waiting = 0
+        self.kept_bytes = 0
+
+    def count(self, kind: int) -> int:
+        """Return how many messages of a kind are kept.
+
+        Args:
+            kind: The kind.
+        """
+        with self._lock:
+            return sum(one[1] == kind for one in self._kept)
+
+    def send(
+        self,
+        kind: int,
+        payload: bytes = b"",
+        *,
+        batch_number: int = 0,
+        blocks: list[Any] | None = None,
+        lenient: bool = False,
+        plain: bool = False,
+        nbytes: int = 0,
+    ) -> None:
+        """Send a message; see `Link.send`.
+
+        Args:
+            kind: See there, as of the others but for the last.
+            payload: See there.
+            batch_number: See there.
+            blocks: See there.
+            lenient: See there.
+            plain: See there.
+            nbytes: The bytes of the tensors in the blocks.
+
+        Raises:
+            ChannelClosed: The other end is closed.
+            MemoryError: There is no memory for a long payload.
+        """
+        options: dict[str, Any] = {
+            "batch_number": batch_number,
+            "blocks": blocks,
+            "lenient": lenient,
+            "plain": plain,
+        }
+        with self._lock:
+            if self._waits:
+                self._link.send(kind, payload, **options)
+                return
+            if self._kept:
+                self._send_kept()
+            if self._kept or not self._sent(kind, payload, options):
+                nbytes += len(payload)
+                self._kept.append((nbytes, kind, payload, options))
+                self.waiting += 1
+                self.kept_bytes += nbytes
+
+    def flush(self) -> None:
+        """Send the messages that are kept, as far as there is room.
+
+        Raises:
+            ChannelClosed: The other end is closed.
+        """
+        with self._lock:
+            self._send_kept()
+
+    def _send_kept(self) -> None:
+        with suppress(MemoryError):  # it is tried again, as where there is no room
+            while self._kept and self._sent(*self._kept[0][1:]):
+                self.waiting -= 1
+                self.kept_bytes -= self._kept.popleft()[0]
+
+    def _sent(self, kind: int, payload: bytes, options: dict[str, Any]) -> bool:
+        try:
+            self._link.send(kind, payload, wait=False, **options)
+        except BlockingIOError:
+            return False
+        return True

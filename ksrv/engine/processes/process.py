@@ -1,0 +1,640 @@
+"""The executor whose handler runs in a process of its own.
+
+An exit, a crash or a hang of the handler then concerns the running batch and nothing else; where the
+handler has coroutines, the batches that run (`in_flight`). Tensors pass in shared blocks; the process's
+answers are checked like a client's bytes, because it runs user code.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
+from ksrv._native.process import tensor_descriptors
+from ksrv._native.process.batch_dispatcher import DispatchedBatch
+from ksrv._native.process.batch_ring import WorkerRing
+from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes import ExecutorAbsent, ExecutorDied, messages, uses_ring
+from ksrv.engine.processes.backoff import Backoff
+from ksrv.engine.processes.calls import BatchCalls, ProcessCalls, RingCalls, is_outdated
+from ksrv.engine.processes.environment import handler_environment
+from ksrv.engine.processes.in_flight import BatchesInFlight
+from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
+from ksrv.engine.processes.outbox import Outbox
+from ksrv.engine.processes.process_log import ProcessLog
+from ksrv.engine.processes.watcher import HandlerProcess, ProcessExit
+from ksrv.errors import (
+    DeadlineExceeded,
+    FilesChanged,
+    HandlerFailed,
+    KsrvError,
+    NotReady,
+    Overloaded,
+    quote,
+)
+from ksrv.handlers.concurrent import Done
+from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.imports.loaded_files import changed_file
+from ksrv.handlers.models import Submit, refuse_calls
+from ksrv.limits import Limits
+from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.source import ModelConfig, ModelSource
+from ksrv.spec import ModelSpec
+
+START_TIMEOUT_S = 120.0
+CLOSE_TIMEOUT_S = 5.0
+_LAST_WORDS_S = 2.0
+_KILLS = (signal.SIGKILL, signal.SIGTERM)
+"""The signals of the kernel without memory, and of people."""
+_STREAM_GRACE_NS = 1_000_000_000
+_LOOK_NS = 50_000_000
+"""Between two looks whether a client still waits for a batch with calls under way."""
+
+_executors: weakref.WeakSet["ProcessExecutor"] = weakref.WeakSet()
+_executors_lock = threading.Lock()
+
+
+def tell_log_level() -> None:
+    """Have all handler processes of this process log from the level on that its own log has now."""
+    with _executors_lock:
+        executors = list(_executors)
+    for executor in executors:
+        executor.tell_log_level()
+
+
+def _log_level() -> int:
+    return logging.getLogger("ksrv.handler").getEffectiveLevel()
+
+
+class ProcessExecutor:
+    """One instance of a model in a process of its own.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads of the instance; 0 leaves the libraries to themselves.
+        start_timeout_s: How long loading may take.
+        emit: Takes the values that the handler reports, on a thread of the executor's own.
+        limits: Bounds on requests, which the handler applies when it decodes.
+        submit: Submits what the handler calls of other models.
+    """
+
+    any_thread = True
+    keeps_deadlines = True
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        start_timeout_s: float = START_TIMEOUT_S,
+        emit: Emit = discard,
+        limits: Limits | None = None,
+        submit: Submit = refuse_calls,
+    ) -> None:
+        self._source = source
+        self._submit = submit
+        self._limits = limits or Limits()
+        self._instance = instance
+        self._threads = threads
+        self._start_timeout_s = start_timeout_s
+        self._emit = emit
+        self._label = f"the process of model {quote(source.name)}"
+        self._log = ProcessLog(source.name, source.version, instance)
+        self._backoff = Backoff()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._callbacks: list[Callable[[str], None]] = []
+        self._process: HandlerProcess | None = None
+        self._link: Link | None = None
+        self._outbox: Outbox | None = None
+        self._calls: ProcessCalls | None = None
+        self._in_flight: BatchesInFlight | None = None
+        self._ring: WorkerRing | None = None
+        self._batch_number = 0
+        self._loaded = False
+        self._spec: ModelSpec | None = None
+        self._uses_ring = False
+        with _executors_lock:
+            _executors.add(self)
+
+    def tell_log_level(self) -> None:
+        """Have the process log from the level on that the worker's log has now."""
+        process = self._process
+        if process is not None:
+            payload, _ = messages.dump(messages.LevelMessage(_log_level()))
+            process.tell(MessageType.LEVEL, payload)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has loaded the handler and lives."""
+        process = self._process
+        return self._loaded and process is not None and process.ending is None
+
+    @property
+    def pid(self) -> int:
+        """The process's number, or 0 when there is none."""
+        process = self._process
+        return process.pid if process is not None and process.ending is None else 0
+
+    @property
+    def ring(self) -> WorkerRing | None:
+        """The memory for batches of the process that lives; None before it has loaded the handler."""
+        process = self._process
+        lives = self._loaded and process is not None and process.ending is None
+        return self._ring if lives and self._uses_ring else None
+
+    def end_sequences(self, numbers: Sequence[int]) -> None:
+        """Have the process drop the state of sequences; see `Executor.end_sequences`."""
+        outbox = self._outbox
+        if numbers and outbox is not None and self.alive:
+            payload, lenient = messages.dump(messages.NumbersMessage(list(numbers)))
+            with suppress(ChannelClosed):  # the process ends, and the states with it
+                outbox.send(MessageType.END_SEQUENCES, payload, lenient=lenient)
+
+    def on_death(self, callback: Callable[[str], None]) -> None:
+        """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
+        self._callbacks.append(callback)
+
+    def start(self) -> ModelSpec:
+        """Start the process and have it load the handler; see `Executor.start`.
+
+        A process that had loaded the handler and ends is replaced without being asked, between
+        batches as well; then this waits for the replacement, or returns at once when it is there.
+
+        Returns:
+            The model's description, completed by what the model file says.
+
+        Raises:
+            FilesChanged: The process is not replaced, because a file of the model has changed.
+            KsrvError: The handler's own error, the process's end, or that loading took too long.
+        """
+        with self._lock:
+            if self.alive and self._spec is not None:
+                return self._spec
+            self._drop_process()
+            if self._closing.wait(self._backoff.pause()):
+                raise NotReady(f"{self._label} is being closed")
+            source = self._source
+            if self._spec is not None:
+                source = self._loaded_before()
+            self._backoff.started()
+            try:
+                link, process, ring = self._spawn()
+                self._link, self._process, self._ring = link, process, ring
+                self._spec = self._alike(self._load(link, process, source))
+                self._uses_ring = uses_ring(self._spec)
+                if self._uses_ring and not ring.seal():
+                    raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
+                ring.close_fd()
+                outbox = self._outbox = Outbox(link, waits=False)
+                confused = partial(self._confused, process)
+                calls = self._calls = ProcessCalls(self._submit, link, outbox)
+                ring.calls = RingCalls(calls, self._lock, confused)
+                if self._spec.concurrency:
+                    self._in_flight = self._batches_in_flight(calls, process)
+            except BaseException:
+                self._backoff.ended()
+                self._drop_process()
+                raise
+            self._loaded = True
+            if process.ending is not None:  # too early for the watching thread to have callbacks
+                raise self._died(process, "as soon as it had loaded the model")
+            return self._spec
+
+    def _loaded_before(self) -> ModelSource:
+        """Return the source of a replacement.
+
+        Raises:
+            FilesChanged: A file that it would open is not what it was when the model was loaded.
+        """
+        source = replace(self._source, again=True)
+        if file := changed_file(source):
+            raise FilesChanged(
+                f"the model {source.name} lost a handler process and cannot replace it, because its file {file} changed "
+                f"since it was loaded; load the model again"
+            )
+        return source
+
+    def _alike(self, spec: ModelSpec) -> ModelSpec:
+        """Return the description that a replacement loaded: the instance runs as the first one said.
+
+        Args:
+            spec: The description.
+
+        Raises:
+            HandlerFailed: The handler's file has changed between coroutines and plain functions.
+        """
+        if self._spec is not None and bool(spec.concurrency) != bool(self._spec.concurrency):
+            has = "has coroutines now" if spec.concurrency else "has no coroutines any more"
+            raise HandlerFailed(
+                f"{self._label} cannot be replaced: its handler was changed on disk and {has}; load the model again"
+            )
+        return spec
+
+    def _batches_in_flight(self, calls: ProcessCalls, process: HandlerProcess) -> BatchesInFlight:
+        return BatchesInFlight(
+            calls,
+            died=lambda: self._died(process, "while it ran the batch"),
+            confused=partial(self._confused, process),
+            kill=partial(self._kill, process),
+        )
+
+    def _spawn(self) -> tuple[Link, HandlerProcess, WorkerRing]:
+        config = self._source.config or ModelConfig()
+        try:
+            channel, channel_end = Channel.pair()
+            events, events_end = Channel.pair()
+            ring = WorkerRing(channel.fileno())
+        except (OSError, MemoryError) as error:  # there may be descriptors and memory again later
+            raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
+        link = Link(channel)
+        link.imported.most_bytes = messages.most_bytes(self._limits)
+        command = [sys.executable, "-P", "-m", "ksrv.engine.processes.child.program"]
+        command += ["--channel", str(channel_end.fileno())]
+        command += ["--events", str(events_end.fileno())]
+        command += ["--ring", str(ring.fileno())]
+        command += ["--parent", str(os.getpid())]
+        process = HandlerProcess(
+            command,
+            folder=self._source.folder,
+            environment=handler_environment(os.environ, config.env, self._threads),
+            descriptors=[channel_end.fileno(), events_end.fileno(), ring.fileno()],
+            log=self._log,
+            events=Link(events),
+            on_event=self._take_event,
+            on_end=lambda ending: self._note_end(link, ending),
+        )
+        try:
+            process.start()
+        except OSError as error:
+            link.close()
+            raise HandlerFailed(f"{self._label} cannot be started: {error.strerror}") from error
+        finally:
+            channel_end.close()
+            events_end.close()
+        ring.collect = partial(self._collect, link, process)
+        return link, process, ring
+
+    def _load(self, link: Link, process: HandlerProcess, source: ModelSource) -> ModelSpec:
+        note = LoadMessage(
+            source=source.to_json().decode(),
+            instance=self._instance,
+            threads=self._threads,
+            level=_log_level(),
+            limits=self._limits,
+        )
+        deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
+        try:
+            payload, lenient = messages.dump(note)
+            link.send(MessageType.LOAD, payload, lenient=lenient)
+            frame = link.receive(deadline_ns)
+            if frame.kind == MessageType.LOADED:
+                return messages.unpack_spec(frame)
+            raise self._failure(frame)
+        except TimeoutError as error:
+            process.kill()
+            raise HandlerFailed(
+                f"{self._label} did not get ready within {self._start_timeout_s:g} s"
+            ) from error
+        except ChannelClosed as error:
+            raise self._died(process, "while it loaded the model") from error
+        except ChannelError as error:
+            raise self._confused(process, error) from error
+
+    def lease(self, nbytes: int) -> Block:
+        """Return a block of at least `nbytes` that the process will see without a copy.
+
+        Without a process it is a block of the buffer pool, which `run` copies.
+
+        Raises:
+            Overloaded: There is no memory for it.
+        """
+        link = self._link
+        try:
+            if link is None:
+                return buffer_pool.lease(nbytes)
+            return link.exported.lease(nbytes)
+        except MemoryError as error:
+            raise Overloaded(str(error), "memory") from error
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        """Run one batch; see `Executor.run`.
+
+        Args:
+            batch: The assembled batch. Its `emit` is called with intermediate answers.
+            deadline_ns: `time.monotonic_ns` at which the process is killed, or None.
+
+        Returns:
+            The outputs, as views of blocks that are not reused until the views are gone.
+
+        Raises:
+            ExecutorAbsent: The process had gone before.
+            ExecutorDied: The process went, or answered what no process in its right mind answers.
+            DeadlineExceeded: The deadline passed.
+            KsrvError: The handler failed the whole batch.
+        """
+        if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
+            raise DeadlineExceeded("the request's deadline passed before its batch ran")
+        self._living()  # this thread does not wait while the process is replaced
+        if self._in_flight is not None:
+            return self._run_beside_others(batch, deadline_ns)
+        with self._lock:
+            link, outbox, process = self._living()
+            try:
+                written, blocks = tensor_descriptors.write(batch.tensors.values(), link.exported)
+                payload, lenient = messages.pack_batch(batch, written)
+            except MemoryError as error:
+                raise Overloaded(str(error), "memory") from error
+            self._backoff.served()
+            self._batch_number += 1
+            number = self._batch_number
+            try:
+                outbox.send(
+                    MessageType.RUN, payload, batch_number=number, blocks=blocks, lenient=lenient
+                )
+            except ChannelClosed as error:
+                raise self._died(process, "while it ran the batch") from error
+            assert self._calls is not None, "a process that lives may make calls"
+            calls = BatchCalls(self._calls, lambda: batch, number)
+            return self._answer(link, outbox, process, batch, number, deadline_ns, calls, blocks)
+
+    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
+        """Run a batch beside others, where the handler has coroutines.
+
+        Args:
+            batch: The assembled batch.
+            done: Called once with its answer, on another thread.
+            deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
+
+        Returns:
+            A function that cancels it.
+
+        Raises:
+            ExecutorAbsent: The process has gone.
+            Overloaded: There is no memory for the message.
+        """
+        self._living()
+        in_flight = self._in_flight
+        if in_flight is None:
+            raise ExecutorAbsent(f"{self._label} is being replaced")
+        self._backoff.served()
+        return in_flight.begin(batch, done, deadline_ns)
+
+    def _run_beside_others(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        ended: Future[BatchOutputs | KsrvError] = Future()
+        self.begin(batch, ended.set_result, deadline_ns)
+        outcome = ended.result()
+        if isinstance(outcome, KsrvError):
+            raise outcome
+        return outcome
+
+    def _collect(
+        self,
+        link: Link,
+        process: HandlerProcess,
+        batch: BatchInputs,
+        dispatched: DispatchedBatch,
+    ) -> BatchOutputs:
+        """Return the outputs of a batch that the process was given in its ring; see `run`.
+
+        Args:
+            link: The process's.
+            process: The process.
+            batch: The batch, for the answer on the channel.
+            dispatched: What is known of it.
+        """
+        calls: RingCalls = dispatched.ring.calls
+        try:
+            if dispatched.fault:
+                raise self._confused(
+                    process, ChannelError(f"an answer is malformed: {dispatched.fault}")
+                )
+            if dispatched.outputs is not None:
+                return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
+            # This thread does not wait while the process is replaced.
+            if process.ending is not None:
+                raise self._died(process, "while it ran the batch")
+            with self._lock:
+                outbox = self._outbox
+                if dispatched.ring is not self._ring or outbox is None:
+                    raise self._died(process, "while it ran the batch")
+                number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
+                under_way = calls.of(number, lambda: batch)
+                return self._answer(
+                    link, outbox, process, batch, number, deadline_ns, under_way, []
+                )
+        finally:
+            calls.close()
+
+    def _answer(
+        self,
+        link: Link,
+        outbox: Outbox,
+        process: HandlerProcess,
+        batch: BatchInputs,
+        batch_number: int,
+        deadline_ns: int | None,
+        calls: BatchCalls,
+        blocks: list[Any],
+    ) -> BatchOutputs:
+        """Wait for the answer on the channel; the caller holds the lock."""
+        if deadline_ns is not None and batch.emit is not None:
+            # For a handler that asks between two chunks which clients are left.
+            deadline_ns += _STREAM_GRACE_NS
+        try:
+            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls, blocks)
+        except TimeoutError as error:
+            self._kill(process, "it had not answered when the deadline passed")
+            raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
+        except ChannelClosed as error:
+            raise self._died(process, "while it ran the batch") from error
+        except ChannelError as error:
+            raise self._confused(process, error) from error
+        except BaseException:
+            # An answer may still come, and would be taken for the next batch's.
+            self._kill(process, "the wait for its answer was broken off")
+            raise
+        finally:
+            calls.close()
+        if isinstance(answer, KsrvError):
+            raise answer
+        return answer
+
+    def _await(
+        self,
+        link: Link,
+        outbox: Outbox,
+        batch: BatchInputs,
+        batch_number: int,
+        deadline_ns: int | None,
+        calls: BatchCalls,
+        blocks: list[Any],
+    ) -> BatchOutputs | KsrvError:
+        """Return the answer, or the error that failed the whole batch."""
+        requests = len(batch.requests)
+        late = False  # a process that goes on sending does not put its deadline off
+        while not late:
+            frame = self._next_frame(link, outbox, deadline_ns, calls)
+            late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+            if is_outdated(frame, batch_number):
+                continue
+            if frame.batch_number != batch_number:
+                raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
+            if frame.kind == MessageType.ANSWER:
+                return messages.unpack_answer(frame, link.imported, requests, blocks)
+            if frame.kind == MessageType.ASK:
+                self._tell_listening(outbox, batch, batch_number)
+                continue
+            if frame.kind in (MessageType.CALL, MessageType.CANCEL_CALL):
+                calls.take(frame)
+                continue
+            if frame.kind != MessageType.CHUNK:
+                return self._failure(frame)
+            chunk = messages.unpack_answer(frame, link.imported, requests, blocks)
+            if batch.emit is not None:
+                batch.emit(chunk)
+        raise TimeoutError("the process sent other messages until the deadline had passed")
+
+    def _next_frame(
+        self, link: Link, outbox: Outbox, deadline_ns: int | None, calls: BatchCalls
+    ) -> Frame:
+        """Wait for a message; look meanwhile after calls, and after messages without room."""
+        while calls.pending or outbox.waiting:
+            until_ns = time.monotonic_ns() + _LOOK_NS
+            try:
+                return link.receive(until_ns if deadline_ns is None else min(until_ns, deadline_ns))
+            except TimeoutError:
+                if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
+                    raise
+            outbox.flush()
+            calls.cancel_abandoned()
+        return link.receive(deadline_ns)
+
+    def _tell_listening(self, outbox: Outbox, batch: BatchInputs, batch_number: int) -> None:
+        """Answer the handler's question whether a client still waits for the batch."""
+        emit = batch.emit
+        if emit is None:
+            raise ChannelError("it asked for listeners of a batch without streams")
+        payload, lenient = messages.dump(messages.ListeningMessage(sorted(emit.listening())))
+        outbox.send(MessageType.LISTENING, payload, batch_number=batch_number, lenient=lenient)
+
+    def close(self) -> None:
+        """Let the handler clean up and end the process; a batch that still runs is given up."""
+        self._closing.set()
+        while not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
+            process = self._process
+            if process is not None:
+                self._kill(process, "it was still busy when the model was closed")
+        try:
+            link, outbox, process = self._link, self._outbox, self._process
+            if link is not None and process is not None and process.ending is None:
+                if self._in_flight is not None and not self._in_flight.wait_idle(CLOSE_TIMEOUT_S):
+                    self._kill(process, "it was still busy when the model was closed")
+                try:
+                    if outbox is not None:
+                        outbox.send(MessageType.CLOSE)
+                    link.channel.finish()
+                except ChannelClosed:
+                    process.kill()
+                if process.wait(CLOSE_TIMEOUT_S) is None:
+                    self._kill(process, f"it did not end within {CLOSE_TIMEOUT_S:g} s")
+            self._drop_process()
+        finally:
+            self._lock.release()
+
+    def _living(self) -> tuple[Link, Outbox, HandlerProcess]:
+        link, outbox, process = self._link, self._outbox, self._process
+        if link is None or outbox is None or process is None or not self._loaded:
+            raise ExecutorAbsent(f"{self._label} is not running")
+        if process.ending is not None:
+            raise ExecutorAbsent(f"{self._label} {process.ending}")
+        return link, outbox, process
+
+    def _drop_process(self) -> None:
+        """End the process and its children, and free everything that belonged to it."""
+        link, process, in_flight = self._link, self._process, self._in_flight
+        self._link = self._outbox = self._process = self._in_flight = self._ring = None
+        self._loaded = False
+        if process is not None:
+            process.kill()
+            process.wait()
+        if in_flight is not None:
+            in_flight.join()  # it reads from the socket that is closed now
+        if link is not None:
+            link.close()
+
+    def _kill(self, process: HandlerProcess, why: str) -> None:
+        if process.ending is None:
+            self._log.say(logging.ERROR, f"the process is killed: {why}")
+            process.kill()
+            process.wait(_LAST_WORDS_S)
+
+    def _died(self, process: HandlerProcess, when: str) -> ExecutorDied:
+        """Return the error for a closed socket, once the watching thread knows the reason."""
+        ending = process.wait(_LAST_WORDS_S)
+        if ending is None:  # it closed the socket and lives on
+            self._kill(process, "it closed its socket")
+            ending = process.wait(_LAST_WORDS_S)
+        killed = ending is not None and not ending.killed and -ending.status in _KILLS
+        text = f"{self._label} {ending or 'closed its socket'} {when}"
+        return ExecutorDied(text, killed=killed)
+
+    def _confused(self, process: HandlerProcess, error: ChannelError) -> ExecutorDied:
+        self._kill(process, str(error))
+        return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
+
+    def _failure(self, frame: Frame) -> KsrvError:
+        if frame.kind != MessageType.FAILED:
+            raise ChannelError(f"a message of the kind {frame.kind} has no place here")
+        return messages.to_error(messages.load(ErrorMessage, frame.payload, frame.lenient))
+
+    def _take_event(self, frame: Frame) -> None:
+        if frame.kind == MessageType.LOG:
+            self._log.record(messages.load(LogMessage, frame.payload, frame.lenient))
+        elif frame.kind == MessageType.METRICS:
+            for record in messages.unpack_metrics(frame):
+                self._emit(record)
+        else:
+            raise ChannelError(f"a message of the kind {frame.kind} is no event")
+
+    def _note_end(self, link: Link, ending: ProcessExit) -> None:
+        """Wake a waiting `run` and run the callbacks; called by the watching thread."""
+        loaded = self._loaded
+        if not self._closing.is_set():
+            self._log.say(logging.ERROR, f"the process {ending}")
+        link.channel.shutdown()
+        if loaded and not self._closing.is_set():
+            ring = self._ring
+            if ring is not None and ring.used:
+                self._backoff.served()
+            self._backoff.ended()
+            name = f"ksrv-replace-{self._source.name}-{self._instance}"
+            threading.Thread(target=self._replace, name=name, daemon=True).start()
+            for callback in self._callbacks:
+                callback(f"{self._label} {ending}")
+
+    def _replace(self) -> None:
+        """Start a process until one has loaded the handler or the executor is closed."""
+        while not self._closing.is_set():
+            try:
+                self.start()
+                return
+            except FilesChanged:
+                return  # the instance's thread is told so too, and gives the instance up
+            except KsrvError as error:
+                if not self._closing.is_set():
+                    self._log.say(logging.ERROR, f"it cannot be replaced yet: {error.message}")

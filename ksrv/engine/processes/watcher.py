@@ -1,0 +1,232 @@
+"""One spawned process and the thread that watches it: its start, its output, its end.
+
+The thread that starts the process stays until the process has ended. It must: the kernel's
+parent-death signal, which keeps a handler from outliving its worker, is sent when the *thread* that
+started it ends. It reads the process's pipes and events, learns of the end from a pidfd (a socket's
+end may be kept open by the process's own children), ends what is left of its process group, reaps
+it, and says how it ended.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes.process_log import LineSplitter, ProcessLog
+
+_PIPE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """How a process ended.
+
+    Attributes:
+        status: The exit status, or the negative number of a signal.
+        killed: Whether ksrv killed it.
+    """
+
+    status: int
+    killed: bool
+
+    def __str__(self) -> str:
+        if self.status >= 0:
+            return f"ended with exit status {self.status}"
+        try:
+            name = signal.Signals(-self.status).name
+        except ValueError:
+            name = f"signal {-self.status}"
+        if self.killed:
+            return f"was ended by ksrv with {name}"
+        if -self.status == signal.SIGKILL:
+            return f"was killed by {name}, as the kernel does when memory runs out"
+        return f"was killed by {name}"
+
+
+class HandlerProcess:
+    """A process that is started, watched and reaped by a thread of its own.
+
+    Args:
+        command: The program and its arguments.
+        folder: Its working directory.
+        environment: Its whole environment.
+        descriptors: Descriptors that it inherits under their numbers.
+        log: Where its output goes.
+        events: The link that its events come on; closed when the process has ended.
+        on_event: Called with each event, from the watching thread.
+        on_end: Called once with how it ended, from the watching thread.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        log: ProcessLog,
+        events: Link,
+        on_event: Callable[[Frame], None],
+        on_end: Callable[[ProcessExit], None],
+    ) -> None:
+        self._command = list(command)
+        self._folder = folder
+        self._environment = dict(environment)
+        self._descriptors = list(descriptors)
+        self._log = log
+        self._events = events
+        self._on_event = on_event
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._pidfd = -1
+        self._killed = False
+        self._spawned = threading.Event()
+        self._ended = threading.Event()
+        self._spawn_error: OSError | None = None
+        self.pid = 0
+        self.ending: ProcessExit | None = None
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        threading.Thread(target=self._watch, name="ksrv-handler-process", daemon=True).start()
+        self._spawned.wait()
+        if self._spawn_error is not None:
+            raise self._spawn_error
+
+    def kill(self) -> None:
+        """End the process at once; does nothing when it has ended."""
+        with self._lock:
+            if self._pidfd >= 0:
+                self._killed = True
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def tell(self, kind: int, payload: bytes) -> None:
+        """Send a message the way that events come; it is dropped where the process does not read."""
+        with self._lock:
+            if self._pidfd >= 0:
+                with contextlib.suppress(BlockingIOError, ChannelClosed):
+                    self._events.send(kind, payload, wait=False)
+
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
+        """Wait for the end and for everything it entails.
+
+        Returns:
+            How it ended, or None when it has not within `timeout` seconds.
+        """
+        self._ended.wait(timeout)
+        return self.ending
+
+    def _watch(self) -> None:
+        try:
+            process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._environment,
+                pass_fds=self._descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._spawn_error = error
+            self._events.close()
+            self._ended.set()
+            self._spawned.set()
+            return
+        self.pid = process.pid
+        self._log.started(process.pid)
+        self._pidfd = os.pidfd_open(process.pid)
+        self._spawned.set()
+        try:
+            self._read(process)
+        finally:
+            self._finish(process)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        pipes = {
+            process.stdout.fileno(): LineSplitter(self._log, logging.INFO),
+            process.stderr.fileno(): LineSplitter(self._log, logging.WARNING),
+        }
+        poll = select.poll()
+        for descriptor in (self._pidfd, self._events.channel.fileno(), *pipes):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor in pipes:
+            os.set_blocking(descriptor, False)
+        ended = False
+        while not ended:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._pidfd:
+                    ended = True
+                elif descriptor in pipes:
+                    if not _pour(descriptor, pipes[descriptor]):
+                        poll.unregister(descriptor)
+                elif not self._take_event():
+                    poll.unregister(descriptor)
+        while self._take_event():
+            pass
+        for descriptor, splitter in pipes.items():
+            _pour(descriptor, splitter, whole=True)
+            splitter.finish()
+        self._log.flush()
+
+    def _take_event(self) -> bool:
+        """Handle one event that is there; False when none is, or none will be."""
+        try:
+            frame = self._events.receive(deadline_ns=0)
+        except (TimeoutError, ChannelClosed):
+            return False
+        except ChannelError as error:
+            self._log.say(logging.ERROR, f"its events are no longer read: {error}")
+            return False
+        try:
+            self._on_event(frame)
+        except ChannelError as error:
+            self._log.say(logging.ERROR, f"an event is malformed: {error}")
+        return True
+
+    def _finish(self, process: subprocess.Popen[bytes]) -> None:
+        # The group's leader is not reaped yet, so its number cannot belong to another process.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+        with self._lock:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._events.close()
+        self.ending = ProcessExit(status, self._killed)
+        try:
+            self._on_end(self.ending)
+        finally:
+            self._ended.set()
+
+
+def _pour(descriptor: int, splitter: LineSplitter, *, whole: bool = False) -> bool:
+    """Read what a pipe holds, all of it or one piece; False at its end."""
+    while True:
+        try:
+            data = os.read(descriptor, _PIPE_BYTES)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        splitter.feed(data)
+        if not whole:
+            return True

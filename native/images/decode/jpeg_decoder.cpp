@@ -1,0 +1,214 @@
+#include "images/decode/jpeg_decoder.hpp"
+
+#ifdef KSRV_HAS_JPEG
+#include <cstddef>
+#include <cstdio>
+
+#include <jpeglib.h>
+#include <jerror.h>
+#endif
+
+// libjpeg-turbo's mark; older libraries of that name know no BGR.
+#ifdef JCS_EXTENSIONS
+
+#include <csetjmp>
+#include <memory>
+#include <new>
+
+#include "images/decode/row_memory.hpp"
+#include "images/jpeg/mcu_decoder.hpp"
+
+namespace ksrv {
+namespace {
+
+// Rows that are asked for in one call: as many as the decoder has ready together where colours have half
+// of the height. More of them would push the decoder's tables out of the first-level cache.
+constexpr unsigned ROWS_AT_ONCE = 2;
+
+// Rows lie this far behind a vector's alignment. To aligned rows the library writes past the caches, which
+// suits a picture in memory and costs a row that is read at once a tenth of the whole decoding.
+constexpr std::size_t BESIDE = 1;
+constexpr std::size_t VECTOR = 64;
+
+// Blocks of columns that must be left out for a crop to be worth its beginning.
+constexpr unsigned WORTH_CROPPING = 4;
+
+struct ErrorManager {
+    jpeg_error_mgr base;
+    std::jmp_buf back;
+    bool out_of_memory;
+};
+
+void leave(j_common_ptr common) {
+    ErrorManager *errors = reinterpret_cast<ErrorManager *>(common->err);
+    errors->out_of_memory = errors->base.msg_code == JERR_OUT_OF_MEMORY;
+    std::longjmp(errors->back, 1);
+}
+
+// A warning means that the decoder made pixels up; cv2 decodes the file then.
+void leave_at_warning(j_common_ptr common, int level) {
+    if (level < 0) leave(common);
+}
+
+void say_nothing(j_common_ptr) {}
+
+struct Decompressor {
+    jpeg_decompress_struct state;
+    ErrorManager errors;
+    RowMemory rows;
+    McuDecoder codes;
+};
+
+J_COLOR_SPACE color_space(PixelOrder order) noexcept {
+    switch (order) {
+    case PixelOrder::grey: return JCS_GRAYSCALE;
+    case PixelOrder::bgr: return JCS_EXT_BGR;
+    case PixelOrder::rgb: return JCS_EXT_RGB;
+    }
+    return JCS_UNKNOWN;
+}
+
+// Whether the scans of a progressive file leave out bits of its coefficients. The library makes these up from the
+// neighbours of a block, each version in its own way, and from others where columns are left out.
+bool lacks_coefficients(const jpeg_decompress_struct &state) noexcept {
+    if (!state.coef_bits) return false;  // the file is not progressive
+    for (int component = 0; component < state.num_components; ++component)
+        for (const int bits_below : state.coef_bits[component])
+            if (bits_below != 0) return true;
+    return false;
+}
+
+// Skipping and cropping keep all other pixels as they are from this version on.
+#if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
+
+// Has the decoder leave out columns beside the box where these are many; returns the first one it gives.
+// Colours are spread over their neighbours, so a block more on each side keeps the pixels the same.
+JDIMENSION crop_columns(j_decompress_ptr state, const PixelBox &box, unsigned width) noexcept {
+    const unsigned block = static_cast<unsigned>(state->max_h_samp_factor) * DCTSIZE;
+    JDIMENSION left = box.left > block ? box.left - block : 0;
+    const unsigned right = width - box.left - box.width > block ? box.left + box.width + block : width;
+    JDIMENSION wanted = right - left;
+    if (state->scale_denom != 1 || wanted + WORTH_CROPPING * block > width) return 0;
+    jpeg_crop_scanline(state, &left, &wanted);
+    return left;
+}
+
+void skip_rows(j_decompress_ptr state, unsigned count) noexcept {
+    while (count) {
+        const unsigned skipped = jpeg_skip_scanlines(state, count);
+        if (!skipped) leave(reinterpret_cast<j_common_ptr>(state));
+        count -= skipped;
+    }
+}
+
+PixelBox decoded_box(const RowReceiver &receiver, unsigned height, unsigned width) noexcept {
+    return receiver.box(height, width);
+}
+
+#else
+
+JDIMENSION crop_columns(j_decompress_ptr, const PixelBox &, unsigned) noexcept { return 0; }
+
+void skip_rows(j_decompress_ptr, unsigned) noexcept {}
+
+PixelBox decoded_box(const RowReceiver &, unsigned height, unsigned width) noexcept {
+    return {0, 0, height, width};
+}
+
+#endif
+
+// Between setjmp and its return no object with a destructor may begin to live here.
+Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
+    jpeg_decompress_struct *const state = &one.state;
+    *state = jpeg_decompress_struct{};
+    state->err = jpeg_std_error(&one.errors.base);
+    one.errors.base.error_exit = leave;
+    one.errors.base.emit_message = leave_at_warning;
+    one.errors.base.output_message = say_nothing;
+    if (setjmp(one.errors.back) != 0) {
+        jpeg_destroy_decompress(state);
+        return one.errors.out_of_memory ? Decoded::no_memory : Decoded::elsewhere;
+    }
+    // Made anew for each picture: it would read a file without tables with those of the file before.
+    jpeg_create_decompress(state);
+    jpeg_mem_src(state, job.data, static_cast<unsigned long>(job.size));
+    if (jpeg_read_header(state, TRUE) != JPEG_HEADER_OK) leave(reinterpret_cast<j_common_ptr>(state));
+    const bool grey = state->num_components == 1 && state->jpeg_color_space == JCS_GRAYSCALE;
+    const bool colour = state->num_components == 3 && state->jpeg_color_space == JCS_YCbCr;
+    if (state->data_precision != 8 || !(grey || colour)) leave(reinterpret_cast<j_common_ptr>(state));
+    state->out_color_space = color_space(job.order);
+    state->scale_num = 1;
+    state->scale_denom = job.reduction;
+    state->buffered_image = FALSE;
+    jpeg_start_decompress(state);  // reads all scans of a progressive file
+    if (lacks_coefficients(*state)) leave(reinterpret_cast<j_common_ptr>(state));
+    if (!job.codes_by_library) one.codes.take_over(state);
+    const unsigned height = state->output_height, width = state->output_width;
+    const unsigned channels = static_cast<unsigned>(state->output_components);
+    if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))
+        leave(reinterpret_cast<j_common_ptr>(state));
+    const PixelBox box = decoded_box(receiver, height, width);
+    const JDIMENSION left = crop_columns(state, box, width);
+    const std::size_t stride =
+        (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
+    std::uint8_t *const own = one.rows.reserve(stride * ROWS_AT_ONCE + BESIDE);
+    if (!own) {
+        jpeg_destroy_decompress(state);
+        return Decoded::no_memory;
+    }
+    if (box.top) skip_rows(state, box.top);
+    JSAMPROW lines[ROWS_AT_ONCE];
+    const unsigned end = box.top + box.height;
+    while (state->output_scanline < end) {
+        const unsigned first = state->output_scanline;
+        const unsigned wanted = end - first < ROWS_AT_ONCE ? end - first : ROWS_AT_ONCE;
+        for (unsigned i = 0; i < wanted; ++i) {
+            std::uint8_t *const place = receiver.place(first + i);
+            lines[i] = (place ? place : own + BESIDE + i * stride) + left * channels;
+        }
+        const unsigned got = jpeg_read_scanlines(state, lines, wanted);
+        for (unsigned i = 0; i < got; ++i) receiver.take(first + i, lines[i] - left * channels);
+    }
+    // The codes below are read all the same, the last row as well, so that damage there is seen.
+    if (end + 1 < height) skip_rows(state, height - 1 - end);
+    lines[0] = own + BESIDE;
+    if (end < height) jpeg_read_scanlines(state, lines, 1);
+    jpeg_finish_decompress(state);
+    jpeg_destroy_decompress(state);
+    return Decoded::whole;
+}
+
+}  // namespace
+
+bool has_jpeg_decoder() noexcept { return true; }
+
+const char *jpeg_decoder_version() noexcept {
+#define KSRV_TEXT_OF(number) #number
+#define KSRV_TEXT(number) KSRV_TEXT_OF(number)
+    return KSRV_TEXT(LIBJPEG_TURBO_VERSION);
+}
+
+Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept {
+    static thread_local std::unique_ptr<Decompressor> own;
+    if (!own) own.reset(new (std::nothrow) Decompressor);
+    if (!own) return Decoded::no_memory;
+    const Decoded result = decode_with(*own, job, receiver);
+    own->rows.trim();
+    return result;
+}
+
+}  // namespace ksrv
+
+#else  // without libjpeg-turbo
+
+namespace ksrv {
+
+bool has_jpeg_decoder() noexcept { return false; }
+
+const char *jpeg_decoder_version() noexcept { return ""; }
+
+Decoded decode_jpeg(const JpegJob &, RowReceiver &) noexcept { return Decoded::elsewhere; }
+
+}  // namespace ksrv
+
+#endif

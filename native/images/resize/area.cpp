@@ -1,0 +1,222 @@
+#include "images/resize/area.hpp"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+
+#include "base/cpu_dispatch.hpp"
+#include "images/decode/row_memory.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define KSRV_SSE41 __attribute__((target("sse4.1")))
+#endif
+
+namespace ksrv {
+namespace {
+
+using Share = AreaResize::Share;
+
+constexpr std::size_t SLACK = 4;
+
+RowMemory &memory() noexcept {
+    static thread_local RowMemory kept;
+    return kept;
+}
+
+double scale_of(std::size_t from, std::size_t to) noexcept {
+    return 1.0 / (static_cast<double>(to) / static_cast<double>(from));
+}
+
+// By how much a side shrinks, where that is a whole number; else 0.
+std::size_t whole_scale(std::size_t from, std::size_t to) noexcept {
+    const double scale = scale_of(from, to), rounded = std::nearbyint(scale);
+    return std::fabs(scale - rounded) < DBL_EPSILON ? static_cast<std::size_t>(rounded) : 0;
+}
+
+// Most shares of the results [start, start + count); each result has whole pixels and one at each end.
+std::size_t most_shares(std::size_t from, std::size_t to, std::size_t count) noexcept {
+    return count * (static_cast<std::size_t>(scale_of(from, to)) + 3);
+}
+
+// Writes the shares in OpenCV's steps and precisions; returns their number.
+std::size_t make_shares(std::size_t from, std::size_t to, std::size_t start, std::size_t count,
+                        Share *shares) noexcept {
+    const double scale = scale_of(from, to), size = static_cast<double>(from);
+    std::size_t made = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const double first = static_cast<double>(start + i) * scale, behind = first + scale;
+        const double cell = std::min(scale, size - first);
+        const auto last_whole = std::min(static_cast<std::size_t>(std::floor(behind)), from - 1);
+        const auto first_whole = std::min(static_cast<std::size_t>(std::ceil(first)), last_whole);
+        const auto put = [&](std::size_t source, double part) {
+            shares[made++] = {static_cast<std::uint32_t>(source), static_cast<std::uint32_t>(i),
+                              static_cast<float>(part)};
+        };
+        const double before = static_cast<double>(first_whole) - first;
+        const double rest = behind - static_cast<double>(last_whole);
+        if (before > 1e-3) put(first_whole - 1, before / cell);
+        for (std::size_t at = first_whole; at < last_whole; ++at) put(at, 1.0 / cell);
+        if (rest > 1e-3) put(last_whole, std::min(std::min(rest, 1.0), cell) / cell);
+    }
+    return made;
+}
+
+void sum_shares(const std::uint8_t *pixels, std::size_t channels, const Share *shares,
+                std::size_t count, float *row) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::uint8_t *const from = pixels + shares[i].source * channels;
+        float *const to = row + shares[i].result * channels;
+        for (std::size_t c = 0; c < channels; ++c)
+            to[c] += static_cast<float>(from[c]) * shares[i].part;
+    }
+}
+
+#ifdef KSRV_SSE41
+// Three channels and a value too many, which the next pixel overwrites. `count` shares, none of which
+// is of the row's last pixel.
+KSRV_SSE41 void sum_shares_rgb(const std::uint8_t *pixels, const Share *shares, std::size_t count,
+                               float *row) noexcept {
+    for (std::size_t i = 0; i < count;) {
+        const std::uint32_t result = shares[i].result;
+        __m128 sum = _mm_setzero_ps();
+        for (; i < count && shares[i].result == result; ++i) {
+            std::int32_t bytes;
+            std::memcpy(&bytes, pixels + 3 * shares[i].source, 4);
+            const __m128 values = _mm_cvtepi32_ps(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(bytes)));
+            sum = _mm_add_ps(sum, _mm_mul_ps(values, _mm_set1_ps(shares[i].part)));
+        }
+        float *const to = row + 3 * result;
+        _mm_storel_pi(reinterpret_cast<__m64 *>(to), sum);
+        _mm_store_ss(to + 2, _mm_movehl_ps(sum, sum));
+    }
+}
+
+bool has_sse41() noexcept {
+    static const bool found = __builtin_cpu_supports("sse4.1");
+    return found;
+}
+#endif
+
+KSRV_CLONES void begin_sum(const float *__restrict row, float part, std::size_t count,
+                           float *__restrict sum) noexcept {
+    for (std::size_t i = 0; i < count; ++i) sum[i] = part * row[i];
+}
+
+KSRV_CLONES void add_to_sum(const float *__restrict row, float part, std::size_t count,
+                            float *__restrict sum) noexcept {
+    for (std::size_t i = 0; i < count; ++i) sum[i] += part * row[i];
+}
+
+// To the nearest, halves to even: adding 2^23 drops the fraction of what is below it.
+KSRV_CLONES void store_sum(const float *__restrict sum, std::size_t count,
+                           std::uint8_t *__restrict out) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        const float value = sum[i] < 255.0f ? sum[i] : 255.0f;
+        out[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>((value + 8388608.0f) - 8388608.0f));
+    }
+}
+
+}  // namespace
+
+AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
+                       const Coefficients &coefficients) noexcept
+    : window_(window), values_(window.out_width * window.channels),
+      rows_out_(target, coefficients, window.out_height, window.out_width, window.channels) {
+    whole_x_ = whole_scale(window.width, window.full_width);
+    whole_y_ = whole_scale(window.height, window.full_height);
+    if (!whole_x_ || !whole_y_) whole_x_ = whole_y_ = 0;
+    const auto reach = [](std::size_t start, std::size_t count, std::size_t from, std::size_t to) {
+        const double scale = scale_of(from, to);
+        const auto first = static_cast<std::size_t>(static_cast<double>(start) * scale);
+        const auto end = static_cast<std::size_t>(static_cast<double>(start + count) * scale) + 1;
+        return Lines{first, std::min(end, from) - first};
+    };
+    const Lines rows = reach(window.top, window.out_height, window.height, window.full_height);
+    const Lines columns = reach(window.left, window.out_width, window.width, window.full_width);
+    box_ = {static_cast<std::uint32_t>(rows.first), static_cast<std::uint32_t>(columns.first),
+            static_cast<std::uint32_t>(rows.count), static_cast<std::uint32_t>(columns.count)};
+}
+
+bool AreaResize::prepare() noexcept {
+    const std::size_t row = (values_ + SLACK) * sizeof(float);
+    const std::size_t columns = most_shares(window_.width, window_.full_width, window_.out_width);
+    const std::size_t rows = most_shares(window_.height, window_.full_height, window_.out_height);
+    const std::size_t shares = whole_x_ ? 0 : (columns + rows) * sizeof(Share);
+    std::uint8_t *const start = memory().reserve(shares + 2 * row + rows_out_.nbytes());
+    if (!start) return false;
+    row_ = reinterpret_cast<float *>(start + shares);
+    sum_ = row_ + values_ + SLACK;
+    sums_ = reinterpret_cast<std::int32_t *>(row_);
+    rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_ + SLACK));
+    if (whole_x_) {
+        std::fill_n(sums_, values_, 0);
+        return true;
+    }
+    Share *const made = reinterpret_cast<Share *>(start);
+    columns_ = made;
+    column_count_ = make_shares(window_.width, window_.full_width, window_.left, window_.out_width, made);
+    rows_ = made + columns;
+    row_count_ = make_shares(window_.height, window_.full_height, window_.top, window_.out_height,
+                             made + columns);
+    return true;
+}
+
+void AreaResize::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
+    if (whole_x_)
+        take_whole(row, pixels);
+    else
+        take_shares(row, pixels);
+}
+
+void AreaResize::take_whole(std::uint32_t row, const std::uint8_t *pixels) noexcept {
+    const std::size_t channels = window_.channels;
+    if (next_ == window_.out_height || row < (window_.top + next_) * whole_y_) return;
+    const std::uint8_t *from = pixels + window_.left * whole_x_ * channels;
+    for (std::size_t x = 0; x < window_.out_width; ++x)
+        for (std::size_t i = 0; i < whole_x_; ++i)
+            for (std::size_t c = 0; c < channels; ++c) sums_[x * channels + c] += *from++;
+    if (row + 1 != (window_.top + next_ + 1) * whole_y_) return;
+    std::uint8_t *const out = rows_out_.place(next_);
+    if (whole_x_ == 2 && whole_y_ == 2) {  // OpenCV rounds halves up here, and to even elsewhere
+        for (std::size_t i = 0; i < values_; ++i)
+            out[i] = static_cast<std::uint8_t>((sums_[i] + 2) >> 2);
+    } else {
+        const float part = 1.0f / static_cast<float>(whole_x_ * whole_y_);
+        for (std::size_t i = 0; i < values_; ++i) sum_[i] = static_cast<float>(sums_[i]) * part;
+        store_sum(sum_, values_, out);
+    }
+    std::fill_n(sums_, values_, 0);
+    rows_out_.done(next_++);
+}
+
+void AreaResize::take_shares(std::uint32_t row, const std::uint8_t *pixels) noexcept {
+    if (next_share_ == row_count_ || rows_[next_share_].source != row) return;
+    std::size_t quick = 0;
+#ifdef KSRV_SSE41
+    if (window_.channels == 3 && has_sse41()) {
+        quick = column_count_;
+        // The last result's shares, which may be of the last pixel, are for the loop that reads no further.
+        const std::uint32_t last = columns_[quick - 1].result;
+        while (quick && columns_[quick - 1].result == last) --quick;
+        sum_shares_rgb(pixels, columns_, quick, row_);
+    }
+#endif
+    const std::size_t done = quick ? (columns_[quick - 1].result + 1) * window_.channels : 0;
+    std::fill(row_ + done, row_ + values_, 0.0f);
+    sum_shares(pixels, window_.channels, columns_ + quick, column_count_ - quick, row_);
+    for (; next_share_ < row_count_ && rows_[next_share_].source == row; ++next_share_) {
+        const Share &share = rows_[next_share_];
+        if (next_share_ == 0 || rows_[next_share_ - 1].result != share.result)
+            begin_sum(row_, share.part, values_, sum_);
+        else
+            add_to_sum(row_, share.part, values_, sum_);
+        if (next_share_ + 1 == row_count_ || rows_[next_share_ + 1].result != share.result) {
+            store_sum(sum_, values_, rows_out_.place(next_));
+            rows_out_.done(next_++);
+        }
+    }
+}
+
+}  // namespace ksrv

@@ -1,0 +1,189 @@
+#include "images/resize/linear_floats.hpp"
+
+#include "base/cpu_dispatch.hpp"
+#include "images/resize/neighbours.hpp"
+#include "tensor/datatype.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define KSRV_AVX2 __attribute__((target("avx2")))
+#endif
+
+namespace ksrv {
+namespace {
+
+// A row's arithmetic, as convert_pixels does it: constants for each of its values.
+struct RowArithmetic {
+    const float *first, *second;
+    float scale;
+};
+
+// A picture's rows and columns stay below 2^24, so that nothing here overflows; see read_image_header.
+RowMemory &memory() noexcept {
+    static thread_local RowMemory kept;
+    return kept;
+}
+
+template <typename Sample>
+void resize_width_portable(const Sample *row, std::size_t channels, const std::uint32_t *offsets,
+                        const float *weights, std::size_t begin, std::size_t end, std::size_t last,
+                        float *out) noexcept {
+    for (std::size_t x = begin; x < end; ++x) {
+        const Sample *const left = row + offsets[x];
+        // Behind the last column there is none: its weight is zero.
+        const Sample *const right = offsets[x] < last ? left + channels : left;
+        const float b = weights[x], a = 1.0f - b;
+        for (std::size_t c = 0; c < channels; ++c)
+            out[x * channels + c] = static_cast<float>(left[c]) * a + static_cast<float>(right[c]) * b;
+    }
+}
+
+#ifdef KSRV_AVX2
+// Two pixels of three channels a turn: each half of a vector holds one, and a value too many, which the
+// next pixel overwrites.
+KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *offsets,
+                                const float *weights, std::size_t pixels, float *out) noexcept {
+    const __m256 one = _mm256_set1_ps(1.0f);
+    // The bytes of two left pixels, then those of their right neighbours.
+    const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 8, 9, 10, -1, 3, 4, 5, -1, 11, 12, 13, -1);
+    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    for (std::size_t x = 0; x + 2 <= pixels; x += 2) {
+        const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(row + offsets[x]));
+        const __m128d both = _mm_loadh_pd(_mm_castsi128_pd(first),
+                                          reinterpret_cast<const double *>(row + offsets[x + 1]));
+        const __m128i bytes = _mm_shuffle_epi8(_mm_castpd_si128(both), order);
+        const __m256 left = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+        const __m256 right =
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+        const __m128 pair = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(weights + x)));
+        const __m256 b = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(pair), spread);
+        const __m256 a = _mm256_sub_ps(one, b);
+        const __m256 sum = _mm256_add_ps(_mm256_mul_ps(left, a), _mm256_mul_ps(right, b));
+        _mm_storeu_ps(out + 3 * x, _mm256_castps256_ps128(sum));
+        _mm_storeu_ps(out + 3 * x + 3, _mm256_extractf128_ps(sum, 1));
+    }
+}
+
+bool has_avx2() noexcept {
+    static const bool found = __builtin_cpu_supports("avx2");
+    return found;
+}
+#endif
+
+template <int ARITHMETIC>
+KSRV_INLINE void mix(const float *__restrict upper, const float *__restrict lower, float weight,
+                     const RowArithmetic &with, std::size_t count, float *__restrict out) noexcept {
+    const float rest = 1.0f - weight;
+    for (std::size_t i = 0; i < count; ++i) {
+        const float value = upper[i] * rest + lower[i] * weight;
+        if (ARITHMETIC == ARITHMETIC_FAST)
+            out[i] = value * with.first[i] + with.second[i];
+        else if (ARITHMETIC == ARITHMETIC_EXACT)
+            out[i] = (value / with.scale - with.first[i]) / with.second[i];
+        else
+            out[i] = value;
+    }
+}
+
+KSRV_CLONES void mix_rows(const float *upper, const float *lower, float weight, int arithmetic,
+                          const RowArithmetic &with, std::size_t count, float *out) noexcept {
+    switch (arithmetic) {
+    case ARITHMETIC_FAST: mix<ARITHMETIC_FAST>(upper, lower, weight, with, count, out); return;
+    case ARITHMETIC_EXACT: mix<ARITHMETIC_EXACT>(upper, lower, weight, with, count, out); return;
+    default: mix<ARITHMETIC_NONE>(upper, lower, weight, with, count, out); return;
+    }
+}
+
+}  // namespace
+
+LinearFloats::LinearFloats(const ResizeWindow &window, int sample, const PixelTarget &target,
+                           const Coefficients &coefficients) noexcept
+    : window_(window), sample_(sample), target_(target), coefficients_(coefficients) {
+    values_ = window.out_width * window.channels;
+    const bool in_order = !target.planar && keeps_order(target, window.channels);
+    if (in_order) {
+        arithmetic_ = coefficients.arithmetic;
+        coefficients_.arithmetic = ARITHMETIC_NONE;
+    }
+    direct_ = in_order && target.datatype == DT_FP32;
+}
+
+bool LinearFloats::prepare() noexcept {
+    const std::size_t row = (values_ + 16) * sizeof(float);
+    const std::size_t columns = window_.out_width * (sizeof(std::uint32_t) + sizeof(float));
+    const std::size_t constants = arithmetic_ == ARITHMETIC_NONE ? 0 : 2 * row;
+    std::uint8_t *const start = memory().reserve(3 * row + columns + constants);
+    if (!start) return false;
+    rows_.rows[0] = reinterpret_cast<float *>(start);
+    rows_.rows[1] = rows_.rows[0] + values_ + 16;
+    made_ = rows_.rows[1] + values_ + 16;
+    float *const weights = made_ + values_ + 16;
+    std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(weights + window_.out_width);
+    const std::size_t bytes = window_.width * window_.channels;
+    for (std::size_t x = 0; x < window_.out_width; ++x) {
+        Neighbours one = between_neighbours(window_.left + x, window_.width, window_.full_width);
+        const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.width) - 1;
+        if (one.first < 0) one = {0, 0.0f};
+        if (one.first >= last) one = {last, 0.0f};
+        offsets[x] = static_cast<std::uint32_t>(one.first) * static_cast<std::uint32_t>(window_.channels);
+        weights[x] = one.weight;
+        if (offsets[x] + 8 <= bytes) whole_vectors_ = x + 1;
+    }
+    offsets_ = offsets;
+    weights_ = weights;
+    if (arithmetic_ != ARITHMETIC_NONE) {
+        float *const constant = reinterpret_cast<float *>(offsets + window_.out_width);
+        row_constants(coefficients_, arithmetic_, window_.channels, values_, constant, constant + values_);
+        constants_ = constant;
+    }
+    return true;
+}
+
+void LinearFloats::resize_width(const std::uint8_t *pixels, float *out) const noexcept {
+    const std::size_t last = (window_.width - 1) * window_.channels;
+    if (sample_ == PIXEL_U16) {
+        resize_width_portable(reinterpret_cast<const std::uint16_t *>(pixels), window_.channels, offsets_,
+                           weights_, 0, window_.out_width, last, out);
+        return;
+    }
+    std::size_t done = 0;
+#ifdef KSRV_AVX2
+    if (window_.channels == 3 && has_avx2()) {
+        done = whole_vectors_ & ~static_cast<std::size_t>(1);
+        resize_width_rgb(pixels, offsets_, weights_, done, out);
+    }
+#endif
+    resize_width_portable(pixels, window_.channels, offsets_, weights_, done, window_.out_width, last, out);
+}
+
+void LinearFloats::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
+    unsigned char *const place = target_.data + static_cast<std::ptrdiff_t>(row) * target_.row_bytes;
+    const float *const second = constants_ == nullptr ? nullptr : constants_ + values_;
+    const RowArithmetic with{constants_, second, static_cast<float>(coefficients_.scale)};
+    float *const out = direct_ ? reinterpret_cast<float *>(place) : made_;
+    mix_rows(upper, lower, weight, arithmetic_, with, values_, out);
+    if (direct_) return;
+    PixelSource source{};
+    source.data = reinterpret_cast<const unsigned char *>(made_);
+    source.type = PIXEL_F32;
+    source.height = 1;
+    source.width = window_.out_width;
+    source.channels = window_.channels;
+    PixelTarget target = target_;
+    target.data = place;
+    convert_pixels(source, target, coefficients_);
+}
+
+void LinearFloats::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
+    rows_.take(
+        window_, row, [this, pixels](float *out) { resize_width(pixels, out); },
+        [this](std::size_t made, const float *upper, const float *lower, float weight) {
+            emit(made, upper, lower, weight);
+        });
+}
+
+}  // namespace ksrv

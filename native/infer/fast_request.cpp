@@ -1,0 +1,186 @@
+#include "infer/fast_request.hpp"
+
+#include "json/number_array.hpp"
+#include "json/number_writer.hpp"
+#include "tensor/bytes_tensor.hpp"
+#include "infer/infer_header_reader.hpp"
+#include "infer/tensor_blocks.hpp"
+
+namespace ksrv {
+
+namespace {
+
+bool is_declared(const InferHeader &header, const InputHeader &input, const InputSignature &declared) noexcept {
+    if (input.shared.given || input.parameters_count != 0 || input.datatype != declared.datatype || input.size_form == SIZE_LIST ||
+        input.rank != declared.tail.size() + 1 || input.nbytes == 0)
+        return false;
+    for (std::size_t i = 0; i < declared.tail.size(); ++i)
+        if (header.shapes[input.shape_first + 1 + i] != declared.tail[i]) return false;
+    return true;
+}
+
+// Whether an input is sent as BYTES of one image a row behind the JSON.
+bool holds_images(const InferHeader &header, const InputHeader &input) noexcept {
+    return !input.shared.given && !input.has_data && input.parameters_count == 0 &&
+           (input.rank == 1 || (input.rank == 2 && header.shapes[input.shape_first + 1] == 1));
+}
+
+bool find_images(const InferHeader &header, const InputHeader &input, const ModelSignature &signature,
+                 const unsigned char *body, std::size_t place, FastRequestLayout *layout) noexcept {
+    const bool listed = input.size_form == SIZE_LIST;
+    return take_image_elements(signature, body, place, input.offset, input.length,
+                               header.shapes[input.shape_first],
+                               listed ? header.sizes.data() + input.sizes_first : nullptr, layout);
+}
+
+bool find_binary(const InputHeader &input, const unsigned char *body, std::size_t place,
+                 FastRequestLayout *layout) noexcept {
+    layout->offsets[place] = input.offset;
+    const unsigned char *data = body + input.offset;
+    return input.length == input.nbytes &&
+           reinterpret_cast<std::uintptr_t>(data) % item_size_of(input.datatype) == 0 &&
+           (input.datatype != DT_BOOL || find_not_bool(data, input.length) == input.length);
+}
+
+// Sets memory aside for an input's numbers, as much as they can fill at most.
+bool find_numbers(const InputHeader &input, const unsigned char *body, std::size_t place,
+                  FastRequestLayout *layout) noexcept {
+    const std::size_t text = input.data_end - input.data_begin;
+    if (input.elements > text / 2 || json_value_bytes(input.datatype) == 0) return false;
+    layout->numbers[place] = {input.data_begin, input.data_end};
+    layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
+    layout->offsets[place] = layout->length;
+    layout->length += static_cast<std::size_t>(input.nbytes);
+    return true;
+}
+
+bool find_inputs(const InferHeader &header, const ModelSignature &signature, const unsigned char *body,
+                 FastRequestLayout *layout) noexcept {
+    const std::size_t count = signature.inputs.size();
+    if (header.inputs.size() != count) return false;
+    for (std::size_t i = 0; i < count; ++i) {
+        const InputHeader &input = header.inputs[i];
+        std::size_t place = 0;  // no two inputs of a request have one name
+        while (place < count && !input.name.is(signature.inputs[place].name.data(),
+                                               signature.inputs[place].name.size()))
+            ++place;
+        if (place == count) return false;
+        const bool images = input.datatype == DT_BYTES && signature.inputs[place].images.accepted;
+        if (!(images ? holds_images(header, input) : is_declared(header, input, signature.inputs[place])))
+            return false;
+        const std::int64_t rows = header.shapes[input.shape_first];
+        if (i != 0 && rows != layout->rows) return false;
+        if (rows < 1 || rows > INT32_MAX) return false;
+        layout->rows = static_cast<std::uint32_t>(rows);
+        if (!(images           ? find_images(header, input, signature, body, place, layout)
+              : input.has_data ? find_numbers(input, body, place, layout)
+                               : find_binary(input, body, place, layout)))
+            return false;
+    }
+    return true;
+}
+
+bool find_outputs(const InferHeader &header, const ModelSignature &signature,
+                  FastRequestLayout *layout) noexcept {
+    const std::size_t count = header.outputs.size();
+    if (count > FAST_OUTPUTS) return false;
+    for (bool &binary : layout->binary) binary = header.binary_output == 1;
+    for (std::size_t i = 0; i < count; ++i) {
+        const OutputHeader &output = header.outputs[i];
+        if (output.classification != 0 || output.shared.given || output.parameters_count != 0) return false;
+        std::size_t place = 0;
+        while (place < signature.outputs.size() &&
+               !output.name.is(signature.outputs[place].data(), signature.outputs[place].size()))
+            ++place;
+        if (place == signature.outputs.size() || place > 255) return false;
+        layout->wanted[i] = static_cast<std::uint8_t>(place);
+        if (output.binary >= 0) layout->binary[i] = output.binary == 1;
+    }
+    layout->wanted_count = static_cast<std::uint8_t>(count);
+    return true;
+}
+
+}  // namespace
+
+bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
+                std::size_t json_length, FastRequestLayout *layout) noexcept {
+    if (json_length == 0 || json_length > body_length || json_length > signature.json_limit) return false;
+    InferHeader header;
+    HeaderFault fault;
+    const char *text = reinterpret_cast<const char *>(body);
+    if (scan_infer_header(text, json_length, signature.limits, &header, &fault) != HEADER_OK ||
+        split_blocks(&header, json_length, body_length, &fault) != HEADER_OK ||
+        header.parameters_count != 0 || header.priority > UINT32_MAX || header.mark_final > 0)
+        return false;
+    layout->length = body_length;
+    if (!find_inputs(header, signature, body, layout)) return false;
+    // A body whose numbers get memory behind it is copied there.
+    if (layout->length != body_length && body_length > signature.json_limit) return false;
+    if (signature.max_rows && layout->rows > signature.max_rows) return false;
+    if (!find_outputs(header, signature, layout)) return false;
+    if (header.id.length) {
+        if (header.id.data < text || header.id.data >= text + json_length) return false;  // unescaped
+        layout->id_offset = static_cast<std::size_t>(header.id.data - text);
+        layout->id_length = header.id.length;
+    }
+    layout->timeout_us = header.timeout_us;
+    layout->priority = static_cast<std::uint32_t>(header.priority);
+    return true;
+}
+
+bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t place,
+                         std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
+                         FastRequestLayout *layout) noexcept {
+    if (count < 1) return false;
+    std::size_t at = offset;
+    const std::size_t end = offset + length;
+    const auto take = [&](std::uint64_t size, std::size_t *where, std::size_t *nbytes) {
+        if (size > end - at) return false;
+        *where = at;
+        *nbytes = static_cast<std::size_t>(size);
+        at += *nbytes;
+        return true;
+    };
+    if (sizes != nullptr) {
+        const auto listed = [&](std::size_t i, std::size_t *where, std::size_t *nbytes) {
+            return take(sizes[i], where, nbytes);
+        };
+        return take_images(signature, body, place, count, layout, listed) && at == end;
+    }
+    ElementFault fault;
+    const auto elements = static_cast<std::uint64_t>(count);
+    switch (bytes_form(body + offset, length, elements, true, &fault)) {
+    case BYTES_BARE:
+        return take_images(signature, body, place, count, layout,
+                           [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
+                               return take(length, where, nbytes);
+                           });
+    case BYTES_PREFIXED:
+        return take_images(signature, body, place, count, layout,
+                           [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
+                               const std::uint32_t size = element_length(body + at);  // it was walked
+                               at += PREFIX_BYTES;
+                               return take(size, where, nbytes);
+                           });
+    default: return false;
+    }
+}
+
+bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,
+                      unsigned char *body) noexcept {
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+        const JsonSpan &span = layout.numbers[i];
+        if (span.begin == span.end) continue;
+        const InputSignature &declared = signature.inputs[i];
+        const std::uint64_t count = layout.rows * (declared.row_bytes / item_size_of(declared.datatype));
+        NumbersResult result;
+        const char *text = reinterpret_cast<const char *>(body) + span.begin;
+        if (read_numbers(text, span.end - span.begin, declared.datatype, body + layout.offsets[i], count,
+                         &result) != NUMBERS_OK ||
+            result.count != count)
+            return false;
+    }
+    return true;
+}
+
+}  // namespace ksrv

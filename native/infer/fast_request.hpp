@@ -1,0 +1,98 @@
+// Which infer requests need no Python before their handler.
+//
+// Strategy: the header is read by the one reader that every route has, and what was read is compared
+// with the model's signature. The fast path takes a request when nothing about it is left to decide: inputs
+// of the declared names, datatypes and shapes, either binary and aligned or as numbers in the JSON; outputs
+// that the model has, in either form; no parameters but those of the protocol. Everything else, wrong requests
+// above all, is left to the general way, which says what is wrong with them.
+//
+// Numbers in the JSON get their memory behind the body, in one block with it: so every input of a fast-path
+// request lies at an offset from its body, whatever it was sent as. Encoded images stay where they are; the layout
+// notes where each of them lies and what its header says.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "images/decode/cost.hpp"
+#include "infer/model_signature.hpp"
+
+namespace ksrv {
+
+constexpr int FAST_INPUTS = 4;
+constexpr int FAST_OUTPUTS = 8;
+
+// An input's numbers in the JSON: the brackets of `data`, as offsets into the body.
+struct JsonSpan {
+    std::size_t begin = 0, end = 0;  // equal: the input is binary
+};
+
+struct FastRequestLayout {
+    std::size_t id_offset = 0, id_length = 0;  // in the body
+    std::uint32_t rows = 0;
+    std::size_t offsets[FAST_INPUTS] = {};    // of the declared inputs, from the body's first byte on
+    JsonSpan numbers[FAST_INPUTS];            // of the declared inputs
+    // Of the declared inputs, one for each row; null where an input has no encoded images.
+    std::unique_ptr<EncodedImage[]> images[FAST_INPUTS];
+    std::uint64_t decode_ns = 0;              // of all images
+    std::size_t length = 0;                   // of the body with the memory of its numbers behind it
+    std::uint64_t timeout_us = 0;
+    std::uint32_t priority = 0;
+    std::uint8_t wanted_count = 0;            // 0: all outputs
+    std::uint8_t wanted[FAST_OUTPUTS] = {};   // their places in ModelSignature::outputs
+    bool binary[FAST_OUTPUTS] = {};           // whether each of them, or output of the model, is binary
+
+    bool has_images() const noexcept {
+        for (const auto &one : images)
+            if (one) return true;
+        return false;
+    }
+
+    // Whether a thread that owns sockets may decode its images.
+    bool decodes_quickly() const noexcept { return decode_ns <= 1000000; }
+
+    // The place of an answer's output among the outputs of the handler.
+    int place_of(int output) const noexcept { return wanted_count ? wanted[output] : output; }
+};
+
+// Whether the fast path takes the body; then `layout` says where its parts are. `body` is as aligned as
+// the memory will be that the numbers in its JSON are read into.
+bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
+                std::size_t json_length, FastRequestLayout *layout) noexcept;
+
+// Takes the images of one input, of which `next(i, &offset, &length)` tells the i-th; false ends that. False
+// where an image is left to the general way.
+template <class Next>
+bool take_images(const ModelSignature &signature, const unsigned char *body, std::size_t place, std::int64_t count,
+                 FastRequestLayout *layout, Next next) noexcept {
+    const bool fits = !signature.max_rows || static_cast<std::uint64_t>(count) <= signature.max_rows;
+    if (count < 1 || !fits || static_cast<std::uint64_t>(count) > FAST_IMAGES) return false;
+    const auto total = static_cast<std::size_t>(count);
+    std::unique_ptr<EncodedImage[]> images(new (std::nothrow) EncodedImage[total]);
+    if (!images) return false;
+    ImageInputReader reader(signature.inputs[place].images, body);
+    for (std::size_t i = 0; i < total; ++i) {
+        std::size_t offset = 0, length = 0;
+        if (!next(i, &offset, &length) || !reader.read(offset, length, &images[i])) return false;
+    }
+    layout->decode_ns += reader.total_ns();
+    layout->images[place] = std::move(images);
+    return layout->decode_ns < DECODED_APART_NS;
+}
+
+// The same for images that are the elements of a BYTES tensor: with `sizes` bare ones, else behind their lengths
+// or, where it is only one, as the whole tensor.
+bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t place,
+                         std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
+                         FastRequestLayout *layout) noexcept;
+
+// Reads the numbers of the JSON into the memory behind the body. False: they are not those that datatype and
+// shape ask for.
+bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,
+                      unsigned char *body) noexcept;
+
+}  // namespace ksrv

@@ -1,0 +1,52 @@
+// The declared inputs and outputs of a model, as the native server checks them.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "images/image_input.hpp"
+#include "infer/infer_header.hpp"
+
+namespace ksrv {
+
+class Queue;
+struct Request;
+
+struct InputSignature {
+    std::string name;
+    Datatype datatype = DT_INVALID;
+    std::vector<std::int64_t> tail;  // the dimensions behind the first, all of them fixed
+    std::uint64_t row_bytes = 0;
+    ImageRules images;  // encoded images that are taken as BYTES in its place
+};
+
+// One version of a model as the HTTP server knows it. Counted: the routes and each request hold it.
+struct ModelSignature {
+    std::atomic<long> refs{1};
+    Queue *queue = nullptr;     // held by the endpoint
+    void *endpoint = nullptr;   // the Python object that made it, which outlives its other holders
+    // Called for its fast-path requests; see `Request`.
+    void *(*taken)(Request *request) = nullptr;
+    void (*answered)(Request *request, void *answer) = nullptr;
+    std::string model, version;
+    std::vector<InputSignature> inputs;
+    std::vector<std::string> outputs;  // none where the model declares none
+    std::uint64_t max_rows = 0;        // of a batch; 0: requests are not joined
+    std::int64_t timeout_ns = 0;       // 0: none
+    HeaderLimits limits;
+    std::size_t json_limit = 0;
+    bool nan_literals = false;         // NaN in JSON answers is Python's word for it
+    bool hides_token = false;          // whether a handler must not see the header that holds a token
+    // The answer past the deadline: {prefix}{milliseconds}{waiting or running}.
+    std::string late_status, late_fields, late_prefix, late_waiting, late_running;
+
+    void retain() noexcept { refs.fetch_add(1, std::memory_order_relaxed); }
+    void release() noexcept {
+        if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    }
+};
+
+}  // namespace ksrv

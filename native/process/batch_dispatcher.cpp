@@ -1,0 +1,412 @@
+#include "process/batch_dispatcher.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/clock.hpp"
+#include "memory/buffer_pool.hpp"
+#include "queue/completions.hpp"
+#include "server/fast_response.hpp"
+
+namespace ksrv {
+
+namespace {
+
+FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
+
+// Writes a head without the line that holds a token; returns its bytes.
+std::size_t copy_head(char *to, FastRequest *request) noexcept {
+    const char *head = request->head();
+    const std::size_t length = request->head_length;
+    if (!request->signature->hides_token) {
+        std::memcpy(to, head, length);
+        return length;
+    }
+    std::size_t written = 0;
+    for (std::size_t at = 0; at < length;) {
+        const void *found = std::memchr(head + at, '\n', length - at);
+        const std::size_t end =
+            found == nullptr ? length : static_cast<std::size_t>(static_cast<const char *>(found) - head) + 1;
+        static constexpr char name[] = "authorization";
+        constexpr std::size_t name_length = sizeof name - 1;
+        bool token = end - at > name_length && head[at + name_length] == ':';
+        for (std::size_t i = 0; token && i < name_length; ++i)
+            token = (head[at + i] | 0x20) == name[i];
+        if (!token) {
+            std::memcpy(to + written, head + at, end - at);
+            written += end - at;
+        }
+        at = end;
+    }
+    return written;
+}
+
+}  // namespace
+
+void DispatchedBatch::release_requests() noexcept {
+    for (Request *request : requests) release(request);
+    requests.clear();
+}
+
+BatchDispatcher::BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sums *sums, std::size_t room)
+    : room_(room), queue_(queue), ring_(ring), channel_(channel), sums_(sums), marks_(room),
+      answered_(new unsigned char[RING_ANSWER_BYTES]) {
+    taken_.reserve(room);
+    batch.requests.reserve(room);
+    for (DispatchedBatch &place : places_) place.requests.reserve(room);
+}
+
+BatchDispatcher::~BatchDispatcher() {
+    put_back();
+    batch.release_requests();
+}
+
+// ---- into the ring --------------------------------------------------------------------------
+
+// A large place that neither a batch in the ring nor the process uses, with memory for so many bytes.
+int BatchDispatcher::large_place(std::size_t nbytes) noexcept {
+    bool used[RING_LARGE_PLACES] = {};
+    for (std::uint64_t number = landed_ + 1; number <= put_; ++number)
+        if (at(number).large >= 0) used[at(number).large] = true;
+    for (int i = 0; i < RING_LARGE_PLACES; ++i)
+        if (!used[i] && ring_->control().held[i].load() == 0) return ring_->reserve(i, nbytes) ? i : -1;
+    return -1;
+}
+
+// Puts the first `count` of `taken_` into the ring's next place: fast-path requests alone, of not too many bytes.
+// `ahead` tells that another batch runs.
+BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
+    const std::int64_t began = now_ns();
+    const std::uint64_t number = put_ + 1;
+    DispatchedBatch &made = at(number);
+    unsigned char *const place = ring_->batch(number);
+    std::size_t first_row = sizeof(RingBatch) + count * sizeof(RingRequest);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!is_fast_request(taken_[i])) return Way::python;
+        first_row += fast(taken_[i])->layout.id_length + fast(taken_[i])->head_length;
+    }
+    first_row = ring_aligned(first_row);
+    if (first_row > RING_BATCH_BYTES) return Way::python;
+    const RowsNeeded needed = rows.needed(taken_.data(), count, RING_LARGE_BYTES);
+    if (needed.python) return Way::python;
+    if (needed.images) {
+        // Beside a slow run a thread of Python's decodes the next batch; a quick one is not kept waiting for that.
+        if (queue_->may_prefetch.load() || (ahead && needed.decode_ns > QUICK_NS)) return Way::python;
+        if (needed.plans) return Way::plans;
+    }
+    const bool small = needed.nbytes <= RING_BATCH_BYTES - first_row;
+    const int large = small ? -1 : large_place(needed.nbytes);
+    if (!small && large < 0) return Way::python;
+    if (!rows.write(taken_.data(), count, small ? place + first_row : ring_->large(large)))
+        return Way::python;
+
+    RingBatch head{};
+    unsigned char *record = place + sizeof head;
+    unsigned char *text = record + count * sizeof(RingRequest);
+    made.requests.swap(taken_);
+    made.requests.resize(count);
+    for (Request *request : made.requests) {
+        retain(request);
+        RingRequest written;
+        const FastRequestLayout &layout = fast(request)->layout;
+        written.rows = static_cast<std::uint32_t>(request->rows);
+        written.id_length = static_cast<std::uint32_t>(layout.id_length);
+        std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
+        text += layout.id_length;
+        const std::size_t length = copy_head(reinterpret_cast<char *>(text), fast(request));
+        written.head_length = static_cast<std::uint32_t>(length);
+        text += length;
+        std::memcpy(record, &written, sizeof written);
+        record += sizeof written;
+    }
+    head.number = number;
+    head.rows = made.rows = needed.rows;
+    head.requests = static_cast<std::uint32_t>(count);
+    head.inputs = static_cast<std::uint32_t>(fast(made.requests[0])->signature->inputs.size());
+    head.text_bytes = static_cast<std::uint32_t>(text - place - sizeof head);
+    head.first_row = small ? static_cast<std::uint32_t>(first_row) : 0;
+    head.large = static_cast<std::uint32_t>(large + 1);
+    std::memcpy(place, &head, sizeof head);
+    made.number = number;
+    made.large = large;
+    made.images = needed.images;
+    made.started = false;
+    made.deadline_ns = NEVER;
+    made.dispatched_ns = now_ns();
+    made.assemble_ns = count > 1 || needed.images ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
+    put_ = number;
+    ring_->used.store(true, std::memory_order_relaxed);
+    RingControl &control = ring_->control();
+    control.dispatched.store(number);
+    if (control.process_sleeps.load() != 0 && control.process_sleeps.exchange(0) != 0) ring_bell(channel_);
+    return Way::ring;
+}
+
+// `batch` has the first `count` of `taken_` then.
+Served BatchDispatcher::give_to_python(std::size_t count) noexcept {
+    batch.release_requests();
+    batch.requests.assign(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(count));
+    for (Request *request : batch.requests) retain(request);
+    return Served::requests;
+}
+
+// The handler has come to a batch, as far as is known here.
+void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
+                            const DispatchTerms &terms) noexcept {
+    started.started = true;
+    started.began_ns = std::clamp(began_ns, std::max(started.dispatched_ns, landed_ns_), now_ns());
+    unsigned char *const alive = marks_.data();
+    const std::size_t count = started.requests.size();
+    for (Request *request : started.requests)
+        if (request->started_ns == 0) request->started_ns = started.began_ns;
+    queue_->start(started.requests.data(), count, alive);
+    std::int64_t deadline = 0;
+    for (std::size_t i = 0; i < count; ++i)
+        if (alive[i]) deadline = std::max(deadline, started.requests[i]->deadline_ns);
+    // A batch whose clients have all gone is no reason to end the process at once.
+    if (deadline == 0) {
+        const std::int64_t timeout = fast(started.requests[0])->signature->timeout_ns;
+        deadline = timeout > 0 ? started.began_ns + timeout : NEVER;
+    }
+    if (terms.run_timeout_ns > 0) deadline = std::min(deadline, started.began_ns + terms.run_timeout_ns);
+    started.deadline_ns = deadline;
+}
+
+// How many batches the ring may hold: those that a quick handler gets through in no time.
+std::uint64_t BatchDispatcher::depth() const noexcept {
+    return static_cast<std::uint64_t>(
+        std::clamp<std::int64_t>(QUICK_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_PLACES));
+}
+
+void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
+    while (in_ring() < depth()) {
+        taken_.resize(room_);
+        const std::size_t count = queue_->take_ahead(
+            terms.slot, at(landed_ + 1).requests[0]->taken, taken_.data(), room_, terms.max_rows);
+        if (count == 0) return;
+        if (dispatch(count, true) != Way::ring) {
+            queue_->put_back(taken_.data(), count);
+            return;
+        }
+    }
+}
+
+// ---- out of the ring ------------------------------------------------------------------------
+
+void BatchDispatcher::hand_over(Landing why) noexcept {
+    batch.release_requests();
+    std::swap(batch, at(landed_ + 1));
+    ++landed_;
+    landing = why;
+}
+
+// Answers what the process has completed. False: Python has to go on with `batch`.
+bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
+    const std::uint64_t completed = ring_->control().completed.load();
+    // Python may have ended a batch before the process has counted it.
+    const bool sane = completed + 1 >= landed_ && completed <= put_;
+    if (!sane && in_ring() == 0) return true;  // the next batch ends the process
+    while (landed_ < completed || !sane) {
+        DispatchedBatch &first = at(landed_ + 1);
+        fault = sane ? ring_->read_answer(first.number, &answer) : RING_COUNTS;
+        if (!first.started) start(first, fault == RING_OK ? answer.began_ns : 0, terms);
+        if (fault != RING_OK) {
+            hand_over(Landing::malformed);
+            return false;
+        }
+        if (answer.form == RING_ON_CHANNEL || !finish(first)) {
+            hand_over(answer.form == RING_ON_CHANNEL ? Landing::on_channel : Landing::outputs);
+            return false;
+        }
+        first.release_requests();
+        landed_ns_ = now_ns();
+        ++landed_;
+    }
+    if (in_ring() > 0 && !at(landed_ + 1).started) start(at(landed_ + 1), 0, terms);
+    return true;
+}
+
+// Answers the requests of a batch; false where an answer is not of the common form, and none was answered.
+bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
+    const std::size_t count = done.requests.size();
+    // Copied, so that the checked bytes are the sent bytes, whatever the process writes meanwhile.
+    const unsigned char *answered = answered_.get();
+    for (std::uint32_t i = 0; i < answer.outputs; ++i)
+        std::memcpy(answered_.get() + answer.output[i].offset,
+                    ring_->answer_rows(done.number) + answer.output[i].offset, answer.output[i].nbytes);
+    ReplyPart parts[RING_OUTPUTS];
+    std::ptrdiff_t shapes[RING_OUTPUTS][MAX_RANK];
+    for (std::uint32_t i = 0; i < answer.outputs; ++i) {
+        const RingOutput &output = answer.output[i];
+        ReplyPart &part = parts[i];
+        std::copy(output.shape, output.shape + output.rank, shapes[i]);
+        if (count > 1 && (output.rank == 0 || static_cast<std::uint64_t>(output.shape[0]) != done.rows))
+            return false;
+        part.name = output.name;
+        part.name_length = output.name_length;
+        part.type = static_cast<Datatype>(output.datatype);
+        part.datatype = DATATYPES[output.datatype].name;
+        part.datatype_length = DATATYPES[output.datatype].name_length;
+        part.data = answered + output.offset;
+        part.shape = shapes[i];
+        part.rank = output.rank;
+        part.row_bytes = static_cast<std::int64_t>(output.nbytes / done.rows);
+        if (static_cast<std::uint64_t>(part.row_bytes) * done.rows != output.nbytes) return false;
+    }
+    const int outputs = static_cast<int>(answer.outputs);
+    if (outputs == 0) return false;
+    std::int64_t row = 0;
+    for (Request *request : done.requests) {
+        if (!fits_fast_response(*fast(request), parts, outputs, row)) return false;
+        row += request->rows;
+    }
+
+    // The process writes all of its times: none of them is trusted, nor their difference to fit.
+    const std::uint64_t said =
+        static_cast<std::uint64_t>(answer.ended_ns) - static_cast<std::uint64_t>(answer.began_ns);
+    const std::int64_t ran =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(said), 0, now_ns() - done.began_ns);
+    BatchTimes times;
+    times.assemble = done.assemble_ns;
+    times.inference = static_cast<std::uint64_t>(ran);
+    ReplyStage stages[RING_STAGES + 1] = {{"assemble", 8, done.assemble_ns}};
+    // No stage takes longer than the process has had the batch.
+    const std::uint64_t most_ns = static_cast<std::uint64_t>(now_ns() - done.dispatched_ns);
+    for (std::uint32_t i = 0; i < answer.stages; ++i) {
+        const RingStage &stage = answer.stage[i];
+        const std::uint64_t took_ns = std::min(stage.ns, most_ns);
+        stages[i + 1] = {stage.name, std::strlen(stage.name), took_ns};
+        if (std::strcmp(stage.name, "preprocess") == 0) times.preprocess = took_ns;
+        if (std::strcmp(stage.name, "inference") == 0) times.inference = took_ns;
+        if (std::strcmp(stage.name, "postprocess") == 0) times.postprocess = took_ns;
+    }
+    ran_ns_ += (ran - ran_ns_) / 8;
+    if (ran > QUICK_NS) ran_ns_ = std::max(ran_ns_, ran);
+    if (done.images && ran >= AHEAD_NS) queue_->may_prefetch.store(true);
+    regroup_ns_ =
+        done.rows > 1 && ran >= REGROUP_FROM_NS ? std::min(ran / REGROUP_SHARE, REGROUP_MOST_NS) : 0;
+
+    unsigned char *const won = marks_.data();
+    // The thread that wins a request must answer it.
+    queue_->finish(done.requests.data(), count, won);
+    std::uint64_t served = 0;
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    {
+        std::lock_guard<std::mutex> guard(sums_->mutex);
+        for (std::size_t i = 0; i < count; ++i) {
+            if (!won[i]) continue;
+            const Request *request = done.requests[i];
+            sums_->add_served(*request, times);
+            ++served;
+        }
+        sums_->add_batch(done.rows, served, times,
+                         static_cast<std::int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000);
+    }
+    row = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        Request *request = done.requests[i];
+        if (won[i]) {
+            send_fast_response(fast(request), parts, outputs, row, count == 1, stages,
+                               static_cast<int>(answer.stages) + 1);
+            publish(request);
+        }
+        row += request->rows;
+        if (won[i]) release(request);
+    }
+    return true;
+}
+
+void BatchDispatcher::put_back() noexcept { put_back_from(landed_ + 1); }
+
+// From the last one on, so that they stand in the queue in their order again.
+void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
+    for (; put_ >= first; --put_) {
+        DispatchedBatch &left = at(put_);
+        taken_.assign(left.requests.begin(), left.requests.end());
+        queue_->put_back(taken_.data(), taken_.size());
+        left.release_requests();
+    }
+}
+
+// The handler takes long for its batch: those behind it are any instance's again.
+void BatchDispatcher::take_back() noexcept {
+    ran_ns_ = QUICK_NS;
+    put_back_from(ksrv::take_back(*ring_, landed_ + 1, put_) + 1);
+}
+
+// ---- the loop -------------------------------------------------------------------------------
+
+// Waits until there may be something to land, or Python has to look at the first batch's process or calls.
+BatchDispatcher::Woke BatchDispatcher::wait(const DispatchTerms &terms, std::int64_t look_ns) noexcept {
+    RingControl &control = ring_->control();
+    const DispatchedBatch &first = at(landed_ + 1);
+    const std::uint64_t target = landed_ + (in_ring() + 1) / 2;
+    control.wake_at.store(target);
+    control.worker_sleeps.store(1);
+    if (control.completed.load() >= target) {
+        if (control.worker_sleeps.exchange(0) == 0) wait_for_bell(channel_, 0);  // it is on its way
+        return Woke::look;
+    }
+    std::int64_t until = std::min(first.deadline_ns, look_ns);
+    if (in_ring() > 1) until = std::min(until, now_ns() + LOOK_NS);
+    int kind = 0;
+    const Bell bell = wait_for_bell(channel_, until, &kind);
+    control.worker_sleeps.store(0);
+    // A process that goes on ringing or sending does not put its deadline off.
+    const bool late = now_ns() >= first.deadline_ns && control.completed.load() <= landed_;
+    switch (bell) {
+    case BELL_RANG:
+    case BELL_INTERRUPTED: return late ? Woke::python : Woke::look;
+    case BELL_MESSAGE: return !late && kind < 64 && (terms.call_kinds >> kind & 1) ? Woke::called : Woke::python;
+    case BELL_PASSED: {
+        const std::int64_t now = now_ns();
+        if (now >= first.deadline_ns) return Woke::python;
+        if (now >= look_ns) return Woke::called;
+        const bool runs = control.completed.load() <= landed_;
+        if (runs && in_ring() > 1 && now - first.began_ns >= STUCK_NS) take_back();
+        return Woke::look;
+    }
+    default: return Woke::python;
+    }
+}
+
+Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
+    publish_all();
+    const std::int64_t look_ns = terms.has_calls ? now_ns() + CALLS_LOOK_NS : NEVER;
+    for (;;) {
+        if (!land(terms)) return Served::started;
+        if (in_ring() == 0) {
+            std::size_t count = pending_;
+            if (pending_ == 0) {
+                taken_.resize(room_);
+                const Take taken =
+                    queue_->take(terms.slot, taken_.data(), room_, &count, terms.max_rows,
+                                 terms.delay_ns != 0 ? terms.delay_ns : regroup_ns_);
+                regroup_ns_ = 0;
+                if (taken == TAKE_READY_BATCH) return Served::ready;
+                if (taken == TAKE_CLOSED) return Served::closed;
+                if (taken == TAKE_NUDGED) return Served::nudged;
+            }
+            const Way way = dispatch(count, false);
+            if (way == Way::plans && pending_ == 0) {
+                pending_ = count;
+                return Served::plans;
+            }
+            pending_ = 0;
+            if (way != Way::ring) return give_to_python(count);
+            start(at(put_), now_ns(), terms);
+        }
+        fill(terms);
+        const Woke woke = wait(terms, look_ns);
+        if (woke == Woke::look) continue;
+        if (!land(terms)) return Served::started;
+        if (in_ring() == 0) continue;
+        if (woke == Woke::called) return Served::called;
+        hand_over(Landing::on_channel);
+        return Served::started;
+    }
+}
+
+}  // namespace ksrv

@@ -1,0 +1,242 @@
+#include "process/batch_ring.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/clock.hpp"
+#include "base/utf8.hpp"
+#include "process/channel.hpp"
+
+namespace ksrv {
+
+#ifndef F_SEAL_FUTURE_WRITE  // headers before Linux 5.1, which refuses it
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MADV_POPULATE_WRITE  // headers before Linux 5.14, which refuses it
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace {
+
+void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// Takes the pages of the first `nbytes`. A signal interrupts that, and what was taken stays.
+bool take_pages(int fd, std::size_t nbytes) noexcept {
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
+    } while (error == EINTR);
+    return error == 0;
+}
+
+// Header lines are made of a stage's name.
+bool is_word(const char *name, std::size_t room) noexcept {
+    std::size_t length = 0;
+    for (; length < room && name[length] != '\0'; ++length) {
+        const char c = name[length];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'))
+            return false;
+    }
+    return length > 0 && length < room;
+}
+
+}  // namespace
+
+const char *ring_fault_text(RingFault fault) noexcept {
+    switch (fault) {
+    case RING_NUMBER: return "it is of another batch";
+    case RING_COUNTS: return "it has too many outputs, or batches were completed that were not dispatched";
+    case RING_STAGE: return "the name of a stage is no word";
+    case RING_NAMES: return "the name of an output is no text";
+    case RING_DATATYPE: return "an output has an unknown datatype";
+    case RING_SHAPE: return "an output has another size than its shape";
+    case RING_PLACE: return "an output lies outside of the memory for answers";
+    default: return "";
+    }
+}
+
+BatchRing *BatchRing::make() noexcept {
+    const int fd = memfd_create("ksrv-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return nullptr;
+    void *data = MAP_FAILED;
+    // Taken now, so that a lack of memory shows here and not as a SIGBUS of a writer.
+    if (ftruncate(fd, static_cast<off_t>(SIZE)) == 0 && take_pages(fd, SMALL) &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+        data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    BatchRing *ring = data == MAP_FAILED
+                          ? nullptr
+                          : new (std::nothrow) BatchRing(static_cast<unsigned char *>(data), fd);
+    if (ring == nullptr) {
+        if (data != MAP_FAILED) munmap(data, SIZE);
+        close(fd);
+        return nullptr;
+    }
+    new (ring->data_) RingControl{};
+    return ring;
+}
+
+BatchRing *BatchRing::map(int fd) noexcept {
+    struct stat status;
+    if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != SIZE) return nullptr;
+    void *data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) return nullptr;
+    BatchRing *ring = new (std::nothrow) BatchRing(static_cast<unsigned char *>(data), -1);
+    if (ring == nullptr) munmap(data, SIZE);
+    return ring;
+}
+
+BatchRing::~BatchRing() {
+    close_fd();
+    munmap(data_, SIZE);
+}
+
+// A hole that the process punches would take pages from the worker, which its next writes ask for again: where there are
+// none left, that is a SIGBUS. The seal refuses holes (fallocate and MADV_REMOVE alike) and leaves mappings as they
+// are. What was punched before is filled here.
+bool BatchRing::seal() noexcept {
+    const bool sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+    if (!sealed && errno != EINVAL) return false;  // Linux before 5.1 has no such seal
+    return take_pages(fd_, SMALL);
+}
+
+void BatchRing::close_fd() noexcept {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+}
+
+// A page that cannot come when it is touched would be a SIGBUS: it is asked for here.
+bool BatchRing::reserve(int place, std::size_t nbytes) noexcept {
+    std::size_t &reserved = reserved_[place];
+    if (nbytes <= reserved) return true;
+    const std::size_t until = std::min((nbytes + 4095) & ~std::size_t{4095}, RING_LARGE_BYTES);
+    if (madvise(large(place) + reserved, until - reserved, MADV_POPULATE_WRITE) != 0) return false;
+    reserved = until;
+    return true;
+}
+
+RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {
+    const unsigned char *from = this->answer(number);
+    std::memcpy(answer, from, offsetof(RingAnswer, stage));
+    if (answer->number != number) return RING_NUMBER;
+    if (answer->form == RING_ON_CHANNEL) return RING_OK;
+    if (answer->form != RING_OUTPUTS_HERE || answer->outputs > RING_OUTPUTS ||
+        answer->stages > RING_STAGES)
+        return RING_COUNTS;
+    std::memcpy(answer->stage, from + offsetof(RingAnswer, stage), answer->stages * sizeof(RingStage));
+    std::memcpy(answer->output, from + offsetof(RingAnswer, output),
+                answer->outputs * sizeof(RingOutput));
+    for (std::uint32_t i = 0; i < answer->stages; ++i)
+        if (!is_word(answer->stage[i].name, RING_STAGE_NAME)) return RING_STAGE;
+    for (std::uint32_t i = 0; i < answer->outputs; ++i) {
+        const RingOutput &output = answer->output[i];
+        if (output.name_length == 0 || output.name_length > RING_NAME ||
+            !is_utf8(reinterpret_cast<const unsigned char *>(output.name), output.name_length))
+            return RING_NAMES;
+        if (output.datatype >= DT_BYTES) return RING_DATATYPE;
+        std::uint64_t elements = 0, nbytes = 0;
+        std::size_t where = 0;
+        if (checked_nbytes(output.shape, output.rank, item_size_of(static_cast<Datatype>(output.datatype)),
+                           SizeLimits{}, &elements, &nbytes, &where) != SIZE_OK ||
+            nbytes != output.nbytes)
+            return RING_SHAPE;
+        if (output.offset > RING_ANSWER_BYTES || nbytes > RING_ANSWER_BYTES - output.offset)
+            return RING_PLACE;
+    }
+    return RING_OK;
+}
+
+void ring_bell(int channel) noexcept {
+    const char one = 1;
+    while (send(channel, &one, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    }
+}
+
+Bell wait_for_bell(int channel, std::int64_t deadline_ns, int *kind) noexcept {
+    for (;;) {
+        timespec timeout{};
+        if (deadline_ns != NEVER) {
+            std::int64_t left = deadline_ns - now_ns();
+            if (left < 0) left = 0;
+            timeout.tv_sec = static_cast<time_t>(left / 1000000000);
+            timeout.tv_nsec = static_cast<long>(left % 1000000000);
+        }
+        pollfd entry = {channel, POLLIN, 0};
+        const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
+        if (ready == 0) return BELL_PASSED;
+        if (ready < 0) return errno == EINTR ? BELL_INTERRUPTED : BELL_CLOSED;
+        unsigned char room[MESSAGE_KIND_AT + 1] = {};
+        const ssize_t length = recv(channel, room, sizeof room, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+        if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (length <= 0) return BELL_CLOSED;
+        if (length > 1) {
+            if (kind != nullptr) *kind = room[MESSAGE_KIND_AT];
+            return BELL_MESSAGE;
+        }
+        (void)!recv(channel, room, sizeof room, MSG_DONTWAIT);
+        return BELL_RANG;
+    }
+}
+
+std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept {
+    RingControl &control = ring.control();
+    control.dispatched.store(kept);
+    const std::uint64_t began = control.began.load();
+    if (began <= kept) return kept;
+    // It went on meanwhile, and will find nothing behind that batch.
+    kept = began < dispatched ? began : dispatched;
+    control.dispatched.store(kept);
+    return kept;
+}
+
+Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept {
+    RingControl &control = ring.control();
+    const auto is_there = [&] {
+        if (control.dispatched.load() <= completed) return false;
+        control.began.store(completed + 1);
+        if (control.dispatched.load() > completed) return true;
+        control.began.store(completed);  // it was taken back
+        return false;
+    };
+    if (is_there()) return BELL_RANG;
+    if (spin_ns > 0) {
+        const std::int64_t until = now_ns() + spin_ns;
+        do {
+            for (int i = 0; i < 16; ++i) relax();
+            if (is_there()) return BELL_RANG;
+        } while (now_ns() < until);
+    }
+    for (;;) {
+        control.process_sleeps.store(1);
+        if (is_there()) {
+            if (control.process_sleeps.exchange(0) == 0) wait_for_bell(channel, 0);  // it is on its way
+            return BELL_RANG;
+        }
+        const Bell bell = wait_for_bell(channel, NEVER);
+        control.process_sleeps.store(0);
+        if (is_there()) return BELL_RANG;
+        if (bell != BELL_RANG) return bell;
+    }
+}
+
+void complete_batch(BatchRing &ring, int channel, std::uint64_t number) noexcept {
+    RingControl &control = ring.control();
+    control.completed.store(number);
+    if (control.worker_sleeps.load() != 0 && number >= control.wake_at.load() &&
+        control.worker_sleeps.exchange(0) != 0)
+        ring_bell(channel);
+}
+
+}  // namespace ksrv

@@ -1,0 +1,89 @@
+"""The chunks of a handler process with coroutines: how many it sends ahead of the worker."""
+
+import numpy as np
+import pytest
+
+from ksrv.engine.processes.child.concurrent import (
+    CHUNK_BYTES_UNDER_WAY,
+    CHUNKS_UNDER_WAY,
+    ConcurrentChunks,
+)
+from ksrv.request import BatchOutputs, Tensor
+
+
+class Answers:
+    """What a process sent, instead of a link; as there, the tensors are gone afterwards."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.fails = False
+
+    def send(self, kind, batch_number, outputs):
+        if self.fails:
+            raise MemoryError
+        self.sent += 1
+        outputs.tensors.clear()
+
+
+@pytest.fixture
+def answers():
+    return Answers()
+
+
+@pytest.fixture
+def chunks(answers):
+    made = ConcurrentChunks(1, answers)
+    made.begin(1)
+    return made
+
+
+def chunk(nbytes):
+    return BatchOutputs([Tensor("y", "UINT8", (nbytes,), np.zeros(nbytes, np.uint8))])
+
+
+def offer_until_full(chunks, nbytes):
+    count = 0
+    while not chunks.without_room():
+        chunks.offer(chunk(nbytes))
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "count"),
+    [
+        (1, CHUNKS_UNDER_WAY),
+        (CHUNK_BYTES_UNDER_WAY // 4, 4),
+        (CHUNK_BYTES_UNDER_WAY // 4 + 1, 4),
+        (CHUNK_BYTES_UNDER_WAY * 9, 1),
+    ],
+)
+def test_chunks_under_way_are_bounded_by_number_and_by_bytes(chunks, nbytes, count):
+    assert offer_until_full(chunks, nbytes) == count
+    called = []
+    chunks.call_with_room(0, lambda: called.append(1))
+    chunks.add_room(0)
+    assert not called
+    chunks.add_room(count)
+    assert called == [1]
+    assert offer_until_full(chunks, nbytes) == count
+
+
+def test_room_is_that_of_the_chunks_that_were_taken_first(chunks):
+    chunks.offer(chunk(CHUNK_BYTES_UNDER_WAY - 1))
+    chunks.offer(chunk(1))
+    chunks.add_room(1)
+    chunks.offer(chunk(CHUNK_BYTES_UNDER_WAY - 2))
+    assert not chunks.without_room()
+    chunks.offer(chunk(1))
+    assert chunks.without_room()
+
+
+def test_a_chunk_that_could_not_be_sent_takes_no_room(chunks, answers):
+    answers.fails = True
+    for _ in range(2 * CHUNKS_UNDER_WAY):
+        with pytest.raises(MemoryError):
+            chunks.offer(chunk(1))
+    assert not chunks.without_room()
+    answers.fails = False
+    assert offer_until_full(chunks, 1) == answers.sent == CHUNKS_UNDER_WAY

@@ -1,0 +1,499 @@
+"""A handler in a process of its own: what reaches it, what comes back, and that both are right."""
+
+import gc
+import logging
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ksrv._native.memory import buffer_pool
+from ksrv.engine.processes import ExecutorDied
+from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.errors import HandlerFailed, InferenceError
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.statistics import MetricRecord
+from tests.support.engine.process_models import Chunks, batch_of, running, source
+
+ECHO = """
+class Echo(BaseHandler):
+    def handle(self, batch, context):
+        return {name.replace("x", "y"): batch[name] for name in batch}
+"""
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("echo"), ECHO) as executor:
+        yield executor
+
+
+DATATYPES = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "INT16": "<i2",
+    "UINT32": "<u4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "BF16": "<u2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+}
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 0, 4), (2, 3, 4, 5, 6)])
+def test_arrays_come_back_as_they_went(echo, datatype, shape):
+    size = int(np.prod(shape))
+    array = np.random.default_rng(1).integers(0, 2, size).reshape(shape)
+    array = array.astype(DATATYPES[datatype])
+    answer = echo.run(batch_of(array, datatype=datatype), None)
+    (output,) = answer.tensors
+    assert output.name == "y0"
+    assert output.shape == shape
+    assert output.data.dtype == array.dtype
+    assert np.array_equal(output.data, array)
+    assert answer.exclusive
+
+
+def test_several_tensors_and_their_order(echo):
+    arrays = [np.full((2, place + 1), place, "f4") for place in range(9)]
+    answer = echo.run(batch_of(*arrays), None)
+    assert [tensor.name for tensor in answer.tensors] == [f"y{place}" for place in range(9)]
+    for tensor, array in zip(answer.tensors, arrays, strict=True):
+        assert np.array_equal(tensor.data, array)
+
+
+def test_a_transposed_view_stays_one_in_the_handler(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            x = batch["x0"]
+            assert x.shape == (2, 3, 4, 5), x.shape
+            assert x.transpose(0, 2, 3, 1).flags.c_contiguous
+            return {"y": x}
+    """
+    nhwc = np.arange(120, dtype="f4").reshape(2, 4, 5, 3)
+    with running(tmp_path, handler) as executor:
+        (output,) = executor.run(batch_of(nhwc.transpose(0, 3, 1, 2)), None).tensors
+    assert np.array_equal(output.data, nhwc.transpose(0, 3, 1, 2))
+
+
+def test_a_strided_array_is_copied_in_order(echo):
+    array = np.arange(24, dtype="f4").reshape(4, 6)[::2, ::3]
+    (output,) = echo.run(batch_of(array), None).tensors
+    assert np.array_equal(output.data, array)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [b""],
+        [b"a", b"", b"ccc"],
+        [bytes([value]) * 200_000 for value in range(3)],
+        [memoryview(b"x" * 70_000), b"y", memoryview(b"z" * 3)],
+        [b"%d" % value for value in range(5000)],
+    ],
+)
+def test_elements_come_back_as_they_went(echo, elements):
+    tensor = Tensor("x0", "BYTES", (len(elements),), elements)
+    batch = BatchInputs({"x0": tensor}, len(elements), [BatchRequest(slice(0, len(elements)))])
+    (output,) = echo.run(batch, None).tensors
+    assert output.datatype == "BYTES"
+    assert output.shape == (len(elements),)
+    assert [bytes(element) for element in output.data] == [bytes(one) for one in elements]
+
+
+def test_an_input_costs_the_copy_into_its_block_and_no_other(echo):
+    array = np.random.default_rng(2).random((1, 224, 224, 3), "f4")
+    echo.run(batch_of(array), None)
+    before = buffer_pool.copied_bytes()
+    answer = echo.run(batch_of(array), None)
+    assert buffer_pool.copied_bytes() - before == array.nbytes
+    assert np.array_equal(answer.tensors[0].data, array)
+
+
+def test_an_input_in_a_leased_block_is_not_copied(echo):
+    block = echo.lease(602_112)
+    array = buffer_pool.array(block, "<f4", (1, 224, 224, 3))
+    array[...] = np.random.default_rng(3).random(array.shape, "f4")
+    before = buffer_pool.copied_bytes()
+    answer = echo.run(batch_of(array[:, :200], array[:, 200:]), None)
+    assert buffer_pool.copied_bytes() == before
+    assert np.array_equal(answer.tensors[0].data, array[:, :200])
+    assert np.array_equal(answer.tensors[1].data, array[:, 200:])
+
+
+def test_blocks_are_reused_and_descriptors_travel_once(echo):
+    def numbers():
+        return echo._link.exported.numbers(), echo._link.imported.numbers()
+
+    array = np.zeros((1, 1000), "f4")
+    for _ in range(3):
+        echo.run(batch_of(array), None)
+    before = numbers()
+    for _ in range(100):
+        echo.run(batch_of(array), None)
+    assert numbers() == before
+
+
+def test_parameters_headers_ids_and_names_of_any_text(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            request = batch.requests[1]
+            shown = repr([dict(request.parameters), dict(request.headers), request.id, batch.rows])
+            return [b"", shown]
+    """
+    parameters = {"i": 2**63, "f": float("inf"), "b": True, "s": "\ud800 \u00e9", "n": -1}
+    headers = {"accept": "\u20ac", "x": "y"}
+    array = np.zeros((2, 1), "f4")
+    batch = BatchInputs(
+        {"x\ud801": Tensor("x\ud801", "FP32", array.shape, array)},
+        2,
+        [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2), "\udfff", parameters, headers)],
+    )
+    with running(tmp_path, handler) as executor:
+        (output,) = executor.run(batch, None).tensors
+    assert bytes(output.data[1]).decode() == repr([parameters, headers, "\udfff", 2])
+
+
+def test_a_payload_longer_than_the_socket_takes(echo):
+    array = np.zeros((1, 1), "f4")
+    request = BatchRequest(slice(0, 1), "i", {"long": "p" * 3_000_000}, {})
+    batch = BatchInputs({"x0": Tensor("x0", "FP32", (1, 1), array)}, 1, [request])
+    for _ in range(3):
+        assert np.array_equal(echo.run(batch, None).tensors[0].data, array)
+
+
+def test_more_tensors_than_descriptors_fit_into_a_message(tmp_path):
+    with running(tmp_path, ECHO) as executor:
+        arrays = []
+        for place in range(200):
+            array = buffer_pool.array(executor.lease(40), "<f4", (1, 10))
+            array[...] = place
+            arrays.append(array)
+        for _ in range(3):
+            answer = executor.run(batch_of(*arrays), None)
+            for place, tensor in enumerate(answer.tensors):
+                assert (tensor.data == place).all()
+
+
+def test_errors_of_the_handler_keep_status_headers_and_text(tmp_path):
+    handler = """
+    from ksrv.errors import InferenceError
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            if batch["x0"][0, 0] == 1:
+                raise InferenceError("no such breed", 422, {"x-why": "breed"})
+            if batch["x0"][0, 0] == 2:
+                raise ValueError("secret")
+            batch.fail(1, "row 1 is bad", 409)
+            return {"y": batch["x0"]}
+    """
+    with running(tmp_path, handler) as executor:
+        with pytest.raises(InferenceError, match="no such breed") as caught:
+            executor.run(batch_of(np.full((1, 1), 1, "f4")), None)
+        assert (caught.value.http_status, caught.value.headers) == (422, {"x-why": "breed"})
+        with pytest.raises(HandlerFailed, match="ValueError") as failed:
+            executor.run(batch_of(np.full((1, 1), 2, "f4")), None)
+        assert "secret" not in failed.value.message
+        array = np.zeros((2, 1), "f4")
+        requests = [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2))]
+        answer = executor.run(
+            BatchInputs({"x0": Tensor("x0", "FP32", (2, 1), array)}, 2, requests), None
+        )
+        assert list(answer.failures) == [1]
+        assert (answer.failures[1].message, answer.failures[1].http_status) == ("row 1 is bad", 409)
+        assert executor.alive
+
+
+def test_the_process_has_the_folder_the_environment_and_the_threads(tmp_path):
+    handler = """
+    import json, sibling
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            return [json.dumps({
+                "cwd": os.getcwd(), "path": sys.path[0], "sibling": sibling.VALUE,
+                "environment": {key: os.environ.get(key) for key in ("MINE", "OMP_NUM_THREADS")},
+                "pid": os.getpid(), "argv": sys.argv,
+            })]
+    """
+    (tmp_path / "sibling.py").write_text("VALUE = 'mine'\n")
+    (tmp_path / "logging.py").write_text("raise RuntimeError('shadows the standard library')\n")
+    config = {"env": {"MINE": "yes"}}
+    with running(tmp_path, handler, config=config, threads=3) as executor:
+        (output,) = executor.run(batch_of(np.zeros((1, 1), "f4")), None).tensors
+        told = eval(bytes(output.data[0]).decode())
+        assert told == {
+            "cwd": str(tmp_path),
+            "path": str(tmp_path),
+            "sibling": "mine",
+            "environment": {"MINE": "yes", "OMP_NUM_THREADS": "3"},
+            "pid": executor.pid,
+            "argv": ["ksrv-handler"],
+        }
+        assert executor.pid != os.getpid()
+
+
+def test_no_pickle_between_the_processes(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            import pickle
+            def refuse(*_, **__): raise AssertionError("unpickled")
+            pickle.loads = pickle.dumps = pickle.load = pickle.dump = refuse
+            return {"y": batch["x0"]}
+    """
+    with running(tmp_path, handler) as executor:
+        for _ in range(3):
+            executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+
+
+def test_a_handler_that_keeps_every_input_sees_each_unchanged(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def initialize(self, context):
+            self.kept = []
+        def handle(self, batch, context):
+            x = batch["x0"]
+            self.kept.append(x)
+            assert all((old == place).all() for place, old in enumerate(self.kept))
+            return {"y": x}
+    """
+    answers = []
+    with running(tmp_path, handler) as executor:
+        for place in range(60):
+            array = np.full((1, 5000), place, "f4")
+            answers.append(executor.run(batch_of(array), None).tensors[0].data)
+        assert len(executor._link.exported.numbers()) < 30
+        for place, answer in enumerate(answers):
+            assert (answer == place).all()
+        # and when the answers are gone, both sides go on with few blocks
+        del answers, answer
+        gc.collect()
+        executor.run(batch_of(np.full((1, 5000), 60, "f4")), None)
+        assert len(executor._link.imported.held()) <= 1
+
+
+def test_a_handler_that_answers_with_the_same_array_each_time(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def initialize(self, context):
+            self.y = np.zeros((1, 50_000), "f4")
+        def handle(self, batch, context):
+            self.y[...] = batch["x0"]
+            return {"y": self.y}
+    """
+    with running(tmp_path, handler) as executor:
+        answers = [
+            executor.run(batch_of(np.full((1, 50_000), place, "f4")), None).tensors[0].data
+            for place in range(10)
+        ]
+    for place, answer in enumerate(answers):  # valid after the process has gone as well
+        assert (answer == place).all()
+
+
+def test_a_slow_reader_of_a_part_holds_its_block(echo):
+    held = echo.run(batch_of(np.full((4, 1000), 7, "f4")), None).tensors[0].data[1:2]
+    for value in range(20):
+        echo.run(batch_of(np.full((4, 1000), value, "f4")), None)
+    assert (held == 7).all()
+
+
+def test_a_handler_may_write_to_its_input_and_touches_nobody_elses(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            batch["x0"][...] += 1
+            return {"y": batch["x0"]}
+    """
+    array = np.zeros((1, 1000), "f4")
+    with running(tmp_path, handler) as executor:
+        for _ in range(5):
+            assert (executor.run(batch_of(array), None).tensors[0].data == 1).all()
+    assert (array == 0).all()
+
+
+def test_intermediate_answers(tmp_path):
+    with running(tmp_path, ECHO, config={"runner": "chunking:Runner"}) as executor:
+        chunks = Chunks()
+        batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks)
+        answer = executor.run(batch, None)
+    assert [int(chunk.tensors[0].data[0]) for chunk in chunks] == [0, 1, 2]
+    assert int(answer.tensors[0].data[0]) == 3
+
+
+STREAMS = """
+class H(BaseHandler):
+    def handle(self, batch, context):
+        said = []
+        while len(said) < 5 and batch.send({"y": np.zeros((1, 1), "f4")}):
+            said.append(batch.listening(0))
+        return [str(said)]
+"""
+
+
+def test_a_handler_learns_that_nobody_listens_any_more(tmp_path):
+    with running(tmp_path, STREAMS) as executor:
+        chunks = Chunks(leaves_after=2)
+        answer = executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
+        assert answer.tensors[0].data == [b"[True, False]"]
+        assert len(chunks) == 2
+        plain = executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+        assert plain.tensors[0].data == [b"[]"]  # nobody wants intermediate answers
+
+
+def test_what_a_thread_sends_after_the_answer_is_dropped(tmp_path):
+    handler = """
+    import threading
+    class H(BaseHandler):
+        late = None
+        def handle(self, batch, context):
+            if self.late is not None:
+                self.go.set()
+                self.late.join()
+                return [str(self.said)]
+            self.go = threading.Event()
+            def send():
+                self.go.wait()
+                emit = batch._inputs.emit
+                self.said = (batch.listening(), emit.listening(), emit(None))
+            self.late = threading.Thread(target=send)
+            self.late.start()
+            return {"y": batch["x0"]}
+    """
+    with running(tmp_path, handler) as executor:
+        pid = executor.pid
+        chunks = Chunks()
+        executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
+        answer = executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
+        assert answer.tensors[0].data == [b"(False, frozenset(), None)"]
+        assert (executor.pid, chunks) == (pid, [])
+
+
+@pytest.fixture(autouse=True)
+def _chunking_runner(tmp_path):
+    (tmp_path / "chunking.py").write_text(
+        "import numpy as np\n"
+        "from ksrv.request import BatchOutputs, Tensor\n"
+        "from ksrv.spec import ModelSpec\n"
+        "class Runner:\n"
+        "    def __init__(self, source, **_): pass\n"
+        "    def load(self): return ModelSpec('m')\n"
+        "    def close(self): pass\n"
+        "    def run(self, inputs):\n"
+        "        out = lambda i: BatchOutputs([Tensor('y', 'INT32', (1,), np.array([i], 'i4'))])\n"
+        "        for i in range(3): inputs.emit(out(i))\n"
+        "        return out(3)\n"
+    )
+
+
+def test_output_and_log_records_come_home(tmp_path, caplog):
+    handler = """
+    import logging
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            print("printed")
+            print("to stderr", file=sys.stderr)
+            os.write(1, b"no line break")
+            logging.getLogger("mine").warning("said %d", 7)
+            try:
+                raise KeyError("deep")
+            except KeyError:
+                logging.getLogger("mine").exception("oh")
+            return {"y": batch["x0"]}
+    """
+    caplog.set_level(logging.INFO, logger="ksrv.handler")
+    with running(tmp_path, handler, instance=4) as executor:
+        pid = executor.pid
+        executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+    found = {record.getMessage(): record for record in caplog.records}
+    label = f"[m/1#4 pid {pid}]"
+    assert found[f"{label} printed"].levelno == logging.INFO
+    assert found[f"{label} to stderr"].levelno == logging.WARNING
+    assert f"{label} no line break" in found
+    said = found[f"{label} said 7"]
+    assert (said.name, said.levelno, said.model, said.version) == ("mine", 30, "m", "1")
+    assert (said.instance, said.handler_pid) == (4, pid)
+    traceback = next(record.exc_text for record in caplog.records if record.exc_text)
+    assert "KeyError: 'deep'" in traceback and "handler.py" in traceback
+
+
+def test_a_chatty_handler_is_neither_blocked_nor_logged_without_end(tmp_path, caplog):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            for _ in range(30_000):
+                print("chatter")
+            return {"y": batch["x0"]}
+    """
+    caplog.set_level(logging.INFO, logger="ksrv.handler")
+    with running(tmp_path, handler) as executor:
+        executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("chatter" in line for line in lines) < 30_000
+    assert any("lines were left out" in line for line in lines)
+
+
+def test_values_that_the_handler_reports_come_home(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            context.metrics.counter("seen", 2.0, kind="cat")
+            context.metrics.gauge("odd", float("nan"))
+            return {"y": batch["x0"]}
+    """
+    reported = []
+    with running(tmp_path, handler, emit=reported.append) as executor:
+        executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+    seen, odd = reported
+    labels = (("model", "m"), ("version", "1"), ("kind", "cat"))
+    assert seen == MetricRecord("seen", "counter", "", 2.0, labels)
+    assert (odd.name, odd.kind) == ("odd", "gauge") and odd.value != odd.value
+
+
+def test_close_lets_the_handler_clean_up_and_leaves_no_process(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            return {"y": batch["x0"]}
+        def close(self):
+            open("closed", "w").close()
+    """
+    executor = ProcessExecutor(source(tmp_path, handler))
+    executor.start()
+    pid = executor.pid
+    executor.close()
+    executor.close()
+    assert (tmp_path / "closed").exists()
+    assert not os.path.exists(f"/proc/{pid}")
+    with pytest.raises(ExecutorDied):
+        executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+
+
+def test_close_during_a_batch_gives_it_up(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            open("running", "w").close()
+            time.sleep(60)
+    """
+    errors = []
+    with running(tmp_path, handler) as executor:
+
+        def run():
+            try:
+                executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+            except ExecutorDied as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not (tmp_path / "running").exists():
+            time.sleep(0.01)
+        executor.close()
+        thread.join(20)
+    assert len(errors) == 1

@@ -1,0 +1,493 @@
+"""Handler processes that exit, crash, hang, or never get ready; and processes that lie."""
+
+import gc
+import logging
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from ksrv._native.memory import buffer_pool
+from ksrv.engine.processes import ExecutorDied
+from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
+from ksrv.limits import Limits
+from tests.support.engine.process_models import Chunks, batch_of, running, source
+
+WAYS = """
+import ctypes
+class H(BaseHandler):
+    def handle(self, batch, context):
+        way = int(batch["x0"][0, 0])
+        if way == 1: os._exit(3)
+        if way == 2: ctypes.string_at(0)
+        if way == 3: os.kill(os.getpid(), signal.SIGKILL)
+        if way == 4: os.abort()
+        if way == 5: raise MemoryError
+        if way == 6: time.sleep(600)
+        if way == 7:
+            while True: pass
+        if way == 8:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        if way == 9: os.closerange(3, 200); time.sleep(600)
+        if way == 10:
+            if os.fork() == 0:  # a child of the handler's that keeps the socket open
+                time.sleep(600)
+            os._exit(5)
+        return {"y": batch["x0"]}
+"""
+
+
+def way(number: int):
+    return batch_of(np.full((1, 1), number, "f4"))
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def soon(seconds: float) -> int:
+    return time.monotonic_ns() + int(seconds * 1e9)
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("ways"), WAYS) as executor:
+        yield executor
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (1, "exit status 3"),
+        (2, "SIGSEGV"),
+        (3, "SIGKILL"),
+        (4, "SIGABRT"),
+        (10, "exit status 5"),
+    ],
+)
+def test_a_death_is_told_at_once_and_by_its_name(ways, number, reason, caplog):
+    ways.start()  # what an earlier test ended is replaced
+    pid = ways.pid
+    with pytest.raises(ExecutorDied, match=reason) as caught:
+        ways.run(way(number), None)
+    assert str(pid) not in caught.value.message
+    assert any(reason in record.getMessage() for record in caplog.records)
+    assert not os.path.exists(f"/proc/{pid}")  # reaped
+    ways.start()
+    assert ways.pid not in (0, pid)
+    assert (ways.run(way(0), None).tensors[0].data == 0).all()
+
+
+def test_a_SIGSEGV_leaves_its_native_traceback_in_the_log(ways, caplog):
+    ways.start()  # what an earlier test ended is replaced
+    with pytest.raises(ExecutorDied):
+        ways.run(way(2), None)
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert "Segmentation fault" in text and "handler.py" in text
+
+
+@pytest.mark.parametrize("number", [6, 7, 8])
+def test_a_hang_ends_at_its_deadline_and_the_process_with_it(ways, number):
+    ways.start()  # what an earlier test ended is replaced
+    pid = ways.pid
+    seconds = 0.3
+    while ways.alive:  # a deadline that has passed before the handler runs costs it nothing
+        deadline = soon(seconds)
+        with pytest.raises(DeadlineExceeded):
+            ways.run(way(number), deadline)
+        assert time.monotonic_ns() >= deadline
+        seconds *= 2
+        assert seconds < 30
+    assert not os.path.exists(f"/proc/{pid}")
+    ways.start()
+    assert (ways.run(way(0), soon(60)).tensors[0].data == 0).all()
+
+
+def test_a_socket_closed_by_the_handler_ends_the_process(ways):
+    ways.start()  # what an earlier test ended is replaced
+    pid = ways.pid
+    with pytest.raises(ExecutorDied):
+        ways.run(way(9), soon(60))
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_deadline_already_past_costs_nobody_anything(ways):
+    ways.start()  # what an earlier test ended is replaced
+    pid = ways.pid
+    with pytest.raises(DeadlineExceeded):
+        ways.run(way(0), soon(-1))
+    assert ways.pid == pid and ways.alive
+
+
+def test_a_lack_of_memory_fails_the_batch_and_not_the_process(ways):
+    ways.start()  # what an earlier test ended is replaced
+    pid = ways.pid
+    with pytest.raises(HandlerFailed, match="MemoryError"):
+        ways.run(way(5), None)
+    assert ways.pid == pid
+    assert (ways.run(way(0), None).tensors[0].data == 0).all()
+
+
+def test_a_death_between_batches_is_told_and_mended(ways):
+    ways.start()
+    told = []
+    heard = threading.Event()
+    ways.on_death(lambda reason: (told.append(reason), heard.set()))
+    pid = ways.pid
+    os.kill(pid, signal.SIGKILL)
+    assert heard.wait(30)
+    assert "SIGKILL" in told[0]
+    while not ways.alive:  # by itself: no batch may come while the model is not ready
+        time.sleep(0.01)
+    assert ways.pid not in (0, pid)
+    assert (ways.run(way(0), None).tensors[0].data == 0).all()
+
+
+def test_starting_what_lives_changes_nothing(ways):
+    spec, pid = ways.start(), ways.pid
+    assert ways.start() == spec
+    assert ways.pid == pid
+
+
+def test_a_batch_assembled_while_the_process_is_dead_runs_in_the_next(ways):
+    ways.start()  # what an earlier test ended is replaced
+    early = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
+    early[...] = 0
+    with pytest.raises(ExecutorDied):
+        ways.run(way(1), None)
+    late = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
+    late[...] = 0
+    ways.start()
+    for array in (early, late):
+        assert (ways.run(batch_of(array), None).tensors[0].data == 0).all()
+
+
+def test_a_death_does_not_disturb_answers_given_before(ways):
+    ways.start()  # what an earlier test ended is replaced
+    answer = ways.run(batch_of(np.zeros((1, 300_000), "f4")), None).tensors[0].data
+    with pytest.raises(ExecutorDied):
+        ways.run(way(1), None)
+    assert (answer == 0).all()
+
+
+def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
+    def cycle(executor):
+        for size in range(10):
+            executor.run(batch_of(np.zeros((1, 40_000 * size + 1), "f4")), None)
+        with pytest.raises(ExecutorDied):
+            executor.run(way(1), None)
+        executor.start()
+
+    with running(tmp_path, WAYS) as executor:
+        cycle(executor)  # loads what is loaded once
+    before, memory = descriptors(), buffer_pool.statistics()["leased_bytes"]
+    threads = threading.active_count()
+    with running(tmp_path, WAYS) as executor:
+        for _ in range(20):
+            cycle(executor)
+        for _ in range(200):
+            executor.run(way(0), None)
+    give_up = time.monotonic() + 30
+    # The threads that watched are about to end.
+    while descriptors() > before or threading.active_count() > threads + 1:
+        assert time.monotonic() < give_up, (descriptors(), before, threading.enumerate())
+        time.sleep(0.05)
+    assert buffer_pool.statistics()["leased_bytes"] == memory
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        ("import no_such_package", "No module named 'no_such_package'"),
+        ("raise ValueError('mine')", "ValueError: mine"),
+        (
+            "class H(BaseHandler):\n    def initialize(self, c): raise OSError('no weights')",
+            "no weights",
+        ),
+        ("os._exit(7)", "exit status 7"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("class H(BaseHandler:", "SyntaxError"),
+    ],
+)
+def test_a_failed_start_says_why(tmp_path, handler, message, caplog):
+    executor = ProcessExecutor(source(tmp_path, handler))
+    with pytest.raises(HandlerFailed, match=message):
+        executor.start()
+    assert not executor.alive
+    assert executor.pid == 0
+    if "exit" not in handler and "kill" not in handler:
+        text = "\n".join(record.exc_text or "" for record in caplog.records)
+        assert "Traceback" in text and "handler.py" in text
+    executor.close()
+
+
+def test_a_start_takes_no_longer_than_it_may(tmp_path):
+    executor = ProcessExecutor(source(tmp_path, "time.sleep(600)"), start_timeout_s=1.5)
+    with pytest.raises(HandlerFailed, match=r"1\.5 s"):
+        executor.start()
+    executor.close()
+
+
+def test_a_start_in_a_folder_that_is_gone(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    model = source(folder, WAYS)
+    (folder / "handler.py").unlink()
+    folder.rmdir()
+    before = descriptors()
+    executor = ProcessExecutor(model)
+    with pytest.raises(HandlerFailed, match="cannot be started"):
+        executor.start()
+    executor.close()
+    assert descriptors() <= before
+
+
+def test_a_start_without_descriptors_fails_and_a_later_one_does_not(tmp_path):
+    """The next start is tried where this one tells of a failure; an error of the system ended the instance for good."""
+    executor = ProcessExecutor(source(tmp_path, WAYS))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for left in range(5):  # of the descriptors that a start takes
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + left, most[1]))
+        try:
+            with pytest.raises(HandlerFailed, match=r"cannot be started: .*Too many open files"):
+                executor.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    try:
+        executor.start()
+    finally:
+        executor.close()
+
+
+def test_close_breaks_off_the_pause_before_a_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 600.0)
+    monkeypatch.setattr("ksrv.engine.processes.backoff.LONGEST_S", 600.0)
+    executor = ProcessExecutor(source(tmp_path, "raise ValueError"))
+    for _ in range(2):
+        with pytest.raises(HandlerFailed):
+            executor.start()
+    errors = []
+
+    def start():
+        try:
+            executor.start()
+        except NotReady as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    executor.close()
+    thread.join(30)
+    assert len(errors) == 1
+
+
+def test_a_process_ends_with_the_worker_that_is_killed(tmp_path):
+    program = f"""
+    import os, sys, time
+    import numpy as np
+    from pathlib import Path
+    from threading import Thread
+    from tests.support.engine.process_models import batch_of, source
+    from ksrv.engine.processes.process import ProcessExecutor
+    executor = ProcessExecutor(source(Path({str(tmp_path)!r}), {WAYS!r}))
+    starter = Thread(target=executor.start)  # a thread that ends: its process must not
+    starter.start()
+    starter.join()
+    executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+    print(executor.pid, flush=True)
+    executor.run(batch_of(np.full((1, 1), 7, "f4")), None)
+    """
+    worker = subprocess.Popen(
+        [sys.executable, "-c", dedent(program)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    pid = int(worker.stdout.readline())
+    assert os.path.exists(f"/proc/{pid}")
+    worker.kill()
+    worker.wait()
+    worker.stdout.close()
+    give_up = time.monotonic() + 30
+    while _runs(pid) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
+        return False
+
+
+def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
+    (tmp_path / "liar.py").write_text(
+        "from ksrv.engine.processes.messages import MessageType\n"
+        "from ksrv.spec import ModelSpec\n"
+        "class Runner:\n"
+        "    def __init__(self, source, **_): pass\n"
+        "    def load(self): return ModelSpec('m')\n"
+        "    def close(self): pass\n"
+        "    def run(self, inputs):\n"
+        "        link = inputs.emit._answers._link\n"
+        "        link.send(MessageType.ANSWER, b'nonsense', batch_number=int(inputs.tensors['x0'].data[0, 0]))\n"
+    )
+    with running(tmp_path, "", config={"runner": "liar:Runner"}) as executor:
+        for number in (1, 99):  # a malformed answer, and one to another batch
+            executor.start()
+            pid = executor.pid
+            # A batch with an emitter, by which the handler finds its link.
+            inputs = way(number)
+            inputs.emit = lambda outputs: None
+            with pytest.raises(ExecutorDied, match="cannot be read"):
+                executor.run(inputs, soon(30))
+            assert not os.path.exists(f"/proc/{pid}")
+
+
+LARGE = """
+class H(BaseHandler):
+    def handle(self, batch, context):
+        if len(batch["x0"]) > 1:
+            batch._inputs.emit._answers._link.exported.most_bytes = 1 << 40  # what no handler does
+        return {"y": np.zeros((len(batch["x0"]), int(batch["x0"][0, 0])), "f4")}
+"""
+
+
+def test_an_answer_beyond_the_limits_fails_its_batch_and_ends_a_process_that_sends_it(tmp_path):
+    limits = Limits(body=1 << 20, in_flight=1 << 20)
+    with running(tmp_path, LARGE, limits=limits) as executor:
+        pid = executor.pid
+        assert executor.run(way(1 << 18), soon(30)).tensors[0].nbytes == 1 << 20
+        with pytest.raises(HandlerFailed, match=r"1048580 bytes; .* at most 1048576"):
+            executor.run(way((1 << 18) + 1), soon(30))
+        assert executor.pid == pid
+        hostile = batch_of(np.full((2, 1), 1 << 18, "f4"))
+        hostile.emit = Chunks()
+        with pytest.raises(ExecutorDied, match="cannot be read"):
+            executor.run(hostile, soon(30))
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+MESSAGES = """
+TEXTS = np.full((1, 1 << 17), b"x", object)  # with the sizes of its elements more than 1 MiB
+
+class H(BaseHandler):
+    def handle(self, batch, context):
+        way = batch["x0"][0, 0]
+        if way == 1: return {"y": TEXTS}
+        if way == 2: batch.set_parameter(0, "p", "x" * (1 << 20))
+        if way > 2: return {"y": np.array([self.told(int(way))], object)}
+        return {"y": batch["x0"]}
+
+    def told(self, way):
+        asked = {3: np.zeros((1, 1), "f4"), 4: np.zeros((1, 1 << 19), "f4"), 5: TEXTS}
+        parameters = {"p": "x" * (1 << 20)} if way == 6 else {}
+        try:
+            self.context.models["other"].infer({"x": asked.get(way, TEXTS[:, :1])}, parameters=parameters)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".encode()
+"""
+MANY = """
+class H(BaseHandler):
+    def handle(self, batch, context):
+        x = batch["x0"]
+        many = {f"n{number}": x for number in range(65_537)}
+        if x[0, 0] == 1: return many
+        if x[0, 0] == 2:
+            try:
+                self.context.models["other"].infer(many)
+            except Exception as error:
+                return {"y": np.array([str(error).encode()], object)}
+        return {"y": x}
+"""
+TOO_MANY = "65537 tensors are too many for a handler process"
+
+
+def test_more_tensors_than_a_message_has_are_refused_and_the_process_lives(tmp_path):
+    with running(tmp_path, MANY) as executor:
+        pid = executor.pid
+        with pytest.raises(HandlerFailed, match=TOO_MANY):
+            executor.run(way(1), soon(60))
+        (told,) = executor.run(way(2), soon(60)).tensors
+        assert TOO_MANY in told.data[0].decode()
+        with pytest.raises(HandlerFailed, match=TOO_MANY):
+            executor.run(batch_of(*[np.zeros((1, 1), "f4")] * 65_537), soon(60))
+        assert executor.run(way(3), soon(60)).tensors[0].data[0, 0] == 3
+        assert executor.pid == pid
+
+
+TOO_LARGE = r"has \d{7} bytes; a message has at most 1048576, the larger of the limits"
+
+
+def test_a_handler_is_told_of_what_is_beyond_the_limits_and_its_process_lives(tmp_path):
+    limits = Limits(body=1 << 20, in_flight=1 << 20)
+    with running(tmp_path, MESSAGES, limits=limits) as executor:
+        pid = executor.pid
+        for answer in (1, 2):
+            with pytest.raises(HandlerFailed, match=f"the handler's answer {TOO_LARGE}"):
+                executor.run(way(answer), soon(30))
+        told = {3: "outside of a server", 4: TOO_LARGE, 5: TOO_LARGE, 6: TOO_LARGE}
+        for call, text in told.items():
+            (output,) = executor.run(way(call), soon(30)).tensors
+            assert re.search(f"^HandlerFailed: .* {text}", output.data[0].decode()), call
+        assert executor.pid == pid
+
+
+def test_pauses_between_starts_double_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 0.25)
+    from ksrv.engine.processes.backoff import Backoff
+
+    backoff = Backoff()
+    pauses = []
+    for _ in range(12):
+        backoff.started()
+        pauses.append(backoff.pause())
+        backoff.ended()
+    assert pauses[:6] == [0.0, 0.0, 0.25, 0.5, 1.0, 2.0]
+    assert pauses[-1] == 30.0
+    backoff.started()
+    backoff.served()
+    backoff.ended()
+    assert backoff.pause() == 0.0
+    backoff.started()
+    backoff.ended()
+    assert backoff.pause() == 0.25
+    monkeypatch.setattr("ksrv.engine.processes.backoff.SOUND_S", 0.0)
+    backoff.ended()
+    assert backoff.pause() == 0.0
+
+
+def test_debug_records_come_home_only_when_wanted(tmp_path, caplog):
+    handler = """
+    import logging
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            logging.getLogger("mine").debug("quiet")
+            return {"y": batch["x0"]}
+    """
+    for level, wanted in ((logging.WARNING, False), (logging.DEBUG, True)):
+        caplog.clear()
+        caplog.set_level(level, logger="ksrv.handler")
+        with running(tmp_path, handler) as executor:
+            executor.run(way(0), None)
+        assert any("quiet" in record.getMessage() for record in caplog.records) is wanted

@@ -1,0 +1,144 @@
+"""What codecs print about damaged files does not reach standard error, and everything else does."""
+
+import logging
+import subprocess
+import sys
+import threading
+
+import cv2
+import numpy as np
+import pytest
+
+from ksrv.images import opencv
+from tests.support.images import files
+
+UNCHANGED = cv2.IMREAD_UNCHANGED
+
+
+def broken_png():
+    data = bytearray(files.png(40, 40))
+    data[data.index(b"IDAT") + 6] ^= 0xFF
+    return bytes(data)
+
+
+def run(script):
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    ).stderr
+
+
+PRELUDE = f"""
+import ctypes, os, sys
+from ksrv.images import opencv
+libc = ctypes.CDLL(None)
+def say(text):
+    libc.fputs(text, ctypes.c_void_p.in_dll(libc, "stderr"))
+data = {broken_png()!r}
+"""
+
+
+def test_the_codec_is_noisy_without_us():
+    assert "libpng error" in run(PRELUDE + "assert opencv.decode(data, -1) is None")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
+def test_damaged_files_are_one_warning_and_other_words_pass():
+    script = """
+opencv.own_process()
+say(b"before;")
+for _ in range(50):
+    assert opencv.decode(data, -1) is None
+say(b"after;")
+os.write(2, b"descriptor;")
+print("python;", file=sys.stderr)
+"""
+    shown = run(PRELUDE + script)
+    assert "libpng error" not in shown.replace("the last: libpng error", "")
+    assert shown.count("codecs complained about 1 image(s)") == 1  # the others wait for a minute
+    at = [shown.index(word) for word in ("before;", "after;", "descriptor;", "python;")]
+    assert at == sorted(at)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
+def test_another_thread_writes_on_while_one_decodes():
+    script = """
+import threading
+from ksrv._native.images import codec_stderr
+codec_stderr.begin()
+say(b"kept")
+other = threading.Thread(target=say, args=(b"through;",))
+other.start()
+other.join()
+assert codec_stderr.end() == b"kept"
+say(b"free;")
+"""
+    assert run(PRELUDE + script) == "through;free;"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
+def test_threads_keep_their_own_words():
+    script = """
+import threading
+from ksrv._native.images import codec_stderr
+barrier = threading.Barrier(4)
+kept = {}
+def talk(number):
+    for _ in range(200):
+        barrier.wait()
+        codec_stderr.begin()
+        say(b"%d" % number * 3)
+        kept.setdefault(number, set()).add(codec_stderr.end())
+threads = [threading.Thread(target=talk, args=(n,)) for n in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert kept == {n: {b"%d" % n * 3} for n in range(4)}, kept
+say(b"free;")
+"""
+    assert run(PRELUDE + script) == "free;"
+
+
+def test_only_the_beginning_is_kept():
+    script = """
+from ksrv._native.images import codec_stderr
+codec_stderr.begin()
+for _ in range(30):
+    say(b"0123456789")
+said = codec_stderr.end()
+assert said == b"0123456789" * 20, said
+codec_stderr.begin()
+assert codec_stderr.end() == b""
+"""
+    assert run(PRELUDE + script) == ""
+
+
+def test_warnings_are_counted_between_two_lines(monkeypatch, caplog):
+    clock = [1000.0]
+    monkeypatch.setattr(opencv.time, "monotonic", lambda: clock[0])
+    noise = opencv._Noise()
+    with caplog.at_level(logging.WARNING, "ksrv.engine"):
+        noise.note(b"first\nand more")
+        noise.note(b"second")
+        clock[0] += opencv.NOISE_INTERVAL
+        noise.note(b"third \x1b[31m\xff")
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split("; ")[0].split()[3] for line in lines] == ["1", "2"]
+    assert lines[0].endswith("the last: first")
+    assert "\x1b" not in lines[1] and "third" in lines[1]
+
+
+def test_good_files_decode_the_same_while_words_are_kept(monkeypatch):
+    data = files.jpeg(60, 80)
+    plain = opencv.decode(data, UNCHANGED)
+    monkeypatch.setattr(opencv._process, "owned", True)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(opencv.decode(data, UNCHANGED)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for pixels in found:
+        np.testing.assert_array_equal(pixels, plain)

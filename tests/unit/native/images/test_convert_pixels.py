@@ -1,0 +1,428 @@
+"""The pixel loops against numpy, and the resize against Pillow and the golden values."""
+
+import hashlib
+import itertools
+import json
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from ksrv._native.images import convert_pixels, row_resize
+from ksrv._native.memory import buffer_pool
+from tests.support.images import files
+from tests.support.paths import GOLDEN
+
+SOURCES = ("u1", "u2", "i2", "f4", "f8")
+TARGETS = ("f4", "f8", "f2", "u1", "i1", "u2", "i2", "i4")
+MEAN, STD = (0.485, 0.456, 0.406, 0.5), (0.229, 0.224, 0.225, 0.3)
+
+
+def values(dtype, shape, seed=0):
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "f":
+        return (rng.normal(100, 4000, shape) * rng.choice([1e-6, 1, 1e3], shape)).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape, dtype=dtype)
+
+
+def stored(computed, dtype):
+    """Rounded to the nearest even and saturated; integers go through float32, as the loops do."""
+    dtype = np.dtype(dtype)
+    with np.errstate(over="ignore"):
+        if dtype.kind == "f":
+            return computed.astype(np.float32 if dtype.itemsize < 8 else np.float64).astype(dtype)
+        info = np.iinfo(dtype)
+        high = min(info.max, 2147483520)
+        return np.clip(np.rint(computed.astype(np.float32)), info.min, high).astype(dtype)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("planar", [False, True])
+def test_plain_conversions(source, target, planar):
+    convert = convert_pixels.Conversion()
+    assert convert.keeps_values
+    for channels, width in itertools.product((1, 2, 3, 4), (1, 5, 47, 129, 400)):
+        picture = values(source, (3, width, channels))
+        shape = (channels, 3, width) if planar else picture.shape
+        out = np.empty(shape, target)
+        convert(picture, out, planar=planar)
+        wanted = stored(picture, target)
+        np.testing.assert_array_equal(out, wanted.transpose(2, 0, 1) if planar else wanted)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("planar", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", ["u1", "u2", "f4"])
+def test_arithmetic(source, target, planar, exact):
+    precision = np.float64 if target == "f8" else np.float32
+    for channels, height, width in ((1, 2, 77), (3, 4, 61), (3, 1, 1), (4, 3, 130)):
+        mean, std = MEAN[:channels], STD[:channels]
+        convert = convert_pixels.Conversion(scale=255, mean=mean, std=std, exact=exact)
+        assert not convert.keeps_values
+        picture = values(source, (height, width, channels))
+        out = np.empty((channels, height, width) if planar else picture.shape, target)
+        convert(picture, out, planar=planar)
+        wide = picture.astype(precision)
+        if exact:
+            wanted = (wide / precision(255) - np.array(mean, precision)) / np.array(std, precision)
+        else:
+            a = (1 / (255 * np.array(std))).astype(precision)
+            b = (-np.array(mean) / np.array(std)).astype(precision)
+            wanted = wide * a + b
+        wanted = stored(wanted, target)
+        np.testing.assert_array_equal(out, wanted.transpose(2, 0, 1) if planar else wanted)
+
+
+def test_exact_is_what_torchserve_computes():
+    import torch
+
+    picture = values("u1", (224, 224, 3))
+    out = np.empty((3, 224, 224), np.float32)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(
+        picture, out, planar=True
+    )
+    tensor = torch.from_numpy(picture.transpose(2, 0, 1).copy()).to(torch.float32).div(255)
+    mean, std = torch.tensor(MEAN[:3]), torch.tensor(STD[:3])
+    tensor.sub_(mean[:, None, None]).div_(std[:, None, None])
+    assert out.tobytes() == tensor.numpy().tobytes()
+
+
+def test_fast_is_close_to_exact():
+    picture = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
+    fast, exact = np.empty((16, 16, 3), "f4"), np.empty((16, 16, 3), "f4")
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3])(picture, fast)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(picture, exact)
+    assert abs(fast - exact).max() < 1e-6
+
+
+@pytest.mark.parametrize("target", ["f4", "f2", "u1"])
+@pytest.mark.parametrize("planar", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "order"),
+    [(3, (2, 1, 0)), (4, (2, 1, 0, 3)), (1, (0, 0, 0)), (4, (0, 1, 2)), (4, (2, 1, 0)),
+     (3, (1,)), (3, (0, 2, 1)), (2, (1, 0)), (3, (2, 1, 0, 0))],
+)  # fmt: skip
+def test_channel_orders(channels, order, planar, target):
+    for width in (1, 4, 5, 6, 7, 50, 127, 128, 129, 300):
+        picture = values("u1", (2, width, channels))
+        shape = (len(order), 2, width) if planar else (2, width, len(order))
+        out = np.empty(shape, target)
+        mean = tuple(range(1, len(order) + 1))
+        convert_pixels.Conversion(channels=order, scale=2, mean=mean, exact=True)(
+            picture, out, planar=planar
+        )
+        wanted = picture[:, :, list(order)].astype("f4") / np.float32(2) - np.array(mean, "f4")
+        wanted = stored(wanted, target)
+        np.testing.assert_array_equal(out, wanted.transpose(2, 0, 1) if planar else wanted)
+
+
+def test_one_value_serves_all_channels():
+    picture = values("u1", (5, 9, 3))
+    one, three = np.empty((5, 9, 3), "f4"), np.empty((5, 9, 3), "f4")
+    convert_pixels.Conversion(mean=(3,), std=(2,))(picture, one)
+    convert_pixels.Conversion(mean=(3, 3, 3), std=(2, 2, 2))(picture, three)
+    np.testing.assert_array_equal(one, three)
+
+
+def test_two_dimensions_are_one_channel():
+    picture = values("u1", (7, 11))
+    out = np.empty((7, 11), "f4")
+    convert_pixels.Conversion()(picture, out)
+    np.testing.assert_array_equal(out, picture)
+
+
+def test_rows_may_have_gaps():
+    wide = values("u1", (20, 40, 3))
+    out = np.zeros((10, 50, 3), "f4")
+    for order in (None, (2, 1, 0)):
+        convert_pixels.Conversion(channels=order)(wide[::2, 5:25], out[:, 10:30])
+        wanted = wide[::2, 5:25][..., list(order or (0, 1, 2))]
+        np.testing.assert_array_equal(out[:, 10:30], wanted)
+        assert not out[:, :10].any() and not out[:, 30:].any()
+    planes = np.zeros((3, 10, 30), "f4")
+    convert_pixels.Conversion()(wide[::-2, :20], planes[:, :, 4:24], planar=True)
+    np.testing.assert_array_equal(planes[:, :, 4:24], wide[::-2, :20].transpose(2, 0, 1))
+
+
+def test_a_picture_is_converted_in_place():
+    for dtype, order in itertools.product(("f4", "u1"), (None, (2, 1, 0))):
+        picture = values("u1", (33, 57, 3)).astype(dtype)
+        wanted = np.empty_like(picture)
+        convert = convert_pixels.Conversion(channels=order, scale=3, mean=(1, 2, 3))
+        convert(picture.copy(), wanted)
+        convert(picture, picture)
+        np.testing.assert_array_equal(picture, wanted)
+
+
+def test_half_precision_of_every_kind_of_number():
+    bits = np.arange(0, 2**32, 4093, dtype=np.uint64).astype(np.uint32)
+    edges = np.array([0, 1, 0x33000000, 0x33000001, 0x387FC000, 0x387FFFFF, 0x38800000, 0x477FEFFF,
+                      0x477FF000, 0x7F800000, 0x7FC00000, 0x7F800001], np.uint32)  # fmt: skip
+    numbers = np.concatenate([bits, edges, edges | 0x80000000]).view(np.float32)[None, :, None]
+    out = np.empty(numbers.shape, np.float16)
+    convert_pixels.Conversion()(numbers, out)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = numbers.astype(np.float16)
+    nan = np.isnan(wanted)
+    np.testing.assert_array_equal(np.isnan(out), nan)
+    np.testing.assert_array_equal(out.view(np.uint16)[~nan], wanted.view(np.uint16)[~nan])
+
+
+def test_bfloat16_of_every_kind_of_number():
+    import torch
+
+    bits = np.arange(0, 2**32, 4093, dtype=np.uint64).astype(np.uint32)
+    numbers = bits.view(np.float32)[None, :, None]
+    out = np.empty(numbers.shape, np.uint16)
+    convert_pixels.Conversion()(numbers, out, bfloat16=True)
+    wanted = torch.from_numpy(numbers.copy()).to(torch.bfloat16).view(torch.uint16).numpy()
+    nan = np.isnan(numbers)
+    np.testing.assert_array_equal(out[~nan], wanted[~nan])
+    assert np.isnan((out[nan].astype(np.uint32) << 16).view(np.float32)).all()
+    with pytest.raises(ValueError, match="stored as uint16"):
+        convert_pixels.Conversion()(numbers, np.empty(numbers.shape, np.float32), bfloat16=True)
+
+
+def test_integers_saturate_and_round_to_even():
+    numbers = np.array([-1e10, -129, -128.5, -0.5, 0.5, 1.5, 2.5, 254.5, 255.5, 65535.5, 3e9,
+                        np.inf, -np.inf, np.nan], np.float32)[None, :, None]  # fmt: skip
+    for dtype in ("u1", "i1", "u2", "i2", "i4"):
+        out = np.empty(numbers.shape, dtype)
+        convert_pixels.Conversion()(numbers, out)
+        info = np.iinfo(dtype)
+        wanted = np.clip(np.rint(numbers[0, :-1, 0]), info.min, min(info.max, 2147483520))
+        np.testing.assert_array_equal(out[0, :-1, 0], wanted.astype(dtype))
+        assert out[0, -1, 0] == info.min
+
+
+def test_conversion_equals_opencvs():
+    for source, target in (("u2", "u1"), ("u2", "i2"), ("u1", "i2"), ("u1", "u2"), ("u2", "f4")):
+        picture = values(source, (40, 50, 3))
+        out = np.empty(picture.shape, target)
+        convert_pixels.Conversion()(picture, out)
+        wanted = np.empty(picture.shape, target)
+        low, high = (np.iinfo(target).min, np.iinfo(target).max) if target != "f4" else (0, 1e9)
+        wanted[...] = np.clip(picture.astype(np.int64), low, high)
+        np.testing.assert_array_equal(out, wanted)
+        if target == "u1":
+            np.testing.assert_array_equal(out, cv2.convertScaleAbs(picture))
+
+
+def test_empty_pictures():
+    for shape in ((0, 5, 3), (5, 0, 3)):
+        convert_pixels.Conversion()(np.empty(shape, "u1"), np.empty(shape, "f4"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"scale": 0},
+        {"std": (1, 0, 1)},
+        {"mean": (1, 2, 3), "std": (1, 2)},
+        {"mean": (1, 2, 3, 4, 5)},
+        {"channels": ()},
+        {"channels": (0, 1, 2, 3, 0)},
+        {"channels": (0, 1), "mean": (1, 2, 3)},
+    ],
+)
+def test_conversions_that_make_no_sense(keys):
+    with pytest.raises(ValueError):
+        convert_pixels.Conversion(**keys)
+
+
+def unaligned(dtype, shape):
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(bytearray(size + 1), np.uint8)[1:].view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "problem"),
+    [
+        (np.zeros((4, 5, 3), "u1"), np.zeros((4, 6, 3), "f4"), "5x4 and the target 6x4"),
+        (np.zeros((4, 5, 3), "u1"), np.zeros((4, 5, 4), "f4"), "4 channels, not 3"),
+        (np.zeros((4, 5, 5), "u1"), np.zeros((4, 5, 5), "f4"), "5 channels, not 1 to 4"),
+        (np.zeros((4, 5, 0), "u1"), np.zeros((4, 5, 0), "f4"), "0 channels, not 1 to 4"),
+        (np.zeros(4, "u1"), np.zeros(4, "f4"), "1 dimensions, not 2 or 3"),
+        (np.zeros((4, 5, 3), "i8"), np.zeros((4, 5, 3), "f4"), "format 'l'"),
+        (np.zeros((4, 5, 3), ">f4"), np.zeros((4, 5, 3), "f4"), "format '>f'"),
+        (np.zeros((4, 5, 3), "u1"), np.zeros((4, 5, 3), "i8"), "format 'l'"),
+        (np.zeros((4, 9, 3), "u1")[:, ::2], np.zeros((4, 5, 3), "f4"), "row of the source"),
+        (np.zeros((4, 5, 3), "u1"), np.zeros((4, 5, 6), "f4")[..., ::2], "row of the target"),
+        (unaligned("f4", (4, 5, 3)), np.zeros((4, 5, 3), "f4"), "not aligned"),
+    ],
+)
+def test_arguments_that_do_not_fit(source, target, problem):
+    with pytest.raises(ValueError, match=problem):
+        convert_pixels.Conversion()(source, target)
+
+
+def test_values_and_channels_must_match():
+    with pytest.raises(ValueError, match="has no channel 2"):
+        convert_pixels.Conversion(channels=(2,))(
+            np.zeros((2, 2, 2), "u1"), np.zeros((2, 2, 1), "f4")
+        )
+    with pytest.raises(ValueError, match="1 channels, not 3"):
+        convert_pixels.Conversion(mean=(1, 2, 3))(
+            np.zeros((2, 2, 1), "u1"), np.zeros((2, 2, 1), "f4")
+        )
+
+
+def test_read_only_targets_are_refused():
+    target = np.zeros((2, 2, 3), "f4")
+    target.flags.writeable = False
+    with pytest.raises((BufferError, ValueError)):
+        convert_pixels.Conversion()(np.zeros((2, 2, 3), "u1"), target)
+
+
+# ---- Pillow's resize ----------------------------------------------------------------------------
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def pillow(picture, height, width):
+    source = picture[:, :, 0] if picture.shape[2] == 1 else picture
+    file = Image.fromarray(source, MODES[picture.shape[2]])
+    return np.asarray(file.resize((width, height), Image.BILINEAR)).reshape(height, width, -1)
+
+
+RESIZE = GOLDEN / "resize.json"
+
+
+@pytest.mark.parametrize("case", json.loads(RESIZE.read_text())["cases"], ids=lambda c: c["id"])
+def test_golden_results(case):
+    picture = np.array(case["in"], np.uint8).reshape(case["in_shape"])
+    height, width, _ = case["out_shape"]
+    assert row_resize.resize_pillow(picture, height, width).ravel().tolist() == case["out"]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("size", "target"),
+    [
+        ((720, 720), (256, 256)),
+        ((491, 640), (256, 333)),
+        ((150, 200), (256, 341)),
+        ((1000, 33), (256, 8)),
+        ((33, 1000), (8, 256)),
+        ((1, 1), (16, 16)),
+        ((16, 16), (1, 1)),
+        ((2000, 3), (5, 700)),
+        ((3, 2000), (700, 5)),
+        ((50, 60), (50, 20)),
+        ((50, 60), (20, 60)),
+        ((50, 60), (50, 60)),
+    ],
+)
+def test_resize_equals_pillow(size, target, channels):
+    picture = files.pixels(*size, channels)
+    np.testing.assert_array_equal(
+        row_resize.resize_pillow(picture, *target), pillow(picture, *target)
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_resize_equals_pillow_on_any_size(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(60):
+        height, width, to_height, to_width = (int(n) for n in rng.integers(1, 100, 4))
+        channels = int(rng.choice([1, 3, 4]))
+        picture = rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
+        wanted = pillow(picture, to_height, to_width)
+        np.testing.assert_array_equal(
+            row_resize.resize_pillow(picture, to_height, to_width), wanted
+        )
+        top, left = int(rng.integers(0, to_height)), int(rng.integers(0, to_width))
+        window = np.zeros(wanted[top:, left:][: to_height // 2 + 1].shape, np.uint8)
+        row_resize.resize_pillow(picture, to_height, to_width, window, (top, left))
+        np.testing.assert_array_equal(window, wanted[top:, left:][: to_height // 2 + 1])
+
+
+def test_which_pass_comes_first_shows_and_follows_pillow():
+    rng = np.random.default_rng(5)
+    # On either side of the border: the height loses more than twice what the width loses.
+    for less_width in (9, 10, 11):
+        picture = rng.integers(0, 256, (60, 40 + less_width, 3), dtype=np.uint8)
+        np.testing.assert_array_equal(
+            row_resize.resize_pillow(picture, 40, 40), pillow(picture, 40, 40)
+        )
+
+
+def test_resizing_rows_with_gaps_and_two_dimensions():
+    wide = files.pixels(60, 90)
+    out = np.zeros((20, 50, 3), np.uint8)
+    row_resize.resize_pillow(wide[::2, 10:50], 20, 30, out[:, 5:35])
+    np.testing.assert_array_equal(
+        out[:, 5:35], pillow(np.ascontiguousarray(wide[::2, 10:50]), 20, 30)
+    )
+    assert not out[:, :5].any() and not out[:, 35:].any()
+    grey = files.pixels(30, 40, 1)
+    assert row_resize.resize_pillow(grey[:, :, 0], 9, 8).shape == (9, 8)
+    np.testing.assert_array_equal(
+        row_resize.resize_pillow(grey[:, :, 0], 9, 8), pillow(grey, 9, 8)[:, :, 0]
+    )
+
+
+def test_four_channels_without_opacity_are_four_planes():
+    picture = files.pixels(30, 40, 4)
+    planes = [pillow(picture[:, :, c : c + 1], 11, 13) for c in range(4)]
+    np.testing.assert_array_equal(
+        row_resize.resize_pillow(picture, 11, 13, alpha=False), np.concatenate(planes, axis=2)
+    )
+
+
+def test_two_channels_are_two_planes():
+    picture = files.pixels(30, 40, 2)
+    planes = [pillow(picture[:, :, c : c + 1], 11, 13) for c in range(2)]
+    np.testing.assert_array_equal(
+        row_resize.resize_pillow(picture, 11, 13), np.concatenate(planes, axis=2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "target", "offset", "problem"),
+    [
+        (np.zeros((4, 4, 3), "f4"), (2, 2), None, (0, 0), "8-bit"),
+        (np.zeros((4, 4, 3), "u1"), (0, 2), None, (0, 0), "cannot be 2x0"),
+        (np.zeros((4, 4, 3), "u1"), (2, 1 << 25), None, (0, 0), "cannot be"),
+        (np.zeros((0, 4, 3), "u1"), (2, 2), None, (0, 0), "without pixels"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((0, 2, 3), "u1"), (0, 0), "without pixels"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 1), "u1"), (0, 0), "has 3 channels"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 3), "u1"), (0, 1), "outside of 2x2"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((1, 1, 3), "u1"), (-1, 0), "outside of 2x2"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((3, 2, 3), "u1"), (0, 0), "outside of 2x2"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 3), "f4"), (0, 0), "8-bit"),
+    ],
+)
+def test_resizes_that_do_not_fit(source, size, target, offset, problem):
+    with pytest.raises(ValueError, match=problem):
+        row_resize.resize_pillow(source, *size, target, offset)
+
+
+def test_the_golden_picture_resized_and_cropped():
+    golden = json.loads(RESIZE.read_text())["large"]
+    y, x = np.mgrid[0:480, 0:640]
+    checks = 200 * ((x // 8 + y // 8) % 2) + (x + 2 * y) % 56
+    picture = np.stack([(5 * x + 3 * y) % 256, x * y // 16 % 256, checks], axis=-1).astype("u1")
+    assert hashlib.sha256(picture.tobytes()).hexdigest() == golden["image_sha256_of_rgb_bytes"]
+    width, height = golden["resized_wh"]
+    resized = row_resize.resize_pillow(picture, height, width)
+    assert hashlib.sha256(resized.tobytes()).hexdigest() == golden["resized_sha256"]
+    crop = np.empty((224, 224, 3), np.uint8)
+    row_resize.resize_pillow(picture, height, width, crop, (16, 58))
+    assert hashlib.sha256(crop.tobytes()).hexdigest() == golden["cropped_sha256"]
+    out = np.empty((3, 224, 224), np.float32)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(
+        crop, out, planar=True
+    )
+    for where, value in golden["normalised_chw_float32"].items():
+        assert out[tuple(int(n) for n in where.split(","))] == np.float32(value)
+
+
+def test_scratch_comes_from_the_buffer_pool_and_goes_back():
+    before = buffer_pool.statistics()["leased"]
+    row_resize.resize_pillow(files.pixels(100, 100), 30, 30)
+    assert buffer_pool.statistics()["leased"] == before

@@ -1,0 +1,474 @@
+"""The header reader and the decode threads."""
+
+import io
+import itertools
+import os
+import struct
+import subprocess
+import sys
+import threading
+import tracemalloc
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from ksrv._native.images import image_header
+from ksrv._native.images.decode_pool import DecodePool
+from ksrv._native.memory import buffer_pool
+from tests.support.images import files
+
+
+def unchanged(data):
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        files.jpeg(20, 30),
+        files.jpeg(21, 33, "L"),
+        files.jpeg(20, 30, "CMYK"),
+        files.jpeg(64, 64, progressive=True),
+        files.jpeg(50, 40, subsampling=0),
+        files.jpeg(50, 40, comment=b"x" * 60_000),
+        files.jpeg(50, 40, icc_profile=b"p" * 200_000),
+        files.png(20, 30),
+        files.png(20, 30, "L"),
+        files.png(20, 30, "LA"),
+        files.png(20, 30, "1"),
+        files.png(20, 30, "P"),
+        files.png(20, 30, "P", transparency=3),
+        files.png(20, 30, "RGB", transparency=(1, 2, 3)),
+        files.png(20, 30, "L", transparency=3),
+        files.rgba_png(20, 30),
+        files.png16(20, 30, 1),
+        files.png16(20, 30, 3),
+        files.png16(20, 30, 4),
+    ],
+)
+def test_headers_say_what_cv2_decodes(data):
+    header = image_header.probe(data)
+    pixels = unchanged(data)
+    assert (header.height, header.width) == pixels.shape[:2]
+    assert header.channels == (1 if pixels.ndim == 2 else pixels.shape[2])
+    assert header.bit_depth == pixels.itemsize * 8
+    assert header.format == Image.open(io.BytesIO(data)).format.lower()
+    assert header.orientation == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "mode", "options"),
+    [
+        ("WEBP", "RGB", {}),
+        ("WEBP", "RGB", {"lossless": True}),
+        ("WEBP", "RGBA", {"lossless": True}),
+        ("WEBP", "RGB", {"exif": b"Exif\0\0II*\0\x08\0\0\0\0\0"}),
+        ("BMP", "RGB", {}),
+        ("BMP", "L", {}),
+        ("TIFF", "RGB", {}),
+        ("TIFF", "L", {}),
+        ("GIF", "P", {}),
+    ],
+)
+@pytest.mark.parametrize("size", [(20, 30), (301, 257)])
+def test_other_formats(form, mode, options, size):
+    header = image_header.probe(files.encode(files.picture(*size, mode), form, **options))
+    assert header[:5] == (form.lower(), size[1], size[0], 0, 8)
+
+
+def test_a_bitmap_from_the_top_and_an_old_one():
+    data = bytearray(files.encode(files.picture(20, 30), "BMP"))
+    data[22:26] = struct.pack("<i", -20)
+    assert image_header.probe(data)[:3] == ("bmp", 30, 20)
+    old = b"BM" + bytes(12) + struct.pack("<IHHHH", 12, 30, 20, 1, 24) + bytes(8)
+    assert image_header.probe(old)[:3] == ("bmp", 30, 20)
+    data[18:22] = struct.pack("<i", -30)
+    with pytest.raises(image_header.ImageError, match="BMP header is damaged"):
+        image_header.probe(data)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
+@pytest.mark.parametrize("orientation", [*range(1, 9)])
+def test_orientation_is_read(form, orientation):
+    assert image_header.probe(files.oriented(20, 30, orientation, form)).orientation == orientation
+
+
+def exif_segment(tiff):
+    body = b"Exif\0\0" + tiff
+    return b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body
+
+
+def with_segment(segment):
+    data = files.jpeg(20, 30)
+    return data[:2] + segment + data[2:]
+
+
+@pytest.mark.parametrize(
+    ("tiff", "orientation"),
+    [
+        (b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 1, 0x112, 3, 1, 6, 0), 6),
+        (b"MM\0*\0\0\0\x08" + struct.pack(">HHHIHH", 1, 0x112, 3, 1, 6, 0), 6),
+        (b"II*\0\x08\0\0\0" + struct.pack("<HHHII", 1, 0x112, 4, 1, 8), 8),
+        (b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 1, 0x112, 3, 1, 9, 0), 1),
+        (b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 1, 0x112, 3, 1, 0, 0), 1),
+        (b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 1, 0x112, 7, 1, 6, 0), 1),
+        (b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 9, 0x112, 3, 1, 6, 0), 6),
+        (b"II*\0\xff\xff\xff\xff", 1),
+        (b"II*\0\x08\0\0\0", 1),
+        (b"II*\0\x08\0\0\0\xff\xff" + bytes(60), 1),
+        (b"garbage", 1),
+        (b"", 1),
+    ],
+)
+def test_damaged_orientation_never_spoils_the_picture(tiff, orientation):
+    header = image_header.probe(with_segment(exif_segment(tiff)))
+    assert header[:3] == ("jpeg", 30, 20) and header.orientation == orientation
+
+
+def test_the_first_exif_segment_counts():
+    def tagged(value):
+        return exif_segment(b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 1, 0x112, 3, 1, value, 0))
+
+    assert image_header.probe(with_segment(tagged(6) + tagged(3))).orientation == 6
+
+
+def test_fill_bytes_and_markers_without_parameters_are_passed():
+    assert image_header.probe(with_segment(b"\xff\xff\xff\x01\xff\xd0"))[:3] == ("jpeg", 30, 20)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "there are no bytes"),
+        (b"\xff", "no known image format"),
+        (b"GIF88a", "no known image format"),
+        (b"\xff\xd8\xff", "JPEG ends before its dimensions"),
+        (files.jpeg(20, 30)[:100], "JPEG ends before its dimensions"),
+        (b"\xff\xd8\xff\xd9", "JPEG header is damaged"),
+        (b"\xff\xd8\xff\xda\0\x08", "JPEG header is damaged"),
+        (b"\xff\xd8\xff\xe0\0\x01", "JPEG header is damaged"),
+        (b"\xff\xd8\xff\xe0\0\x02no", "JPEG header is damaged"),
+        (b"\xff\xd8\xff\xc0\0\x08\x08\0\x09\0\x09\0", "JPEG header is damaged"),
+        (b"\xff\xd8\xff\xc0\0\x17\x08\0\x09\0\x09\x05" + bytes(15), "JPEG header is damaged"),
+        (b"\xff\xd8\xff\xc0\0\x0b\x08\0\x09\0\x09\x03" + bytes(9), "JPEG header is damaged"),
+        (b"\xff\xd8" + b"\xff\xe0\0\x02" * 5000, "JPEG header is damaged"),
+        (b"\x89PNG\r\n\x1a\n", "PNG ends before its dimensions"),
+        (files.png(20, 30)[:30], "PNG ends before its dimensions"),
+        (files.png(20, 30).replace(b"IHDR", b"IHDX"), "PNG header is damaged"),
+        (files.png_claiming(9, 9, depth=7), "PNG header is damaged"),
+        (files.png_claiming(9, 9, color=5), "PNG header is damaged"),
+        (files.png_claiming(2**31, 9), "PNG header is damaged"),
+        (files.png_claiming(9, 2**32 - 1), "PNG header is damaged"),
+        (b"RIFF\0\0\0\0WEBP", "WEBP ends before its dimensions"),
+        (b"RIFF\0\0\0\0WEBPVP8?" + bytes(30), "WEBP header is damaged"),
+        (b"RIFF\0\0\0\0WEBPVP8L" + bytes(30), "WEBP header is damaged"),
+        (b"BM123", "BMP ends before its dimensions"),
+        (b"GIF89a12", "GIF ends before its dimensions"),
+        (b"II*\0\xff\xff\xff\xff", "TIFF ends before its dimensions"),
+        (b"MM\0*\0\0\0\x08\xff\xff", "TIFF ends before its dimensions"),
+    ],
+)
+def test_unreadable_headers_are_named(data, problem):
+    with pytest.raises(image_header.ImageError, match=problem):
+        image_header.probe(data)
+
+
+def tiff_of(*entries):
+    directory = struct.pack("<H", len(entries))
+    for tag, value in entries:
+        directory += struct.pack("<HHII", tag, 4, 1, value)
+    return b"II*\0\x08\0\0\0" + directory + bytes(4)
+
+
+def test_a_tile_far_beyond_its_picture_is_refused():
+    base = ((256, 10), (257, 10))
+    assert image_header.probe(tiff_of(*base, (322, 256), (323, 256)))[1:3] == (10, 10)
+    for tile in ((322, 60_000), (323, 60_000)):
+        with pytest.raises(image_header.ImageError, match="TIFF header is damaged"):
+            image_header.probe(tiff_of(*base, tile))
+
+
+@pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"fdAT", b"IEND", b"abcd"])
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 0x7FFFFFFF, 200_000_000, 7])
+def test_a_chunk_that_announces_more_than_the_file_holds(kind, length):
+    data = files.png_announcing(kind, length, b"pixels")
+    with pytest.raises(
+        image_header.ImageError, match=rf"announces {length} bytes .* and 6 are left"
+    ):
+        image_header.probe(data)
+
+
+def test_every_cut_of_a_chunk_is_named():
+    data = files.png(20, 30)
+    at = data.index(b"IDAT") - 4
+    for end in range(at + 8, len(data) - 12):
+        with pytest.raises(image_header.ImageError, match=f"chunk at byte {at} announces"):
+            image_header.probe(data[:end])
+
+
+def test_compressed_texts_are_bounded():
+    def texts(kind, count):
+        return files.png(8, 8)[:33] + files.chunk(kind, b"k\0\0x") * count + files.png(8, 8)[33:]
+
+    for kind in (b"zTXt", b"iTXt"):
+        assert image_header.probe(texts(kind, 64))[:3] == ("png", 8, 8)
+        with pytest.raises(image_header.ImageError, match="more than 64 compressed texts"):
+            image_header.probe(texts(kind, 65))
+    assert image_header.probe(texts(b"tEXt", 5000))[:3] == ("png", 8, 8)
+
+
+# ---- what decoding costs -----------------------------------------------------------------------
+
+
+def segment(marker, body):
+    return b"\xff" + bytes([marker]) + struct.pack(">H", len(body) + 2) + body
+
+
+FRAME = struct.pack(">BHHB", 8, 16, 16, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
+SCAN = segment(0xDA, b"\1\1\0\0\0\0")
+
+
+def scans(*behind, frame=0xC2):
+    return image_header.probe(b"\xff\xd8" + segment(frame, FRAME) + b"".join(behind)).scans
+
+
+def test_scans_are_counted_to_the_end():
+    for count in (10, 11, 94, 95, 2000):
+        assert image_header.probe(files.jpeg_of_scans(count)).scans == count
+    for mode, progressive in itertools.product(("L", "RGB", "CMYK"), (True, False)):
+        data = files.jpeg(64, 48, mode, progressive=progressive)
+        assert image_header.probe(data).scans == data.count(b"\xff\xda")
+    assert scans() == 0
+    assert scans(SCAN) == scans(SCAN, b"\xff") == scans(SCAN, b"\xff\xda") - 1 == 1
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        b"",
+        b"pixels\xff\0more",
+        b"\xff\xd0\xff\xd7",
+        b"\xff\xff\xff",
+        b"\xff\x02\xff\xbf\xff\x01",
+        segment(0xC4, b"table"),
+        segment(0xE1, b"a thumbnail has scans too" + SCAN),
+        segment(0xFE, SCAN),
+        b"\xff\xfe\0\0",
+    ],
+)
+def test_what_stands_between_scans_hides_none(between):
+    assert scans(SCAN, between, SCAN, between, SCAN, b"\xff\xd9") == 3
+
+
+def test_the_count_ends_with_the_picture():
+    assert scans(SCAN, b"\xff\xd9", SCAN) == 1
+    whole = segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0")
+    assert scans(whole, whole, frame=0xC0) == 1  # the decoder reads no more than the first
+    assert scans(SCAN, SCAN, SCAN, frame=0xC0) == 3
+
+
+def test_the_decoders_memory_is_told():
+    def told(data):
+        return image_header.probe(data).pixel_bytes
+
+    assert told(files.jpeg(8, 8)) == 2 * 3
+    assert told(files.jpeg(8, 8, progressive=True)) == 3 * 3
+    assert told(files.jpeg(8, 8, "L", progressive=True)) == 3
+    assert told(files.png(8, 8)) == 2 * 3
+    assert told(files.png16(8, 8, 4)) == 2 * 8
+    animated = files.rgba_png(8, 8)
+    assert told(animated[:33] + files.chunk(b"acTL", bytes(8)) + animated[33:]) == 4 * 4
+
+
+PEAK = """
+import sys
+import cv2
+import numpy as np
+from ksrv._native.images import image_header
+
+data = sys.stdin.buffer.read()
+header = image_header.probe(data)
+told = header.width * header.height * header.pixel_bytes
+cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)[:1].copy()
+
+def memory(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+open("/proc/self/clear_refs", "w").write("5")
+before = memory("VmRSS")
+cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+used = memory("VmHWM") - before
+assert used < told + (8 << 20), (used, told)
+"""
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer holds more")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: files.jpeg(1500, 2000),
+        lambda: files.jpeg(1500, 2000, progressive=True),
+        lambda: files.jpeg(1500, 2000, "CMYK", progressive=True),
+        lambda: files.png(1500, 2000),
+        lambda: files.png16(1500, 2000, 4),
+        lambda: files.encode(files.picture(1500, 2000), "WEBP"),
+        lambda: files.encode(files.picture(1500, 2000, "P"), "GIF"),
+        lambda: files.encode(files.picture(1500, 2000), "BMP"),
+        lambda: files.encode(files.picture(1500, 2000), "TIFF"),
+    ],
+    ids=["jpeg", "progressive", "cmyk", "png", "png16", "webp", "gif", "bmp", "tiff"],
+)
+def test_the_decoder_holds_no_more_than_is_told(made):
+    subprocess.run([sys.executable, "-c", PEAK], input=made(), check=True, timeout=60)
+
+
+def test_every_cut_of_a_file_is_read_or_refused():
+    for data in (files.jpeg(20, 30), files.png(20, 30), files.oriented(20, 30, 6)):
+        whole = image_header.probe(data)
+        read = 0
+        for end in range(1, len(data)):
+            try:
+                header = image_header.probe(data[:end])
+            except image_header.ImageError:
+                continue
+            assert header[:3] == whole[:3]
+            read += 1
+        assert 0 < read < len(data) - 1
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.frombuffer])
+def test_any_contiguous_buffer_will_do(kind):
+    data = files.jpeg(20, 30)
+    buffer = kind(data, np.uint8) if kind is np.frombuffer else kind(data)
+    assert image_header.probe(buffer)[:3] == ("jpeg", 30, 20)
+
+
+def test_other_arguments_are_type_errors():
+    for wrong in ("text", None, 3):
+        with pytest.raises(TypeError):
+            image_header.probe(wrong)
+    with pytest.raises((BufferError, ValueError)):
+        image_header.probe(memoryview(bytes(100))[::2])
+
+
+@pytest.mark.parametrize("claim", [files.png_claiming, files.jpeg_claiming])
+def test_a_bomb_costs_no_memory(claim):
+    bomb = claim(30000, 30000)
+    leased = buffer_pool.statistics()["leased_bytes"]
+    tracemalloc.start()
+    for _ in range(50):
+        assert image_header.probe(bomb)[1:3] == (30000, 30000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+    assert buffer_pool.statistics()["leased_bytes"] == leased
+
+
+# ---- the decode threads ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize(("count", "chunks"), [(1, 1), (7, 3), (8, 8), (9, 100), (100, 4), (5, 0)])
+def test_ranges_cover_every_item_once(threads, count, chunks):
+    pool = DecodePool(threads)
+    assert pool.threads == threads
+    seen = []
+    pool.run(lambda start, stop: seen.extend(range(start, stop)), count, chunks)
+    assert sorted(seen) == list(range(count))
+
+
+def test_nothing_to_do_calls_nothing():
+    DecodePool(3).run(lambda *_: pytest.fail("called"), 0, 4)
+    with pytest.raises(ValueError):
+        DecodePool(3).run(print, -1, 1)
+    for threads in (0, -1):
+        with pytest.raises(ValueError):
+            DecodePool(threads)
+
+
+def test_caller_and_helpers_share():
+    pool = DecodePool(3)
+    barrier = threading.Barrier(3, timeout=30)
+    names = set()
+
+    def work(start, stop):
+        names.add(threading.get_ident())
+        barrier.wait()  # only passes when three threads are in it at once
+
+    pool.run(work, 3, 3)
+    assert len(names) == 3 and threading.get_ident() in names
+
+
+def test_one_chunk_stays_on_the_callers_thread():
+    names = set()
+    DecodePool(4).run(lambda *_: names.add(threading.get_ident()), 10, 1)
+    assert names == {threading.get_ident()}
+
+
+def test_an_exception_comes_out_after_the_rest_has_run():
+    done = []
+
+    def work(start, stop):
+        if start == 2:
+            raise KeyError("third")
+        done.append(start)
+
+    with pytest.raises(KeyError, match="third"):
+        DecodePool(2).run(work, 6, 6)
+    assert sorted(done) == [0, 1, 3, 4, 5]
+
+
+def test_several_callers_at_once():
+    pool = DecodePool(3)
+    results = [[] for _ in range(6)]
+
+    def call(mine):
+        for _ in range(40):
+            before = len(mine)
+            pool.run(lambda start, stop: mine.extend(range(start, stop)), 20, 5)
+            assert len(mine) == before + 20
+
+    callers = [threading.Thread(target=call, args=(mine,)) for mine in results]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all(sorted(mine) == sorted([*range(20)] * 40) for mine in results)
+
+
+@pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""),
+    reason="the sanitizer's allocator may be locked by another thread when the process forks",
+)
+def test_a_pool_works_again_in_a_forked_child():
+    script = """
+import os
+from ksrv._native.images.decode_pool import DecodePool
+pool = DecodePool(3)
+def total():
+    seen = []
+    pool.run(lambda start, stop: seen.extend(range(start, stop)), 50, 10)
+    return sorted(seen) == list(range(50))
+assert total()
+child = os.fork()
+if child == 0:
+    raise SystemExit(0 if total() else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert total()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_process_with_a_pool_ends_by_itself():
+    script = """
+from ksrv._native.images.decode_pool import DecodePool
+kept = DecodePool(4)
+kept.run(lambda *_: None, 10, 10)
+lost = DecodePool(4)
+lost.run(lambda *_: None, 10, 10)
+del lost
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

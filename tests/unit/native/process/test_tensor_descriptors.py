@@ -1,0 +1,44 @@
+"""Tensors on their way into shared blocks, while their owner changes them."""
+
+import pytest
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.process import tensor_descriptors
+from ksrv._native.process.shared_blocks import ExportedBlocks
+from ksrv.request import Tensor
+
+LENT = 1 << 20
+
+
+@pytest.fixture
+def body():
+    buffer_pool.configure(lendable_above=LENT - 1)
+    yield memoryview(buffer_pool.lease_body(LENT))
+    buffer_pool.configure(lendable_above=(1 << 64) - 1)
+
+
+def write_while(change, elements):
+    """Write elements that change behind the first look at them."""
+
+    class Later:
+        name, datatype, shape = "later", "BYTES", (0,)
+
+        @property
+        def data(self):
+            change()
+            return []
+
+    first = Tensor("first", "BYTES", (len(elements),), elements)
+    return tensor_descriptors.write([first, Later()], ExportedBlocks())
+
+
+def test_an_element_that_grows_meanwhile_leaves_the_reference_behind_it_no_room(body):
+    grows = bytearray(10)
+    with pytest.raises(ValueError, match="grew while it was copied"):
+        write_while(lambda: grows.extend(bytes(16)), [grows, body])  # what a reference takes
+
+
+def test_elements_that_are_added_meanwhile_are_not_written():
+    elements = [b"a", b"bc"]
+    _, [block] = write_while(lambda: elements.extend([b""] * 1000), elements)
+    assert memoryview(block)[16:19] == b"abc"
