@@ -11,7 +11,6 @@ class CompileError(Exception):
     """`pt2:` is malformed, or a compilation that is required failed.
 
     Args:
-        message: The fault.
         key: The key of `pt2:` that is at fault, as a path; empty for `pt2:` itself.
 
     Attributes:
@@ -47,9 +46,6 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
         section: `{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}`, or one
             of the older forms: a backend's name, or the keywords without `compile`. A section with
             `export` belongs to the loader and compiles nothing.
-
-    Returns:
-        The plan.
 
     Raises:
         CompileError: The section has another form.

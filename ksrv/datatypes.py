@@ -45,8 +45,6 @@ def cast(array: npt.NDArray[Any], own: str, wanted: str) -> npt.NDArray[Any]:
 
     Args:
         array: The values; of BF16 the patterns.
-        own: Their datatype.
-        wanted: The datatype that they become.
 
     Returns:
         The values, of BF16 the patterns; `array` itself where there is nothing to do.

@@ -9,10 +9,6 @@ VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 def check_field(name: str, value: str) -> None:
     """Refuse a header that no answer can carry.
 
-    Args:
-        name: Its name.
-        value: Its value.
-
     Raises:
         ValueError: Either has a character that it must not have; the text names the first.
     """

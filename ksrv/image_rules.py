@@ -15,10 +15,6 @@ DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16",
 def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | None:
     """Return how an input without an `image:` section takes images, or None where it takes none.
 
-    Args:
-        datatype: The input's datatype.
-        shape: The input's shape.
-
     Returns:
         OpenVINO Model Server's meaning for a 4-D NHWC batch of 1 or 3 channels.
     """
@@ -30,13 +26,7 @@ def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | No
 def problems(
     given: dict[str, Any], datatype: str, shape: tuple[Dimension, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the keys that do not fit, "" for the section itself, with the fault.
-
-    Args:
-        given: The keys of the section.
-        datatype: The input's datatype.
-        shape: The input's shape, of four dimensions.
-    """
+    """Yield the keys that do not fit, "" for the section itself, with the fault."""
     _, height, width, channels = shape
     side = given.get("shorter_side")
     if side is not None:

@@ -94,6 +94,5 @@ def show_limit(name: str, value: float) -> str:
 
     Args:
         name: A field of `Limits`, or a key of model.yaml that bounds requests.
-        value: The limit.
     """
     return f"limit '{name}' ({value} {_UNITS.get(name, 'bytes')})"

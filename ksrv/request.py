@@ -232,9 +232,6 @@ class RequestHandle(Protocol):
     def wait(self) -> InferResponse:
         """Sleep until the request has ended.
 
-        Returns:
-            The response.
-
         Raises:
             KsrvError: Why there is none.
         """
@@ -282,12 +279,7 @@ class BatchRequest:
 
     @classmethod
     def of(cls, request: InferRequest, rows: Slice) -> "BatchRequest":
-        """Return what a handler sees of a request.
-
-        Args:
-            request: The request.
-            rows: Its rows in the batch.
-        """
+        """Return what a handler sees of a request."""
         part = cls(rows, request.id, request.parameters, request.headers)
         part.torchserve = request.torchserve
         part.sequence = request.sequence
@@ -316,12 +308,6 @@ class Emitter(Protocol):
 
 
 def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:
-    """Return the batch that holds one request alone.
-
-    Args:
-        tensors: The request's tensors, images already decoded.
-        rows: Their number of rows.
-        request: The request.
-    """
+    """Return the batch that holds one request alone."""
     part = BatchRequest.of(request, slice(0, rows))
     return BatchInputs({tensor.name: tensor for tensor in tensors}, rows, [part], request.explain)

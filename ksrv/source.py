@@ -252,7 +252,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return the spec by the settings alone; the loader completes it.
 
         Args:
-            name: The model's name.
             version: The version folder's name, or "".
         """
         return ModelSpec(
@@ -367,11 +366,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def from_json(text: bytes) -> "ModelSource":
-        """Return the source that `to_json` wrote.
-
-        Args:
-            text: The JSON.
-        """
+        """Return the source that `to_json` wrote."""
         return msgspec.json.decode(text, type=ModelSource, dec_hook=_path_from_json)
 
 

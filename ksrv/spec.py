@@ -194,7 +194,6 @@ def fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
     """Tell whether a tensor's shape is one of those that are declared.
 
     Args:
-        shape: The shape.
         declared: Each dimension as a size, -1 for any, or the smallest and the largest size.
     """
     if len(shape) != len(declared):

@@ -141,9 +141,6 @@ def total(
     """Return the statistics of a model version.
 
     Args:
-        name: The model's name.
-        version: The version's name.
-        stats: Those of its instances.
         counts: The counts of its queues (`ksrv._native.queue.request_queue.Queue.counts`).
     """
     all_of_it = Stats()
@@ -198,7 +195,6 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
 
     Args:
         mine: The statistics that grow; `pending` and `ready`, which describe the present, stay.
-        other: The other worker's.
     """
     mine.last_inference_ms = max(mine.last_inference_ms, other.last_inference_ms)
     for name in ("inference_count", "execution_count", "failed", "invalid", "expired", "cancelled",

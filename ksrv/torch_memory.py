@@ -16,7 +16,6 @@ class TorchMemory:
 
     Args:
         tensor: A contiguous tensor on the CPU, which nothing else refers to.
-        dtype: The numpy dtype of its elements.
     """
 
     __slots__ = ("__array_interface__", "_tensor")
@@ -42,9 +41,6 @@ class TorchMemory:
 def array_over(tensor: Any) -> npt.NDArray[Any]:
     """Return an array over a tensor's memory; bfloat16 as the 16-bit patterns.
 
-    Args:
-        tensor: A contiguous tensor on the CPU.
-
     Raises:
         TypeError: numpy has no such dtype.
     """
@@ -61,11 +57,7 @@ def array_over(tensor: Any) -> npt.NDArray[Any]:
 
 @cache
 def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return numpy's dtype for one of torch's, or None where it has none, as for bfloat16.
-
-    Args:
-        dtype: The dtype of torch.
-    """
+    """Return numpy's dtype for one of torch's, or None where it has none, as for bfloat16."""
     import torch
 
     try:

@@ -73,11 +73,7 @@ class Trial:
     error: str = ""
 
     def beats(self, other: "Trial") -> bool:
-        """Tell whether it is better than another by more than noise.
-
-        Args:
-            other: The other.
-        """
+        """Tell whether it is better than another by more than noise."""
         if self.throughput or other.throughput:
             return self.throughput > GAIN * other.throughput
         return self.latency_ms * GAIN < other.latency_ms
@@ -95,9 +91,6 @@ def search(
     with the batch size found; each step keeps what the last one found.
 
     Args:
-        measure: Tries settings.
-        cores: Cores of the machine.
-        goal_ms: The latency goal.
         batches: Whether the model takes several rows at once.
 
     Returns:
@@ -235,13 +228,7 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 
 def write_settings(folder: Path, settings: dict[str, Any], candidate: Candidate) -> None:
-    """Write a model.yaml with the settings of a candidate.
-
-    Args:
-        folder: The copy of the model's folder.
-        settings: The model's own.
-        candidate: The changes of the settings.
-    """
+    """Write a model.yaml with the settings of a candidate."""
     batching = settings.get("batching") or {}
     changed = settings | {
         "instances": candidate.instances,
@@ -267,11 +254,7 @@ class Goal:
     seconds: float = 2.0
 
     def latency(self, result: Result) -> float:
-        """Return the latency that is held against the goal.
-
-        Args:
-            result: The result.
-        """
+        """Return the latency that is held against the goal."""
         return result.latency_ms.get(percentile_name(self.percentile), float("inf"))
 
 
@@ -279,12 +262,8 @@ class Bench:
     """Measures settings on a server of its own.
 
     Args:
-        folder: The copy of the model's folder.
-        settings: The model's own.
-        server: A running server of the copy.
         files: The files of the requests, as `operations_of` takes them.
         rows: Rows of each request.
-        goal: The goal.
         tell: Called with each line about the progress.
     """
 
@@ -317,9 +296,6 @@ class Bench:
     def load(self, candidate: Candidate) -> None:
         """Have the server load the model with other settings.
 
-        Args:
-            candidate: The settings.
-
         Raises:
             ClientError: It cannot be loaded.
         """
@@ -327,11 +303,7 @@ class Bench:
         self._client.load(self._folder.name)
 
     def measure(self, candidate: Candidate) -> Trial:
-        """Return what settings serve within the goal.
-
-        Args:
-            candidate: The settings.
-        """
+        """Return what settings serve within the goal."""
         self._trials += 1
         self._tell(f"trial {self._trials}: {candidate}: loading")
         try:
@@ -360,9 +332,6 @@ class Bench:
 
     def confirm(self, trial: Trial) -> Result | None:
         """Return an open loop within the goal at the highest share of a trial's throughput.
-
-        Args:
-            trial: The trial.
 
         Returns:
             The result, or None where every share that is tried misses the goal.

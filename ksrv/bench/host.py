@@ -24,9 +24,6 @@ class Usage:
 def server_processes(port: int) -> list[int]:
     """Return the processes of the server that listens on a port, its children included.
 
-    Args:
-        port: The port.
-
     Returns:
         None of another user's, and none at all where nothing listens here.
     """
@@ -70,11 +67,7 @@ def _holds(pid: int, sockets: set[str]) -> bool:
 
 
 def usage(pids: list[int]) -> Usage | None:
-    """Return what processes have used, or None where none of them can be looked at.
-
-    Args:
-        pids: The processes.
-    """
+    """Return what processes have used, or None where none of them can be looked at."""
     ticks = os.sysconf("SC_CLK_TCK")
     cpu = memory = seen = 0
     for pid in pids:

@@ -91,11 +91,7 @@ class Samples:
     seconds: float = 0.0
 
     def add(self, other: "Samples") -> None:
-        """Add what another process has seen at the same time.
-
-        Args:
-            other: Its samples.
-        """
+        """Add what another process has seen at the same time."""
         self.latencies = np.concatenate([self.latencies, other.latencies])
         self.waits = np.concatenate([self.waits, other.waits])
         self.errors += other.errors
@@ -109,7 +105,6 @@ class RestSender:
 
     Args:
         where: The server that is called.
-        operations: The requests.
     """
 
     def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
@@ -147,7 +142,6 @@ class GrpcSender(GrpcChannel):
 
     Args:
         where: The server that is called.
-        operations: The requests.
     """
 
     library = "grpc"
@@ -182,9 +176,7 @@ def run(
     """Put a load on a server, and return what was seen.
 
     Args:
-        where: The server.
         operations: The requests, which are sent in turn.
-        load: The load.
         look: Called at the begin and at the end of the time that counts.
     """
     if load.processes > 1:
@@ -284,13 +276,7 @@ def _share(senders: Sequence[Sender], load: Load, number: int, begin: float) -> 
 
 
 def due_times(load: Load, rate: float, seed: int) -> Array:
-    """Return when the requests of an open loop are due, in seconds from its begin.
-
-    Args:
-        load: The load.
-        rate: Requests a second.
-        seed: Of the random distances.
-    """
+    """Return when the requests of an open loop are due, in seconds from its begin."""
     total = load.warm_up + load.seconds
     if not load.poisson:
         return np.arange(0, total, 1 / rate)
@@ -303,8 +289,6 @@ def closed_loop(senders: Sequence[Sender], load: Load, begin: float) -> Samples:
     """Have each sender send its next request when it has its answer.
 
     Args:
-        senders: The connections.
-        load: The load.
         begin: When, in seconds of the monotonic clock.
     """
     end = begin + load.warm_up + load.seconds
@@ -322,9 +306,7 @@ def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -
     """Send requests when they are due, or as soon after it as a sender is free.
 
     Args:
-        senders: The connections.
         due: When each request is due, in seconds from the begin.
-        load: The load.
         begin: When, in seconds of the monotonic clock.
     """
     times = (due + begin).tolist()
@@ -362,8 +344,6 @@ class Record:
         """Send a request and note how it went.
 
         Args:
-            sender: The connection.
-            number: The request's.
             start: From when its latency counts.
         """
         try:

@@ -15,11 +15,7 @@ BUSY_CLIENT = 0.85
 
 
 def percentile_name(percentile: float) -> str:
-    """Return a percentile's name, such as "p99.9".
-
-    Args:
-        percentile: The percentile.
-    """
+    """Return a percentile's name, such as "p99.9"."""
     return f"p{percentile:g}"
 
 
@@ -74,9 +70,6 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
     """Return the numbers of a load.
 
     Args:
-        url: The server's.
-        load: The load.
-        samples: The latencies and failures.
         rows: Rows of each request.
     """
     milliseconds = np.concatenate([samples.latencies, samples.waits]) * 1e3
@@ -113,11 +106,7 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return results as lines of a table; latencies in milliseconds.
-
-    Args:
-        results: The results.
-    """
+    """Return results as lines of a table; latencies in milliseconds."""
     names = ["p50", "p90", "p95", "p99", "p99.9", "max"]
     head = ["load", "req/s", "rows/s", *names, "errors", "batch", "server"]
     lines = [head]
@@ -153,12 +142,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def remarks(results: Sequence[Result], processes: int) -> list[str]:
-    """Return sentences about results that are not what they seem.
-
-    Args:
-        results: The results.
-        processes: Over which the load was spread.
-    """
+    """Return sentences about results that are not what they seem."""
     lines = []
     if any(one.client_cores > BUSY_CLIENT * processes for one in results):
         lines.append(

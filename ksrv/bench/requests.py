@@ -24,7 +24,6 @@ def operations_of(
     """Return the requests, which are sent in turn.
 
     Args:
-        metadata: The model's.
         version: Its version, or "" for the default.
         files: FILE or NAME=FILE: of an input that is named the value, else each a request of its own
             for the model's only input.
@@ -100,10 +99,6 @@ def _with_bytes(operation: Operation) -> Operation:
 
 
 def rows_of(operation: Operation) -> int:
-    """Return the rows of a request: the first dimension of its first input.
-
-    Args:
-        operation: The request.
-    """
+    """Return the rows of a request: the first dimension of its first input."""
     shape = operation.inputs[0].shape
     return shape[0] if shape else 1

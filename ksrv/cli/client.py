@@ -115,11 +115,7 @@ class Call:
 
 
 def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
-    """Return the inputs that a model's metadata declares, as examples fill them.
-
-    Args:
-        metadata: The metadata.
-    """
+    """Return the inputs that a model's metadata declares, as examples fill them."""
     images = {
         key.removesuffix(".image.accepts")
         for key in metadata.get("properties") or {}
@@ -146,11 +142,7 @@ def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
 
 
 def curl_code(call: Call) -> str:
-    """Return a shell command.
-
-    Args:
-        call: The call that it makes.
-    """
+    """Return a shell command."""
     options = []
     if call.credentials.ca is not None:
         options.append(f"--cacert {shlex.quote(call.credentials.ca)}")
@@ -185,11 +177,7 @@ def curl_code(call: Call) -> str:
 
 
 def python_code(call: Call) -> str:
-    """Return a Python program on ksrv.client.
-
-    Args:
-        call: The call that it makes.
-    """
+    """Return a Python program on ksrv.client."""
     arguments = [repr(call.url)]
     reads_file = call.needs_image
     imports = []
@@ -238,11 +226,7 @@ def _nested(values: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def javascript_code(call: Call) -> str:
-    """Return a JavaScript module for Node.js 18 and browsers.
-
-    Args:
-        call: The call that it makes.
-    """
+    """Return a JavaScript module for Node.js 18 and browsers."""
     lines: list[str] = []
     if call.credentials.ca is not None:
         lines.append(f"// node: set NODE_EXTRA_CA_CERTS={call.credentials.ca}")

@@ -48,7 +48,6 @@ class Credentials:
         """Return a client.
 
         Args:
-            url: The server's URL.
             timeout: Seconds that a call may take.
             retries: How often a call is made again while the server is busy.
 

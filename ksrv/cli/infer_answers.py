@@ -33,11 +33,7 @@ def _text(element: bytes) -> str:
 
 
 def show(answer: "InferResult") -> None:
-    """Print the outputs of an answer.
-
-    Args:
-        answer: The answer.
-    """
+    """Print the outputs of an answer."""
     for name, value in answer.items():
         shape = ",".join(str(entry) for entry in value.shape)
         click.echo(f"{name}  {_datatype(value)}[{shape}]")
@@ -50,11 +46,7 @@ def show(answer: "InferResult") -> None:
 
 
 def as_document(answer: "InferResult") -> dict[str, Any]:
-    """Return an answer as JSON has it, in the protocol's form.
-
-    Args:
-        answer: The answer.
-    """
+    """Return an answer as JSON has it, in the protocol's form."""
     document: dict[str, Any] = {"model_name": answer.model_name}
     if answer.model_version:
         document["model_version"] = answer.model_version
@@ -80,7 +72,6 @@ def save_outputs(answer: "InferResult", images: Sequence[bytes], folder: Path) -
     """Write the outputs to files, and yield their paths.
 
     Args:
-        answer: The answer.
         images: The images that were sent, by row.
         folder: Where the files go; it is made.
 
@@ -128,11 +119,7 @@ def _decoded(images: Sequence[bytes], row: int) -> Array | None:
 
 
 def colours(count: int) -> Array:
-    """Return a colour (BGR) for each of `count` classes, the first of them black.
-
-    Args:
-        count: The number of classes.
-    """
+    """Return a colour (BGR) for each of `count` classes, the first of them black."""
     import cv2
 
     steps = np.arange(count)

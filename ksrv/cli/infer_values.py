@@ -20,7 +20,6 @@ def values_of(
     Args:
         files: FILE, NAME=FILE or NAME=JSON; files that are no arrays follow each other in one batch.
         texts: TEXT or NAME=TEXT.
-        metadata: The model's.
 
     Raises:
         click.ClickException: A file cannot be read, or there is no input for it.

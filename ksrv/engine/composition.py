@@ -24,12 +24,7 @@ VIA = "ksrv"
 
 
 class CallFromBatch:
-    """A request that a batch waits for: given up once no client waits for the batch.
-
-    Args:
-        handle: The request.
-        callers: The requests of the batch.
-    """
+    """A request that a batch waits for: given up once no client waits for the batch."""
 
     def __init__(
         self, handle: QueuedRequest | SplitRequest, callers: Sequence[NativeHandle]
@@ -74,7 +69,6 @@ class ModelCalls:
 
     Args:
         submit: `Engine.submit`.
-        name: The calling model's name.
     """
 
     def __init__(self, submit: Callable[..., Any], name: str) -> None:
@@ -85,7 +79,6 @@ class ModelCalls:
         """Submit a request on behalf of a batch.
 
         Args:
-            request: The request.
             caller: The batch that is running, or None outside of one.
 
         Raises:
@@ -123,7 +116,6 @@ class CallGraph:
         """Note that a model calls another.
 
         Args:
-            caller: The model that calls.
             called: The one that is called.
 
         Returns:
@@ -136,11 +128,7 @@ class CallGraph:
         return True
 
     def callers_of(self, called: str) -> set[str]:
-        """Return the models that call a model, or that call one of its callers.
-
-        Args:
-            called: The model.
-        """
+        """Return the models that call a model, or that call one of its callers."""
         found: set[str] = set()
         left = [called]
         with self._lock:
@@ -168,10 +156,6 @@ class Inherited(NamedTuple):
 def inherit(caller: BatchInputs, name: str) -> Inherited:
     """Return what the calls of a batch inherit.
 
-    Args:
-        caller: The batch.
-        name: The name of its model.
-
     Raises:
         NotReady: The batch is of the warm-up, in which a model calls no other.
     """
@@ -193,11 +177,7 @@ def inherit(caller: BatchInputs, name: str) -> Inherited:
 
 
 def inherited_headers(requests: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return a call's headers: the ids that a batch's requests share, and that one came by proxy.
-
-    Args:
-        requests: The headers of the requests.
-    """
+    """Return a call's headers: the ids that a batch's requests share, and that one came by proxy."""
     found: dict[str, str] = {}
     for name in ("x-request-id", TRACEPARENT):
         values = {headers.get(name, "") for headers in requests}

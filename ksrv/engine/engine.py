@@ -50,8 +50,6 @@ class Engine:
     its response, with its error, or with DeadlineExceeded at its deadline.
 
     Args:
-        repository: The models on disk.
-        settings: The engine's settings.
         make_executor: Makes the executor of an instance; by default what the model's settings say.
 
     Attributes:
@@ -168,7 +166,6 @@ class Engine:
         """Return models with the files of their versions as they are now, to load them by.
 
         Args:
-            entries: The models.
             unloaded: Those that are not loaded, whose files are left alone.
         """
         return {
@@ -223,7 +220,6 @@ class Engine:
         """Return the model version that takes a request, for its `InferRequest.target`.
 
         Args:
-            name: The model's name.
             version: The version's, or "" for the highest.
 
         Raises:
@@ -241,7 +237,6 @@ class Engine:
         """Return the description of a model that serves.
 
         Args:
-            name: The model's name.
             version: The version's, or "" for the highest.
 
         Raises:
@@ -264,7 +259,6 @@ class Engine:
         tensors may change.
 
         Args:
-            request: The parsed request.
             callback: Called with the handle once the request has ended, on the thread that ended
                 it; an expired request is ended by a thread of the engine.
             allow_inline: Whether the calling thread may run the request before this returns, if the
@@ -272,9 +266,6 @@ class Engine:
                 work: a handler that hangs keeps it, though the request ends at its deadline.
             caller_blocks: Whether the calling thread would only wait for the handle. It may then run
                 the request, if the executor enforces the request's deadline.
-
-        Returns:
-            The handle to wait for.
 
         Raises:
             KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
@@ -318,12 +309,6 @@ class Engine:
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check a request, run it and wait for its answer.
-
-        Args:
-            request: The parsed request.
-
-        Returns:
-            The response.
 
         Raises:
             KsrvError: Why there is none.
@@ -398,7 +383,6 @@ class Engine:
         """Tell whether a model serves.
 
         Args:
-            name: The model's name.
             version: The version's, or "" for the highest.
 
         Raises:
@@ -410,7 +394,6 @@ class Engine:
         """Return why a model does not serve; "" where it does.
 
         Args:
-            name: The model's name.
             version: The version's, or "" for the highest.
 
         Raises:
@@ -429,7 +412,6 @@ class Engine:
         """Return why a model that serves has lost instances; "" where it has them all.
 
         Args:
-            name: The model's name.
             version: The version's, or "" for the highest.
 
         Raises:
@@ -440,9 +422,6 @@ class Engine:
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model that serve, in rising order; none for an unversioned one.
-
-        Args:
-            name: The model's name.
 
         Raises:
             NotFound: There is no such model.
@@ -498,7 +477,6 @@ class Engine:
         """Load a model, or load it anew while the old one serves.
 
         Args:
-            name: The model's name.
             config: The text of a config.pbtxt to load it by until the next load, in every worker.
 
         Raises:
@@ -521,9 +499,6 @@ class Engine:
 
     def unload(self, name: str) -> None:
         """Take a model out of service; its requests are finished first.
-
-        Args:
-            name: The model's name.
 
         Raises:
             NotFound: There is no such model.
@@ -553,10 +528,6 @@ class Engine:
 
     def follow(self, change: RepositoryChange, order: int) -> KsrvError | None:
         """Make a change that a client asked this engine or another worker for.
-
-        Args:
-            change: The change.
-            order: Its place among all changes.
 
         Returns:
             Why a model could not be brought up to date, which serves as before; else None.

@@ -8,11 +8,7 @@ from ksrv.statistics import ModelStatistics, total
 
 
 class LifetimeCounters:
-    """The counts of all loads of one version, ended and running.
-
-    Args:
-        first: The first load.
-    """
+    """The counts of all loads of one version, ended and running."""
 
     def __init__(self, first: InstanceHost) -> None:
         self._lock = threading.Lock()
@@ -43,12 +39,7 @@ class LifetimeCounters:
                 self._counts[reason] = self._counts.get(reason, 0) + number
 
     def statistics(self, name: str, version: str) -> ModelStatistics:
-        """Return the sum of all loads.
-
-        Args:
-            name: The model's name.
-            version: The version's name.
-        """
+        """Return the sum of all loads."""
         with self._lock:
             stats = [self._stats, *(one for load in self._living for one in load.all_stats)]
             counts = [self._counts, *(load.queue.counts() for load in self._living)]

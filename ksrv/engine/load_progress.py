@@ -24,7 +24,6 @@ def told_while_loading(
     """Write a line after two seconds, and every ten seconds from then on, until the block ends.
 
     Args:
-        subject: How the lines name the model.
         step: Returns what the load is at now.
         wait: Waits for an event as `threading.Event.wait` does.
     """

@@ -56,8 +56,6 @@ class ModelVersion(InstanceHost):
 
     Args:
         source: The version on disk; it has settings.
-        settings: The engine's.
-        make_executor: Makes the executors of its instances.
 
     Attributes:
         warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
@@ -185,7 +183,6 @@ class ModelVersion(InstanceHost):
         """Check a request and queue it.
 
         Args:
-            request: The parsed request.
             callback: Called once the request has ended.
             allow_inline: See `Engine.submit`.
             caller_blocks: See `Engine.submit`.
@@ -220,9 +217,6 @@ class ModelVersion(InstanceHost):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check a request, run it and wait for its answer.
-
-        Args:
-            request: The parsed request.
 
         Raises:
             Retired: Another version has taken over; submit it there.
@@ -321,7 +315,6 @@ class ModelVersion(InstanceHost):
         """Return what a request is told whose deadline passed.
 
         Args:
-            waited_ms: Milliseconds since it was queued.
             running: Whether a handler had it.
         """
         return deadline_exceeded(self.spec.name, waited_ms, running=running)
@@ -374,11 +367,7 @@ class ModelVersion(InstanceHost):
         return result
 
     def follow(self, old: "ModelVersion") -> None:
-        """Carry on the counts of the load that this one replaces, which may still be finishing.
-
-        Args:
-            old: The replaced load.
-        """
+        """Carry on the counts of the load that this one replaces, which may still be finishing."""
         if self.sequences is not None and old.sequences is not None:
             self.sequences.follow(old.sequences)
         self.lifetime = old.lifetime

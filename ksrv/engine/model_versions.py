@@ -54,22 +54,12 @@ class ModelVersions:
 
 
 def loading_versions(name: str, versions: Iterable[str]) -> ModelVersions:
-    """Return a model before its load.
-
-    Args:
-        name: The model's name.
-        versions: Its versions on disk.
-    """
+    """Return a model before its load."""
     return ModelVersions(states={one: ModelState(name, one, "LOADING") for one in versions})
 
 
 def unloaded_versions(name: str, versions: Iterable[str]) -> ModelVersions:
-    """Return a model that was unloaded on purpose.
-
-    Args:
-        name: The model's name.
-        versions: The versions that it had.
-    """
+    """Return a model that was unloaded on purpose."""
     states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
     return ModelVersions(states=states, wanted=False)
 
@@ -78,7 +68,6 @@ def index_line(model: ModelVersion, failed: ModelState | None) -> ModelState:
     """Return the line of a version that serves.
 
     Args:
-        model: The version.
         failed: The state of a newer load of it that failed.
     """
     reason = model.reason or model.degraded or model.warm_up_error

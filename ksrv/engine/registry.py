@@ -62,7 +62,6 @@ class ModelRegistry:
     """The table of models.
 
     Args:
-        repository: The models on disk.
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
         parallel_loads: How many versions are loaded at a time.
@@ -106,7 +105,6 @@ class ModelRegistry:
         """Return the version that serves a request.
 
         Args:
-            name: The model's name.
             version: The version's, or "" for the highest.
 
         Raises:
@@ -179,7 +177,6 @@ class ModelRegistry:
         """Load models side by side; failures are kept as states.
 
         Args:
-            entries: The models.
             unloaded: The models that are not wanted.
         """
         known = {

@@ -23,7 +23,6 @@ def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
     """Let the stages of a handler that ask for the batch or its sequences have them.
 
     Args:
-        handler: The handler, initialized.
         sequences: Whether the model serves sequences.
     """
     names = frozenset(READ if sequences else ("batch",))

@@ -45,13 +45,6 @@ BACKENDS = (
 def compile_model(loaded: LoadedModel, context: Context) -> Any:
     """Return the model that handlers call: compiled where `pt2:` asks for it.
 
-    Args:
-        loaded: The model that the loader returned.
-        context: The handler's context.
-
-    Returns:
-        The model to call.
-
     Raises:
         CompileError: The section is malformed, or the required compilation is impossible.
     """
@@ -76,8 +69,6 @@ def graphed_model(model: Any, loaded: LoadedModel, context: Context) -> Any:
 
     Args:
         model: What `compile_model` returned.
-        loaded: The model that the loader returned.
-        context: The handler's context.
     """
     if not (context.config.cuda_graphs and loaded.is_torch):
         return model

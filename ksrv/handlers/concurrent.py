@@ -41,11 +41,7 @@ _RUNNING: ContextVar["BatchContext"] = ContextVar("running")
 
 
 def is_asynchronous(handler: Any) -> bool:
-    """Tell whether a handler has many batches under way: a stage is a coroutine or an asynchronous generator.
-
-    Args:
-        handler: The handler.
-    """
+    """Tell whether a handler has many batches under way: a stage is a coroutine or an asynchronous generator."""
     if isinstance(handler, DeferredHandler):
         return True
     stages = [getattr(handler, name, None) for name in STAGES]
@@ -71,8 +67,6 @@ class BatchContext:
     """The context of one batch among many; all but the batch is the handler's.
 
     Args:
-        shared: The handler's context.
-        inputs: The batch.
         make_batch: Makes the batch as handlers see it.
         cancellation: Tells whether the batch was given up.
     """
@@ -130,11 +124,7 @@ class CurrentContext:
 
 
 class ConcurrentBatches:
-    """The event loop of one handler.
-
-    Args:
-        runner: The runner of the handler, loaded.
-    """
+    """The event loop of one handler."""
 
     def __init__(self, runner: HandlerBatches) -> None:
         self._runner = runner
@@ -159,7 +149,6 @@ class ConcurrentBatches:
         """Run a batch.
 
         Args:
-            inputs: The batch.
             done: Called once with its answer, on the loop's thread.
 
         Returns:
@@ -314,11 +303,7 @@ class ConcurrentBatches:
 
 
 class Offering:
-    """An emitter that never waits.
-
-    Args:
-        sender: The batch's own emitter.
-    """
+    """An emitter that never waits."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender

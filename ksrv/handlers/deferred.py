@@ -25,7 +25,6 @@ class DeferredHandler(BaseHandler):
         """Begin a batch.
 
         Args:
-            inputs: The batch.
             ended: To be called once with the result, on any thread.
 
         Returns:
@@ -37,12 +36,7 @@ class DeferredHandler(BaseHandler):
         raise NotImplementedError
 
     def handle(self, batch: Batch, context: Context) -> Any:
-        """Run one batch to its end, for a warm-up or a test.
-
-        Args:
-            batch: The batch.
-            context: The model's facts.
-        """
+        """Run one batch to its end, for a warm-up or a test."""
         result: Future[Result] = Future()
         running: Any = context
         self.begin(running.running_inputs(), result.set_result)

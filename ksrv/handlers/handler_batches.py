@@ -42,9 +42,6 @@ SHOWN_IDS = 8
 class HandlerBatches(StageRunner):
     """The batches of one handler.
 
-    Args:
-        source: The version on disk.
-
     Attributes:
         on_device_lost: Called with the name of a device that works no more in this process.
         device: The way to the handler's device.
@@ -112,10 +109,6 @@ class HandlerBatches(StageRunner):
     def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
         """Return the tensors of a handler's result.
 
-        Args:
-            result: What the handler returned.
-            inputs: The batch.
-
         Raises:
             KsrvError: It does not fit the batch.
         """
@@ -125,10 +118,6 @@ class HandlerBatches(StageRunner):
 
     def read_chunk(self, chunk: Any, inputs: BatchInputs) -> list[Tensor]:
         """Return the tensors of what a handler yielded, or sent.
-
-        Args:
-            chunk: A part of its answer.
-            inputs: The batch.
 
         Raises:
             KsrvError: It does not fit the batch.
@@ -150,11 +139,6 @@ class HandlerBatches(StageRunner):
 
         Not so of refusals and deadlines of the models that it calls, which are logged as for any request, nor of a
         stream that was not asked for as one.
-
-        Args:
-            error: The error.
-            stage: The stage that raised it.
-            inputs: The batch.
         """
         if isinstance(error, InferenceError):
             return excess(error.headers) or error

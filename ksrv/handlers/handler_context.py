@@ -35,13 +35,9 @@ class HandlerContext(RunningBatch, Context):
     """The context that the runner makes for one handler object.
 
     Args:
-        source: The version on disk.
-        config: Its settings.
-        instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         metrics: Takes the values that the handler reports.
         make_batch: Makes the batch as handlers see it.
-        submit: Submits what the handler calls.
 
     Attributes:
         source: The version on disk.

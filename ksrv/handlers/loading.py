@@ -53,7 +53,6 @@ def make_handler(target: str | None, modules: ModelImporter) -> Any:
 
     Args:
         target: `handler:` of model.yaml, or None for the default stages around a model file.
-        modules: The model's folders.
 
     Returns:
         An object with `initialize(context)` and `handle(batch, context)`.
@@ -77,7 +76,6 @@ def handler_of(found: Any, target: str) -> Any:
 
     Args:
         found: The class or function.
-        target: How errors name it.
 
     Raises:
         HandlerError: It is no handler.

@@ -41,11 +41,7 @@ def refuse_calls(request: InferRequest, caller: BatchInputs | None) -> RequestHa
 
 
 class ModelCall:
-    """A call that was submitted; also awaitable.
-
-    Args:
-        pending: The request.
-    """
+    """A call that was submitted; also awaitable."""
 
     def __init__(self, pending: RequestHandle) -> None:
         self._pending = pending
@@ -102,13 +98,7 @@ class ModelCall:
 
 
 class CalledModel:
-    """Another model of the server.
-
-    Args:
-        name: Its name.
-        submit: Submits requests.
-        caller: Returns the batch that is running.
-    """
+    """Another model of the server."""
 
     def __init__(self, name: str, submit: Submit, caller: Callable[[], BatchInputs | None]) -> None:
         self._name = name
@@ -145,7 +135,6 @@ class CalledModel:
                 them read-only.
             version: The version's name; "" for the highest.
             outputs: The outputs that are wanted; () for all.
-            parameters: The request's parameters.
 
         Raises:
             KsrvError: The call is refused: unknown model, wrong inputs, full queue, a cycle of calls.
@@ -161,12 +150,7 @@ class CalledModel:
 
 
 class Models(Mapping[str, CalledModel]):
-    """The other models of the server, by name. A name is looked up when it is called.
-
-    Args:
-        submit: Submits requests.
-        caller: Returns the batch that is running.
-    """
+    """The other models of the server, by name. A name is looked up when it is called."""
 
     def __init__(self, submit: Submit, caller: Callable[[], BatchInputs | None]) -> None:
         self._submit = submit
@@ -189,12 +173,7 @@ class Models(Mapping[str, CalledModel]):
 
 
 def input_tensor(name: str, value: Value) -> Tensor:
-    """Return an input of a call, which the called model sees read-only.
-
-    Args:
-        name: Its name.
-        value: Its value.
-    """
+    """Return an input of a call, which the called model sees read-only."""
     if type(value) is np.ndarray and value.flags.c_contiguous:
         datatype = NAME_BY_DTYPE.get(value.dtype)
         if datatype is not None:
@@ -240,11 +219,7 @@ def _has_texts(values: Any) -> bool:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """Return a tensor's data as an array; BYTES are an object array of `bytes`.
-
-    Args:
-        tensor: The tensor.
-    """
+    """Return a tensor's data as an array; BYTES are an object array of `bytes`."""
     if isinstance(tensor.data, np.ndarray):
         return tensor.data
     array = np.empty(len(tensor.data), dtype=object)

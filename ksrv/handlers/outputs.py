@@ -44,7 +44,6 @@ class OutputConverter:
     """Reads what one model's handler returns.
 
     Args:
-        spec: The model's declared inputs and outputs.
         fetch: Returns a result with the tensors that lie on a device brought into memory.
 
     Attributes:
@@ -66,11 +65,6 @@ class OutputConverter:
     def read_chunk(self, chunk: Any, rows: int, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the tensors of a part of an answer, which may leave the row's dimension out for a lone row.
 
-        Args:
-            chunk: What the generator yielded.
-            rows: The batch's rows.
-            inputs: The batch's own tensors.
-
         Raises:
             PromiseBroken: It differs from the declared outputs.
             HandlerFailed: It does not fit the batch.
@@ -91,10 +85,7 @@ class OutputConverter:
         """Return the answer's tensors.
 
         Args:
-            result: The handler's return value.
-            rows: The batch's rows.
             explained: Whether this is an explanation, which declared outputs do not describe.
-            inputs: The batch's own tensors.
 
         Returns:
             The tensors, in the order of the declared outputs, else in the handler's.
@@ -132,10 +123,6 @@ class OutputConverter:
 
 def as_tensor(name: str, value: Any) -> Tensor:
     """Return an array, a torch tensor or a list of texts as a tensor of its own datatype.
-
-    Args:
-        name: The tensor's name.
-        value: The value.
 
     Raises:
         HandlerFailed: KServe v2 cannot carry it.

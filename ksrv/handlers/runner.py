@@ -68,8 +68,6 @@ def make_runner(
     """Return the runner that the model's settings name; ksrv's own, except for archives.
 
     Args:
-        source: The version on disk.
-        instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
 
@@ -91,11 +89,7 @@ def make_runner(
 
 
 def loaded_unchanged(runner: "Runner") -> Callable[[], ModelSpec]:
-    """Return a function that loads a version, and fails where one of its files changed meanwhile.
-
-    Args:
-        runner: The runner of the version.
-    """
+    """Return a function that loads a version, and fails where one of its files changed meanwhile."""
     source, load = runner.source, runner.load
 
     def load_unchanged() -> ModelSpec:
@@ -122,8 +116,6 @@ class Runner(HandlerBatches):
     """One instance of a model version.
 
     Args:
-        source: The version on disk.
-        instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports with `context.metrics`.
 
@@ -252,11 +244,7 @@ class Runner(HandlerBatches):
         """Run a batch beside others, on the event loop of a handler with coroutines or as the handler does it.
 
         Args:
-            inputs: The batch.
             done: Called once with its answer.
-
-        Returns:
-            A function that cancels it.
         """
         if isinstance(self.handler, DeferredHandler):
             return self._begin_deferred(self.handler, inputs, done)
@@ -351,12 +339,7 @@ class Runner(HandlerBatches):
 def forgetting(
     forget: Callable[[], None], run: Callable[[BatchInputs], BatchOutputs]
 ) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches on a model that has forgotten the batch before.
-
-    Args:
-        forget: Has the model forget its state.
-        run: Runs one batch.
-    """
+    """Return a function that runs batches on a model that has forgotten the batch before."""
 
     def run_anew(inputs: BatchInputs) -> BatchOutputs:
         forget()
@@ -368,12 +351,7 @@ def forgetting(
 def on_device(
     runner: Runner, run: Callable[[BatchInputs], BatchOutputs]
 ) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches on a runner's device, and waits for what they left there.
-
-    Args:
-        runner: The runner.
-        run: Runs one batch.
-    """
+    """Return a function that runs batches on a runner's device, and waits for what they left there."""
 
     def run_on_device(inputs: BatchInputs) -> BatchOutputs:
         try:

@@ -69,11 +69,7 @@ class SequenceStates:
         return found
 
     def end(self, numbers: Iterable[int]) -> None:
-        """Let go of the states of sequences that have ended.
-
-        Args:
-            numbers: Of the sequences.
-        """
+        """Let go of the states of sequences that have ended."""
         with self._lock:
             for number in numbers:
                 if self._states.pop(number, None) is None:

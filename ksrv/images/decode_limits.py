@@ -43,11 +43,7 @@ _process = _Process()
 
 
 def set_process_limits(limits: Limits) -> None:
-    """Set the limits of this process; a handler's process gets those of the server.
-
-    Args:
-        limits: The limits.
-    """
+    """Set the limits of this process; a handler's process gets those of the server."""
     _process.limits = limits
 
 
@@ -58,11 +54,6 @@ def process_limits() -> Limits:
 
 def checked_header(element: Element, limits: Limits, formats: Collection[str] = FORMATS) -> Header:
     """Return the header of an image that may be decoded.
-
-    Args:
-        element: The whole file.
-        limits: Bounds on pixels and scans.
-        formats: The accepted formats.
 
     Raises:
         ImageRefused: No header that can be followed, a part that announces more than the file holds,

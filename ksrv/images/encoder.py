@@ -37,11 +37,6 @@ def wanted_encoding(
 ) -> Encoding | None:
     """Return how an output is to be encoded; None where it is answered as numbers.
 
-    Args:
-        name: The output's name.
-        spec: Its declaration.
-        parameters: Those of the requested output.
-
     Raises:
         InvalidRequest: The output is not declared as images, or a value is not one of those declared.
     """
@@ -67,8 +62,6 @@ def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
 
     Args:
         tensor: UINT8, UINT16 or BOOL of [N, H, W] or [N, H, W, C]; true becomes 255.
-        spec: Its declaration.
-        encoding: What the client asks for.
 
     Returns:
         BYTES of [N].

@@ -25,10 +25,6 @@ REDUCTIONS = (8, 4, 2)
 def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     """Lease an uninitialised array that lives for one picture.
 
-    Args:
-        dtype: Its type.
-        shape: Its shape.
-
     Returns:
         The array; its block returns to the buffer pool with it.
     """
@@ -42,7 +38,6 @@ def bounded(size: int, dimension: Dimension) -> int:
     """Return the size that a declared dimension gives to a picture's side.
 
     Args:
-        size: The first picture's side.
         dimension: A number, -1 for any, or a range to which the side is clamped.
     """
     if isinstance(dimension, tuple):
@@ -51,12 +46,7 @@ def bounded(size: int, dimension: Dimension) -> int:
 
 
 def shorter_side_size(size: Size, shorter: int) -> Size:
-    """Return the size at which the shorter side has `shorter` pixels; the longer one is cut off.
-
-    Args:
-        size: The picture's height and width.
-        shorter: The wanted shorter side.
-    """
+    """Return the size at which the shorter side has `shorter` pixels; the longer one is cut off."""
     height, width = size
     if height <= width:
         return shorter, int(shorter * width / height)
@@ -67,7 +57,6 @@ def center_offset(size: Size, crop: Size) -> tuple[int, int]:
     """Return top and left of a crop from the middle; halves go to the even side.
 
     Args:
-        size: The picture's height and width.
         crop: The crop's height and width, not larger.
     """
     return round((size[0] - crop[0]) / 2.0), round((size[1] - crop[1]) / 2.0)
@@ -75,10 +64,6 @@ def center_offset(size: Size, crop: Size) -> tuple[int, int]:
 
 def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
     """Return the size that fits into `target` with the picture's proportions, and where it lies.
-
-    Args:
-        size: The picture's height and width.
-        target: The box.
 
     Returns:
         Height and width of the picture in the box, and its top and left.
@@ -102,12 +87,7 @@ class Geometry:
     spec: ImageSpec
 
     def intermediate(self, size: Size, target: Size) -> Size:
-        """Return the size that the whole picture is resized to, before cropping or padding.
-
-        Args:
-            size: The picture's height and width.
-            target: The size that the model reads.
-        """
+        """Return the size that the whole picture is resized to, before cropping or padding."""
         if self.spec.shorter_side is not None:
             return shorter_side_size(size, self.spec.shorter_side)
         if self.spec.resize == "letterbox":
@@ -119,12 +99,7 @@ class Geometry:
         return self.intermediate(size, target) == size
 
     def reduction(self, size: Size, target: Size) -> int:
-        """Return by how much the JPEG decoder may scale down: 1, 2, 4 or 8.
-
-        Args:
-            size: The picture's height and width.
-            target: The size that the model reads.
-        """
+        """Return by how much the JPEG decoder may scale down: 1, 2, 4 or 8."""
         if self.spec.reduced != "auto" or self.spec.resize == "none":
             return 1
         height, width = self.intermediate(size, target)
@@ -154,10 +129,6 @@ class Geometry:
         """Return the size that a whole picture is resized to, and where the target lies in it.
 
         Not for letterboxes, whose target is larger than the picture.
-
-        Args:
-            size: The picture's height and width.
-            target: The size that the model reads.
         """
         whole = self.intermediate(size, target)
         return whole, (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
@@ -166,10 +137,6 @@ class Geometry:
         self, size: Size, target: Size
     ) -> tuple[Size, tuple[int, int], tuple[int, int, int, int]]:
         """Return how a picture is resized, and into which part of the target.
-
-        Args:
-            size: The picture's height and width.
-            target: The size that the model reads.
 
         Returns:
             The size that the whole picture is resized to; top and left of what is used of that; top, left,

@@ -32,7 +32,6 @@ class ImageInput:
 
     Args:
         spec: The input; 4 dimensions, in NHWC order.
-        limits: Bounds on pixels.
         name: The input's name in error texts; the spec's own unless given.
 
     Attributes:
@@ -99,7 +98,6 @@ class ImageInput:
         """Read and check the header of one image.
 
         Args:
-            element: The whole file.
             index: Its number among the images of its request.
 
         Raises:
@@ -111,11 +109,7 @@ class ImageInput:
             raise self.refusal(index, str(error)) from None
 
     def size(self, header: Header) -> Size:
-        """Return height and width of an image as it stands in the batch.
-
-        Args:
-            header: The image's header.
-        """
+        """Return height and width of an image as it stands in the batch."""
         if self.image.exif == "apply" and header.orientation >= 5:
             return header.width, header.height
         return header.height, header.width
@@ -125,7 +119,6 @@ class ImageInput:
 
         Args:
             found: The image's; 0 where its header does not tell.
-            wanted: The input's.
             index: The image's number among those of its request.
         """
         if self.image.channels == "strict" and found not in (0, wanted):
@@ -139,8 +132,6 @@ class ImageInput:
         """Raise where an image that is not resized has another size.
 
         Args:
-            size: The image's height and width.
-            target: The input's.
             index: The image's number among those of its request.
         """
         if not self.resizable and size != target:
@@ -159,6 +150,5 @@ class ImageInput:
 
         Args:
             index: Its number among those of its request.
-            problem: What stands behind its name.
         """
         return f"image {index} of the input '{self.name}' {problem}"

@@ -56,11 +56,7 @@ def decoder() -> Decoder:
 
 
 def decodes(header: Header) -> bool:
-    """Tell whether another decoder than cv2 tries a picture first.
-
-    Args:
-        header: The picture's header.
-    """
+    """Tell whether another decoder than cv2 tries a picture first."""
     if header.format != "jpeg" or header.components not in (1, 3) or header.bit_depth != 8:
         return False
     return decoder() == "libjpeg-turbo"

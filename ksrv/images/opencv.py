@@ -32,11 +32,7 @@ log = logging.getLogger("ksrv.engine")
 
 @functools.cache
 def load() -> Any:
-    """Import cv2 with ksrv's settings, once.
-
-    Returns:
-        The module.
-    """
+    """Import cv2 with ksrv's settings, once."""
     os.environ.setdefault("OPENCV_LOG_LEVEL", "OFF")
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(PIXEL_WALL))
     import cv2
@@ -127,7 +123,6 @@ def upright(pixels: Array, orientation: int) -> Array:
     """Turn pixels the way that an EXIF orientation asks for.
 
     Args:
-        pixels: The picture as stored.
         orientation: From 1 to 8.
 
     Returns:

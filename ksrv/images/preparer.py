@@ -59,7 +59,6 @@ class ImagePreparer:
 
     Args:
         spec: The input; 4 dimensions, in NHWC order.
-        limits: Bounds on pixels.
         name: The input's name in error texts; the spec's own unless given.
         pool: The threads that share the work; the process's own unless given.
 
@@ -92,7 +91,6 @@ class ImagePreparer:
         not tell it. A free height or width is the first image's; a range clamps it.
 
         Args:
-            elements: The request's images, in order.
             count: How many images the request's shape announces.
 
         Returns:
@@ -150,7 +148,6 @@ class ImagePreparer:
         of the batch, and those behind it, no more than its deadline allows.
 
         Args:
-            elements: The images.
             out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
             first_row: The row of the first image; the others follow.
             numbers: The numbers of the images in error texts, where they are of several requests; their
@@ -183,7 +180,6 @@ class ImagePreparer:
         """Decode the images that the native decoder has left, as whole pictures.
 
         Args:
-            elements: The images.
             out: See `prepare`.
             rows: The row of each image.
             numbers: See `prepare`.
@@ -278,7 +274,6 @@ class ImagePreparer:
         """Decode, resize and convert JPEGs row by row, without the GIL.
 
         Args:
-            pictures: The pictures of a batch.
             out: See `prepare`.
             errors: Receives the error of each picture whose request has ended.
 
@@ -316,13 +311,7 @@ class ImagePreparer:
 def image_preparers(
     inputs: Sequence[TensorSpec], limits: Limits, cores: int
 ) -> dict[str, ImagePreparer]:
-    """Return how the images of a model's inputs are prepared, by input name.
-
-    Args:
-        inputs: All inputs of a model.
-        limits: Bounds on images.
-        cores: The cores to decode on.
-    """
+    """Return how the images of a model's inputs are prepared, by input name."""
     return {
         entry.name: ImagePreparer(entry, limits, entry.name, decode_pool(cores))
         for entry in inputs

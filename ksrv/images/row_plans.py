@@ -49,20 +49,14 @@ class RowPlans:
         """Return how a picture is decoded row by row; None where it is not.
 
         Args:
-            header: The picture's header.
             size: Its height and width, turned as it stands in the batch.
-            slot: A row of the batch.
         """
         if not jpeg.decodes(header):
             return None
         return self.table(slot).find(*size, header.channels)
 
     def table(self, slot: Array) -> PlanTable:
-        """Return the plans for 8-bit JPEGs of one or three channels, by the size that they are seen in.
-
-        Args:
-            slot: A row of the batch.
-        """
+        """Return the plans for 8-bit JPEGs of one or three channels, by the size that they are seen in."""
         tables = self._tables  # other threads may begin another one meanwhile
         table = tables.get(slot.shape)
         if table is None:
@@ -114,7 +108,6 @@ def jpeg_order(image: ImageSpec, found: int, wanted: int) -> str:
 
     Args:
         image: The `image:` section.
-        found: The channels of the picture.
         wanted: How many are wanted; 0 for the file's own.
     """
     colour = wanted >= 3 if image.channels == "convert" else found != 1
@@ -126,12 +119,7 @@ def jpeg_order(image: ImageSpec, found: int, wanted: int) -> str:
 
 
 def reduced_size(size: Size, reduction: int) -> Size:
-    """Return the size of a picture that its decoder scales down.
-
-    Args:
-        size: The picture's height and width.
-        reduction: By what.
-    """
+    """Return the size of a picture that its decoder scales down."""
     return -(-size[0] // reduction), -(-size[1] // reduction)
 
 

@@ -38,21 +38,13 @@ class Picture(NamedTuple):
 
 
 class WholePictures:
-    """Decodes pictures of one input.
-
-    Args:
-        wanted: The input.
-    """
+    """Decodes pictures of one input."""
 
     def __init__(self, wanted: ImageInput) -> None:
         self._input = wanted
 
     def channels(self, element: Element, header: Header) -> int:
         """Return the channels of a picture whose header does not tell them.
-
-        Args:
-            element: The whole file.
-            header: Its header.
 
         Raises:
             KsrvError: It cannot be decoded.
@@ -93,7 +85,6 @@ class WholePictures:
         """Decode, resize and convert one picture into its row, unless its request has ended.
 
         Args:
-            picture: The picture.
             slot: Its row, [height, width, channels].
 
         Raises:

@@ -46,12 +46,7 @@ class NamedArguments:
 
     @classmethod
     def wrap(cls, module: Any, inputs: Sequence[TensorSpec]) -> Any:
-        """Return `module` itself where its `forward` knows the names, else a wrapper.
-
-        Args:
-            module: The module.
-            inputs: The declared inputs.
-        """
+        """Return `module` itself where its `forward` knows the names, else a wrapper."""
         order = tuple(spec.name for spec in inputs)
         known = forward_names(module)
         if len(order) < 2 or (known is not None and set(order) <= set(known)):

@@ -24,9 +24,6 @@ def load_model(request: LoadRequest) -> LoadedModel:
     Args:
         request: The file, with the settings for its loader.
 
-    Returns:
-        The model.
-
     Raises:
         ModelLoadError: The file cannot be loaded, or no loader knows its suffix.
     """

@@ -63,7 +63,6 @@ def torch_file(request: LoadRequest, kind: str) -> Path:
     """Return the file that a loader of torch is to read, once torch is imported.
 
     Args:
-        request: The file and the device.
         kind: The kind of the file, for the error.
 
     Raises:

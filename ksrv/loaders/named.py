@@ -11,7 +11,6 @@ class NamedModel(ABC):
 
     Args:
         inputs: The names of its inputs, in the file's order.
-        outputs: The names of its outputs.
         declared: The names that model.yaml gives the inputs, in its order.
     """
 
@@ -40,9 +39,6 @@ class NamedModel(ABC):
     @abstractmethod
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on inputs by name, which need not be identifiers.
-
-        Args:
-            feeds: Every input of the model.
 
         Returns:
             The outputs by name.

@@ -31,7 +31,6 @@ def check_external_data(path: Path, root: Path) -> None:
     """Refuse an ONNX file whose external data lies where it must not.
 
     Args:
-        path: The ONNX file.
         root: The folder that its data must be in; names are relative to the file's own folder.
 
     Raises:

@@ -47,8 +47,6 @@ class OpenVinoModel(NamedModel):
 
     Args:
         compiled: The `openvino.CompiledModel`.
-        inputs: The inputs.
-        outputs: The names of the outputs.
         declared: The names that model.yaml gives the inputs, in its order.
 
     Attributes:

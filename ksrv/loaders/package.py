@@ -39,9 +39,6 @@ LARGEST = 2**31 - 1
 def load(request: LoadRequest) -> LoadedModel:
     """Load a `.pt2` file.
 
-    Args:
-        request: The file and the device.
-
     Returns:
         The program's module, or the compiled model.
 
@@ -68,12 +65,6 @@ def load(request: LoadRequest) -> LoadedModel:
 
 def package_kind(path: Path) -> Literal["exported", "compiled"]:
     """Tell an exported program from a compiled package by the names in the file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Which it is.
 
     Raises:
         ModelLoadError: It is neither.

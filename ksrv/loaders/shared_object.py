@@ -12,12 +12,6 @@ NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt
 def load(request: LoadRequest) -> LoadedModel:
     """Load a shared object that AOTInductor compiled.
 
-    Args:
-        request: The file and the device.
-
-    Returns:
-        The compiled model.
-
     Raises:
         ModelLoadError: torch is missing, or the file cannot be loaded on this device.
     """

@@ -15,11 +15,7 @@ _PICKLE = b"\x80"
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what a file is: "saved" is what `torch.save` writes, "damaged" the beginning of any of them.
-
-    Args:
-        path: The file.
-    """
+    """Return what a file is: "saved" is what `torch.save` writes, "damaged" the beginning of any of them."""
     with path.open("rb") as file:
         first = file.read(len(_ZIP))
     if first.startswith(_PICKLE):
@@ -42,7 +38,6 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
     """Return the error of a file that cannot be read as what its settings say.
 
     Args:
-        path: The file.
         expected: What it was to be: "TorchScript", "weights".
         reason: What torch says, for files of which the form tells nothing.
     """
@@ -66,12 +61,7 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
 
 
 def pickled(path: Path, reason: str) -> ModelLoadError:
-    """Return the error of a file that holds objects of Python.
-
-    Args:
-        path: The file.
-        reason: What it holds.
-    """
+    """Return the error of a file that holds objects of Python."""
     return ModelLoadError(
         f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
         f"({reason}); save the module's state_dict()"

@@ -18,12 +18,6 @@ _UNKNOWN_OPERATOR = re.compile(r"Unknown builtin op: (([A-Za-z_]\w*)::\w+)")
 def load(request: LoadRequest) -> LoadedModel:
     """Load a TorchScript file.
 
-    Args:
-        request: The file and the device.
-
-    Returns:
-        The scripted module in evaluation mode.
-
     Raises:
         ModelLoadError: torch is missing, or the file holds something else.
     """

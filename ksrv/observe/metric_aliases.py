@@ -20,12 +20,7 @@ _KSERVE_STAGES = {
 
 
 def exposition(models: Sequence[ModelStatistics], names: Iterable[MetricAliases]) -> bytes:
-    """Return the models' metrics as text for the metrics page.
-
-    Args:
-        models: The statistics.
-        names: Whose names are wanted.
-    """
+    """Return the models' metrics as text for the metrics page."""
     lines: list[str] = []
     if "triton" in names:
         lines += _triton(models)

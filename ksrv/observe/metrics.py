@@ -84,11 +84,7 @@ class PageValues(NamedTuple):
 
 
 class ValuesCollector(Collector):
-    """Gives a server's values to a Prometheus registry.
-
-    Args:
-        values: The values.
-    """
+    """Gives a server's values to a Prometheus registry."""
 
     def __init__(self, values: PageValues) -> None:
         self._values = values
@@ -356,7 +352,6 @@ class MetricsPage:
     """The metrics page of a server at one moment.
 
     Args:
-        values: What it shows.
         names: The servers under whose names the models' metrics are there as well.
     """
 

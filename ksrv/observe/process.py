@@ -40,7 +40,6 @@ class ProcessValues(msgspec.Struct):
         """Add another worker's values.
 
         Args:
-            other: Its values.
             lives: Whether it still holds what it said; what it has counted stays in any case.
         """
         self.copied += other.copied

@@ -39,11 +39,7 @@ _KINDS = {
 
 
 def is_preferred(accept: str | None) -> bool:
-    """Return whether an `Accept` header asks for the binary form rather than for text.
-
-    Args:
-        accept: The header.
-    """
+    """Return whether an `Accept` header asks for the binary form rather than for text."""
     binary = text = 0.0
     for item in (accept or "").split(","):
         kind, *rest = (part.strip() for part in item.split(";"))
@@ -68,7 +64,6 @@ def translated(page: bytes, times: NativeTimes) -> bytes:
     """Return a metrics page in the binary form.
 
     Args:
-        page: The page as text.
         times: The histograms that have exponential buckets too.
     """
     text = page.decode()

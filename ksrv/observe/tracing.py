@@ -133,7 +133,6 @@ def set_setting(model: str, setting: TraceSetting) -> None:
 
     Args:
         model: The model; "" for all that have no settings of their own.
-        setting: What is said of it.
     """
     with _OF_PROCESS.lock:
         if setting == TraceSetting():
@@ -153,12 +152,7 @@ def setting(model: str) -> FullSetting:
 
 
 def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the next request of a model is traced, as far as the settings say.
-
-    Args:
-        model: The model.
-        headers: The request's, names in lower case.
-    """
+    """Return whether the next request of a model is traced, as far as the settings say."""
     enabled, rate = setting(model)
     if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(TRACEPARENT, "")):
         return enabled
@@ -167,11 +161,7 @@ def is_traced(model: str, headers: Mapping[str, str]) -> bool:
 
 
 def context_of(headers: Mapping[str, str]) -> Any:
-    """Return the context that a request's `traceparent` and `tracestate` tell of.
-
-    Args:
-        headers: Its headers, names in lower case.
-    """
+    """Return the context that a request's `traceparent` and `tracestate` tell of."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -193,11 +183,7 @@ def current_traceparent() -> str:
 
 @contextmanager
 def continued(traceparent: str) -> Iterator[None]:
-    """Make the span of another process the current one; "" leaves things as they are.
-
-    Args:
-        traceparent: The span.
-    """
+    """Make the span of another process the current one; "" leaves things as they are."""
     if not traceparent:
         yield
         return

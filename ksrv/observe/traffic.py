@@ -44,7 +44,6 @@ class Traffic(msgspec.Struct):
         """Add what another worker, or another part of this one, has counted.
 
         Args:
-            other: Its counts.
             lives: Whether the connections that it holds are still open.
         """
         for mine, theirs in ((self.refused, other.refused), (self.errors, other.errors)):
@@ -68,7 +67,6 @@ def count_refusal(protocol: Protocol, reason: str) -> None:
     """Count a request, or a connection, that was turned away.
 
     Args:
-        protocol: How it came.
         reason: Why, in a word or two joined by underscores. It becomes a label of
             `ksrv_refused_requests_total`, so it must be one of a few that docs/protocol.md lists,
             and never a client's text. "" counts nothing.
@@ -82,7 +80,6 @@ def count_status(protocol: Protocol, status: int | str) -> None:
     """Count an answer that tells of an error.
 
     Args:
-        protocol: How the request came.
         status: The HTTP status, or the name of the gRPC code.
     """
     with _lock:

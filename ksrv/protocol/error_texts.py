@@ -251,11 +251,7 @@ def numbers_fault(
 
     Args:
         error: The fault that the native reader reported.
-        body: The whole body.
         begin: Where the array begins in it.
-        name: The input's name.
-        index: The input's index.
-        datatype: The input's datatype.
         count: The values that its shape asks for.
     """
     subject = f"input {quote(name)} (index {index})"

@@ -46,9 +46,6 @@ def parse_generate(
     """Read the body of a generate request.
 
     Args:
-        body: The whole body.
-        spec: The model that is asked.
-        limits: The bounds on the request.
         headers: The request's headers for the handler, names in lower case.
 
     Raises:
@@ -160,8 +157,6 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, own_names: bool
     """Write one answer as flat JSON.
 
     Args:
-        response: The answer.
-        spec: The model that made it.
         own_names: Whether the only text stands under its output's name too, beside `text_output`.
 
     Raises:

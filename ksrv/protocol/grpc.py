@@ -85,7 +85,6 @@ def read_request(message: bytes | memoryview, limits: Limits) -> Request:
 
     Args:
         message: The bytes as received.
-        limits: The bounds on counts.
 
     Raises:
         InvalidRequest: The bytes are no such message, or exceed a limit.
@@ -139,9 +138,6 @@ def parse_infer(
     Names and shapes are not compared with the model; that is validation's work.
 
     Args:
-        message: A serialized ModelInferRequest, as received.
-        spec_of: Finds the model.
-        limits: The bounds on the message.
         metadata: The call's metadata, names in lower case.
         regions: The shared memory that the request may name; None where that is off.
 
@@ -356,9 +352,7 @@ def render_infer(
     """Serialize an answer.
 
     Args:
-        response: The engine's response.
         request: The request that it answers; its id is echoed.
-        parameters: Further response parameters.
         stream: Whether to wrap the answer into a ModelStreamInferResponse.
         regions: The shared memory into which outputs go that the request wants there; their entries
             of raw_output_contents are empty.
@@ -383,8 +377,6 @@ def render_infer_parts(
     """Serialize an answer whose large tensors stay where they are.
 
     Args:
-        response: The engine's response.
-        request: The request that it answers.
         regions: As for `render_infer`.
 
     Returns:

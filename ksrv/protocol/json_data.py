@@ -43,9 +43,6 @@ def leaves(document: list[object]) -> Iterator[object]:
 def from_base64(text: str) -> bytes:
     """Return the bytes of base64 or of a data URL.
 
-    Args:
-        text: The text.
-
     Raises:
         Base64Error: It is neither.
     """
@@ -61,10 +58,7 @@ def to_element(value: object, is_base64: bool, subject: str, place: int) -> Elem
     """Return the element that a value of JSON stands for.
 
     Args:
-        value: The value.
         is_base64: Whether a string is base64, and not a text.
-        subject: How an error names the input.
-        place: The element's index.
 
     Raises:
         InvalidRequest: It stands for none.
@@ -125,9 +119,7 @@ def read_data(
     input of images unless they have another content type. A data URL is base64 as well.
 
     Args:
-        body: The whole body.
         entry: The input; its `data` is not None.
-        index: Its index in the request.
         is_image: Whether the model's input takes encoded images.
 
     Raises:

@@ -48,11 +48,7 @@ def parse_predict(
     """Read the body of a predict request.
 
     Args:
-        body: The whole body.
         header_length: As in v2; this protocol has no binary form.
-        spec: The model that is asked.
-        limits: The bounds on JSON.
-        headers: The request's headers for the handler.
         regions: As in v2; this protocol has no shared memory.
         input_name: As in v2; an instance names its inputs itself.
 
@@ -211,8 +207,6 @@ def render_predict(
     """Write the answer to a predict request.
 
     Args:
-        response: The answer.
-        request: The request.
         nan_literals: As in v2; here NaN and Infinity are null.
         regions: As in v2; this protocol has no shared memory.
 

@@ -19,9 +19,6 @@ DEEPEST = 32
 def check_parameters(given: Mapping[str, Any]) -> None:
     """Refuse what an unload call may not bring.
 
-    Args:
-        given: Its parameters.
-
     Raises:
         InvalidRequest: One is not `unload_dependents`.
     """
@@ -36,9 +33,6 @@ def check_parameters(given: Mapping[str, Any]) -> None:
 
 def read_config(given: Mapping[str, Any]) -> str | None:
     """Return the configuration that a load call brings.
-
-    Args:
-        given: Its parameters.
 
     Returns:
         The text of a config.pbtxt, or None where the model's own holds.
@@ -76,11 +70,7 @@ def _text_format(config: object) -> str:
 
 @contextmanager
 def telling_failed_load(name: str) -> Iterator[None]:
-    """Have errors say which model failed to load, in the words that Triton's clients look for.
-
-    Args:
-        name: The model's name.
-    """
+    """Have errors say which model failed to load, in the words that Triton's clients look for."""
     try:
         yield
     except KsrvError as error:

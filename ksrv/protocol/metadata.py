@@ -67,7 +67,6 @@ def model_metadata(
     """Describe a model's tensors.
 
     Args:
-        spec: The model.
         versions: The versions that can be called; "" stands for an unversioned model.
         limits: Where the size of images is bounded; the defaults if left out.
 
@@ -217,11 +216,7 @@ def _dims(tensor: TensorSpec, batches: bool) -> list[int]:
 
 
 def model_statistics(statistics: Iterable[ModelStatistics]) -> Document:
-    """Describe what models have done.
-
-    Args:
-        statistics: One entry for each model version.
-    """
+    """Describe what models have done."""
     return {"model_stats": [_statistics(entry) for entry in statistics]}
 
 
@@ -261,11 +256,7 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def model_config_document(spec: ModelSpec) -> Document:
-    """Describe a model as Triton's REST route does: every field that is no message stands there, set or not.
-
-    Args:
-        spec: The model.
-    """
+    """Describe a model as Triton's REST route does: every field that is no message stands there, set or not."""
     return _document(to_message("inference.ModelConfig", model_config(spec)))
 
 
@@ -298,7 +289,6 @@ def to_message(name: str, document: Mapping[str, Any]) -> Any:
     """Return a document as a protobuf message of the same field names.
 
     Args:
-        name: The message's full name.
         document: Scalars, lists, mappings for submessages and names for enumerations.
 
     Raises:

@@ -57,7 +57,6 @@ def openapi(specs: Iterable[ModelSpec], *, needs_token: bool, metrics: bool = Tr
     """Describe the routes.
 
     Args:
-        specs: The models that serve.
         needs_token: Whether callers need a token.
         metrics: Whether the metrics page is served.
     """

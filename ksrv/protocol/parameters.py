@@ -102,8 +102,6 @@ def take_input_parameters(
     """Return an input's own parameters, and where in shared memory it lies, if it does.
 
     Args:
-        owner: The input's name.
-        index: Its place among the inputs.
         given: Values by name, without those of the wire form such as `binary_data_size`.
 
     Raises:
@@ -124,8 +122,6 @@ def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -
     """Return a requested output.
 
     Args:
-        owner: The output's name.
-        index: Its place among the requested outputs.
         given: Its parameters by name.
 
     Raises:

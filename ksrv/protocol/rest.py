@@ -248,7 +248,6 @@ def parse_infer(
         body: The whole body, as any C-contiguous buffer; tensors become views into it.
         header_length: The text of `Inference-Header-Content-Length`, or None without that header.
         spec: The model that is asked; only its inputs' kinds matter here.
-        limits: The bounds on the request.
         headers: The request's headers for the handler, names in lower case.
         regions: The shared memory that the request may name; None where that is off.
         input_name: The input that a body which is an image is for, where the path names it.
@@ -397,7 +396,6 @@ def json_values(tensor: Tensor, nan_literals: bool = False) -> object:
     """Return a tensor's values, flat, in a form that orjson writes.
 
     Args:
-        tensor: The tensor.
         nan_literals: Whether NaN and Infinity are words instead of null.
 
     Raises:

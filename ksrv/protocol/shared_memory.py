@@ -71,12 +71,8 @@ def read_tensor(
     Args:
         regions: The registered regions; None where shared memory is off.
         ref: Where the input lies.
-        name: The input's name.
-        index: Its place among the inputs.
         datatype: The datatype of its bytes; BYTES elements have length prefixes.
-        shape: Its dimensions as received.
         is_image: Whether a sole element may come without its prefix.
-        limits: The bounds on sizes.
 
     Raises:
         KsrvError: There is no such region, or its size is not what datatype and shape ask for.
@@ -111,9 +107,7 @@ def write_tensor(
     """Write an output into shared memory.
 
     Args:
-        regions: The registered regions.
         ref: Where the output goes.
-        tensor: The output.
 
     Returns:
         The parameters that tell the client where it lies.

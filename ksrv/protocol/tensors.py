@@ -27,10 +27,7 @@ def measure(
 
     Args:
         name: The input's name, for the error's text.
-        index: Its place among the inputs.
         datatype: The client's datatype; for BYTES each element counts as one byte.
-        shape: The dimensions as received.
-        limits: The body limit bounds the product.
 
     Raises:
         InvalidRequest: There is no such datatype, or the shape has no size within the limits.
@@ -88,8 +85,6 @@ def view(
         buffer: The received bytes.
         offset: Where the tensor begins.
         datatype: Any datatype but BYTES.
-        shape: The tensor's dimensions.
-        elements: Their product.
     """
     dtype = DTYPES[datatype]
     if elements == 0:

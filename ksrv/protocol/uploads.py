@@ -59,8 +59,6 @@ def read_upload(
     Args:
         body: The received bytes.
         content_type: The request's `Content-Type`, or "".
-        spec: The model that is asked.
-        limits: The bound on inputs.
         input_name: The input that an image is for, where the client names it.
 
     Returns:
@@ -97,9 +95,6 @@ def _refuse_stripped(head: memoryview) -> None:
 
 def image_input(spec: ModelSpec) -> str:
     """Return the name of the input that takes an image for which the client names none.
-
-    Args:
-        spec: The model.
 
     Raises:
         InvalidRequest: The model has no such input, or several.

@@ -47,11 +47,7 @@ class AddressList:
         self._withdrawn: dict[str, float] = {}
 
     def renew(self, address: Address) -> None:
-        """Put an address onto the list, or keep it there; an address that was withdrawn stays away.
-
-        Args:
-            address: The address.
-        """
+        """Put an address onto the list, or keep it there; an address that was withdrawn stays away."""
         if address.replica not in self._withdrawn:
             self._renewed[address.replica] = (time.monotonic(), address)
 

@@ -31,11 +31,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def given_settings(resolved: Resolved) -> dict[str, Any]:
-    """Return the settings that are not defaults, nested, as `app` takes them; the models are left out.
-
-    Args:
-        resolved: The settings with their sources.
-    """
+    """Return the settings that are not defaults, nested, as `app` takes them; the models are left out."""
     given: dict[str, Any] = {}
     for key in resolved.origins:
         if key == "models":
@@ -137,9 +133,6 @@ def build(arguments: dict[str, Any]) -> Any:
 
     Args:
         arguments: The `args` of the file: the arguments of `app`, of which `models` must be there.
-
-    Returns:
-        The application.
 
     Raises:
         TypeError: An argument is unknown, or `models` is missing.

@@ -21,11 +21,7 @@ class LoadMeter:
         self._seen: tuple[float, float] | None = None
 
     def load(self, page: str) -> float:
-        """Return the requests that wait now, and the mean of those that ran since the last page.
-
-        Args:
-            page: The metrics in Prometheus' text form.
-        """
+        """Return the requests that wait now, and the mean of those that ran since the last page."""
         waiting = spent = 0.0
         for family in text_string_to_metric_families(page):
             for sample in family.samples:

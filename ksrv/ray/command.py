@@ -44,7 +44,6 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
     Args:
         address: What `ray.init` takes: HOST:PORT, auto or ray://HOST:PORT; local starts a cluster.
         resolved: The settings of `ksrv serve`, of which the models are paths on every node.
-        name: The application's name.
         replicas: "N" or "MIN:MAX".
 
     Raises:

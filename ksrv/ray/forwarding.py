@@ -31,9 +31,6 @@ class Forwarder:
     """Sends requests of Ray's ingress to a server on this node, and its answers back.
 
     Bodies are passed on as they come, in both directions.
-
-    Args:
-        server: The server.
     """
 
     def __init__(self, server: ServerProcess) -> None:

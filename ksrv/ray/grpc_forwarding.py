@@ -38,11 +38,7 @@ class CallFailed(RuntimeError):
 
 
 class GrpcForwarder:
-    """Sends calls of Ray's gRPC ingress to a server on this node, and its answers back.
-
-    Args:
-        server: The server.
-    """
+    """Sends calls of Ray's gRPC ingress to a server on this node, and its answers back."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server
@@ -56,8 +52,6 @@ class GrpcForwarder:
 
         Args:
             name: The call's name, such as "ModelInfer".
-            message: The request.
-            context: Ray's gRPC context of the call.
 
         Raises:
             CallFailed: The server cannot be called; the context says why.
@@ -80,11 +74,6 @@ class GrpcForwarder:
         self, name: str, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Message]:
         """Yield the server's answers to a stream of requests, whose request id the context gets.
-
-        Args:
-            name: The call's name.
-            messages: The requests, as they come.
-            context: Ray's gRPC context of the call.
 
         Raises:
             CallFailed: The server refused; the context says why.
@@ -180,7 +169,6 @@ def add_servicer(servicer: Any, server: Any) -> None:
 
     Args:
         servicer: Ray's; its proxy answers every call itself.
-        server: The proxy's gRPC server.
     """
     import grpc
 

@@ -26,7 +26,6 @@ def reachable(address: str, host: str) -> str:
 
     Args:
         address: HOST:PORT, or "".
-        host: The node's IP address.
     """
     name, _, port = address.rpartition(":")
     if name in ("0.0.0.0", "[::]"):

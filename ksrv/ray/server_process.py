@@ -34,7 +34,6 @@ class ServerProcess:
     """Runs `ksrv serve` until `stop`, and ends it when this process dies.
 
     Args:
-        models: The paths that it serves.
         settings: The settings of `ksrv serve`, nested ones as mappings.
 
     Attributes:

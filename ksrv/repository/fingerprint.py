@@ -59,7 +59,6 @@ def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
     """Read the Python files of a version, and look at the others.
 
     Args:
-        source: The version on disk.
         notes: See `LoadedFiles`.
 
     Returns:
@@ -92,12 +91,7 @@ def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
 
 
 def changed_files(before: Iterable[Fingerprint], after: Iterable[Fingerprint]) -> list[str]:
-    """Return the names of the files that were added, changed or removed.
-
-    Args:
-        before: The fingerprints of a model's versions.
-        after: Those of the same model, later.
-    """
+    """Return the names of the files that were added, changed or removed."""
     marks = [{mark for one in prints for mark in one.files} for prints in (before, after)]
     return sorted({Path(path).name for path, _, _ in marks[0] ^ marks[1]})
 
@@ -133,7 +127,6 @@ def _walk(folder: Path, besides: Collection[str] = ()) -> list[Path]:
     """Return the files below a folder, also behind links, each folder once.
 
     Args:
-        folder: The folder.
         besides: Its folders that are not looked at.
     """
     found: list[Path] = []

@@ -33,11 +33,7 @@ def foreign_models(path: Path) -> list[ModelEntry]:
 
 
 def report_lines(entry: ModelEntry) -> list[str]:
-    """Return the report on a model as text: its name and versions, then a line for each key.
-
-    Args:
-        entry: The model.
-    """
+    """Return the report on a model as text: its name and versions, then a line for each key."""
     served = ", ".join(entry.versions)
     lines = [f"{entry.name} {served}".rstrip()]
     if entry.report is not None:

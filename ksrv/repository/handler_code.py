@@ -54,7 +54,6 @@ class HandlerCode:
         """Return the code of a file.
 
         Args:
-            path: The file.
             folders: Where the files lie that it imports by bare name.
 
         Raises:
@@ -257,11 +256,7 @@ class HandlerCode:
 
 
 def installed_file(module: str) -> Path | None:
-    """Return the file of an installed module without importing anything; None where it has none.
-
-    Args:
-        module: Its dotted name.
-    """
+    """Return the file of an installed module without importing anything; None where it has none."""
     path: Sequence[str] | None = None
     found = None
     parts = module.split(".")

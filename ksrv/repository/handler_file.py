@@ -27,11 +27,7 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def handler_target(path: Path) -> tuple[Path, str] | None:
-    """Return the file and the name of `FILE.py[:NAME]`, or None for any other path.
-
-    Args:
-        path: A path of the command line.
-    """
+    """Return the file and the name of `FILE.py[:NAME]`, or None for any other path."""
     found = _TARGET.fullmatch(str(path))
     return None if found is None else (Path(found[1]), found[2] or "")
 
@@ -40,7 +36,6 @@ def model_name(file: Path, name: str) -> str:
     """Return the name that a handler file is served under: `app.py:ImageCats` as `image_cats`.
 
     Args:
-        file: The file.
         name: The name of the class or function, or "" for the file's own name.
     """
     return _WORDS.sub("_", name).lower().strip("_") if name else file.stem
@@ -52,9 +47,7 @@ def handler_file(
     """Return the entry of a handler file.
 
     Args:
-        file: The file.
         name: The class or function in it, or "" for its only handler.
-        served_as: The model's name.
         given: Settings that win over those of the file.
 
     Raises:
@@ -83,12 +76,7 @@ def handler_file(
 
 
 def imported_files(file: Path, root: Path) -> set[Path]:
-    """Return a Python file and the files below its folder that it imports, however indirectly.
-
-    Args:
-        file: The file.
-        root: The folder.
-    """
+    """Return a Python file and the files below its folder that it imports, however indirectly."""
     found: set[Path] = set()
     waiting = [file]
     while waiting:

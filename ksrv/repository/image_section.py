@@ -22,11 +22,7 @@ def read_image(
     """Return a checked `image:` section.
 
     Args:
-        document: The file.
         path: Where the section stands.
-        section: The section.
-        datatype: The input's datatype.
-        shape: The input's shape.
 
     Raises:
         ConfigError: A key does not fit the input or another key.
@@ -55,11 +51,7 @@ def read_output_image(
     """Return a checked `image:` section of an output.
 
     Args:
-        document: The file.
         path: Where the section stands.
-        section: The section.
-        datatype: The output's datatype.
-        shape: The output's shape.
 
     Raises:
         ConfigError: The output holds no pictures, or none of a format.

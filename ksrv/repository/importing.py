@@ -68,13 +68,9 @@ def import_archive(
     """Write the model's folder into a model repository.
 
     Args:
-        found: The archive.
         repository: The model repository; made where it is missing.
         with_requirements: Whether to install the archive's requirements into the folder, where the
             model's process finds it.
-
-    Returns:
-        The new folder.
 
     Raises:
         ArchiveError: The archive asks for settings that ksrv does not serve, the folder exists, or pip fails;

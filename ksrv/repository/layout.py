@@ -119,7 +119,6 @@ class Repository:
         """Look at the disk as `scan` does, for one model that is to be loaded.
 
         Args:
-            name: The model's name.
             config: The text of a config.pbtxt to read it by, or None for the model's own.
 
         Raises:
@@ -153,7 +152,6 @@ class Repository:
         """Have a model read by a configuration that a load call brought; by the one before where the load fails.
 
         Args:
-            name: The model's name.
             config: The text of a config.pbtxt, or None for the model's own.
 
         Raises:

@@ -68,9 +68,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def unread_settings(folders: Sequence[Path]) -> str:
     """Return a sentence on the files of a model's folders that look like settings and are none.
 
-    Args:
-        folders: The folders.
-
     Returns:
         "model.yml is not read: call it model.yaml", or "" where there is no such file.
     """
@@ -80,9 +77,6 @@ def unread_settings(folders: Sequence[Path]) -> str:
 
 def load_version_policy(folder: Path) -> VersionPolicy:
     """Return which versions of a model are served; a version's own `model.yaml` has no say.
-
-    Args:
-        folder: The model's folder.
 
     Raises:
         ConfigError: The folder's `model.yaml` cannot be read, or its policy is none.
@@ -106,7 +100,6 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     a `model.yaml` is served by its `handler.py`, or by the only model file in it.
 
     Args:
-        folder: The model's folder.
         version_folder: The folder of the version, or None for an unversioned model.
 
     Returns:
@@ -145,8 +138,6 @@ def read_model_keys(document: Document, keys: ModelKeys, folder: Path) -> ModelC
 
     Args:
         document: Where the keys were read.
-        keys: The keys.
-        folder: The folder of its files.
 
     Raises:
         ConfigError: Keys do not fit each other, or a file is missing.
@@ -263,10 +254,6 @@ _COPIED = (
 
 def shared_settings(document: Document, keys: SharedKeys) -> dict[str, Any]:
     """Return the settings that mean the same in every model.yaml, as far as they are given.
-
-    Args:
-        document: The file.
-        keys: Its keys.
 
     Returns:
         Values by the names of `ModelConfig`'s fields.

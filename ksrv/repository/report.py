@@ -23,12 +23,7 @@ class Report:
         return [*self._applied_lines(), *self._ignored_lines(), *self._refused_lines()]
 
     def log(self, log: logging.Logger, subject: str) -> None:
-        """Log the ignored keys as a warning, and the others as information.
-
-        Args:
-            log: The logger.
-            subject: The model, as the records begin.
-        """
+        """Log the ignored keys as a warning, and the others as information."""
         others = [*self._applied_lines(), *self._refused_lines()]
         for level, lines in ((logging.INFO, others), (logging.WARNING, self._ignored_lines())):
             if lines:

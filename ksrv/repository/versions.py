@@ -9,11 +9,7 @@ _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def version_folders(path: Path) -> list[Path]:
-    """Return the folders in a model's folder that are named by whole numbers, in rising order.
-
-    Args:
-        path: The model's folder.
-    """
+    """Return the folders in a model's folder that are named by whole numbers, in rising order."""
     return sorted(
         (child for child in path.iterdir() if _VERSION.fullmatch(child.name) and child.is_dir()),
         key=lambda child: int(child.name),
@@ -24,7 +20,6 @@ def choose_versions(policy: VersionPolicy, versions: list[str]) -> list[str]:
     """Return the versions that are served, in rising order; a policy may name missing ones.
 
     Args:
-        policy: The model's policy.
         versions: The versions on disk, in rising order.
     """
     if policy.specific:

@@ -48,9 +48,6 @@ def show_path(path: KeyPath) -> str:
 def read_settings_text(path: Path) -> str:
     """Return the text of a settings file.
 
-    Args:
-        path: The file.
-
     Raises:
         ConfigError: It cannot be read, is no UTF-8 text, or is too long.
     """
@@ -107,12 +104,6 @@ class Document:
     def read(cls, path: Path) -> "Document":
         """Return the parsed content of a file.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The document.
-
         Raises:
             ConfigError: It cannot be read, is no UTF-8 text, too long, or no valid YAML.
         """
@@ -123,8 +114,6 @@ class Document:
         """Return values that were read out of another kind of file as a document.
 
         Args:
-            path: The file.
-            value: The values.
             lines: The lines of its keys, as far as they are known.
         """
         made = cls(path, "")
@@ -147,10 +136,6 @@ class Document:
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         """Raise the error of one key.
 
-        Args:
-            path: The key.
-            message: The fault of the key.
-
         Raises:
             ConfigError: Always.
         """
@@ -170,7 +155,6 @@ class Document:
 
         Args:
             kind: The struct, whose fields are the keys that are known.
-            value: The part.
             path: Where the part stands.
 
         Raises:

@@ -83,7 +83,6 @@ def parse_address(text: str, setting: str) -> Address | None:
 
     Args:
         text: "HOST:PORT", "[IPv6]:PORT", ":PORT" for every interface, "unix:PATH" or "off".
-        setting: The setting's name, for the error.
 
     Raises:
         AddressError: The text is none of these.
@@ -110,9 +109,7 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
     """Return the error for an address that cannot be listened on.
 
     Args:
-        address: The address.
         setting: The setting's name; its flag has the same.
-        error: The system's error.
     """
     if error.errno == errno.EADDRINUSE:
         return AddressError(
@@ -128,7 +125,6 @@ def check_free(address: Address, setting: str) -> None:
 
     Args:
         address: Where the server is about to listen.
-        setting: The setting's name, for the error.
 
     Raises:
         AddressError: The address is taken, does not exist, or is not for this user.
@@ -149,7 +145,6 @@ def check_exposure(address: Address, setting: str, *, insecure: bool, credential
 
     Args:
         address: Where the server is about to listen.
-        setting: The setting's name, for the error.
         insecure: Whether the operator accepts callers without credentials.
         credentials: Whether callers need a token or a certificate.
 

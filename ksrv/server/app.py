@@ -144,7 +144,6 @@ def make_app(
     """Return the WSGI app for an engine.
 
     Args:
-        engine: The engine that answers.
         settings: Limits, access and the form of answers.
         access: The checks to share with another front end; made from the settings if left out.
         budget: The bytes in flight to share with another front end.

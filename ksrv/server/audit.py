@@ -45,11 +45,9 @@ def write(
     Args:
         action: What was to be done: "load", "unload".
         subject: The model or region that it was to be done to; "" for the whole server.
-        outcome: The status of the answer.
         good: Whether it was carried out.
         peer: The caller's address; "" for a unix socket.
         authorization: The caller's `Authorization`.
-        request_id: The request's id.
         protocol: "HTTP" or "gRPC".
     """
     digest = token_digest(authorization)

@@ -42,7 +42,6 @@ def apply(kind: Kind, text: str) -> None:
     """Carry out a change in this process and its handler processes.
 
     Args:
-        kind: What changes.
         text: The log's level ("debug", "info", "warning" or "error"), or a `TraceChange` as JSON.
     """
     if kind == "level":
@@ -113,9 +112,6 @@ def _log_settings() -> dict[str, Any]:
 
 def _level_of(document: Mapping[str, Any]) -> str:
     """Return the level that a document asks for, where it leaves the others as they are.
-
-    Args:
-        document: The settings to change.
 
     Raises:
         InvalidRequest: It asks for what cannot be, or may not change here.

@@ -82,9 +82,6 @@ def read_properties(text: str) -> dict[str, str]:
 def translate(path: Path) -> Translated:
     """Return what a config.properties asks for.
 
-    Args:
-        path: The file.
-
     Raises:
         ConfigPropertiesError: It cannot be read, or a value cannot be.
     """

@@ -49,9 +49,6 @@ def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
 def check_client_limits(settings: ServerSettings) -> None:
     """Refuse limits for each client where clients cannot be told apart.
 
-    Args:
-        settings: The server's settings.
-
     Raises:
         SettingsError: There is such a limit, and no token file.
     """

@@ -27,11 +27,7 @@ _NO_SUCH_WRITE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class LogStream:
-    """A text stream onto a descriptor, for `logging.StreamHandler` and `print`.
-
-    Args:
-        descriptor: The descriptor, which stays open.
-    """
+    """A text stream onto a descriptor, for `logging.StreamHandler` and `print`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -46,11 +42,7 @@ class LogStream:
         self._writer: threading.Thread | None = None
 
     def write(self, text: str) -> int:
-        """Write a text, or keep it until there is room.
-
-        Args:
-            text: Whole lines.
-        """
+        """Write a text, or keep it until there is room."""
         data = text.encode("utf-8", "backslashreplace")
         lost = 0
         with self._lock:

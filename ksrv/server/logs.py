@@ -93,8 +93,6 @@ def access_fields(resp: Any, environ: dict[str, Any], took: timedelta) -> dict[s
 
     Args:
         resp: The response as gunicorn's logger sees it.
-        environ: The WSGI environment of the request.
-        took: How long the answer took.
     """
     headers = {name.lower(): str(value) for name, value in resp.headers}
     status = resp.status if isinstance(resp.status, int) else str(resp.status).split(None, 1)[0]

@@ -114,7 +114,6 @@ class SharedMemory:
         """Make a region known.
 
         Args:
-            name: The region's name in requests.
             key: The name of the memory, as for `shm_open`.
             offset: Where in that memory the region begins.
             byte_size: Its bytes.
@@ -279,7 +278,6 @@ class AuthorizedRegistry:
     """The regions as one request sees them: using them needs what registering them needs.
 
     Args:
-        regions: The server's regions.
         check: Lets the caller pass or raises.
     """
 
@@ -303,10 +301,6 @@ class AuthorizedRegistry:
 def unsigned(document_value: object, key: str) -> int:
     """Return an unsigned number of a register call.
 
-    Args:
-        document_value: The value that the client sent.
-        key: Its name, for the error.
-
     Raises:
         InvalidRequest: It is none.
     """
@@ -316,11 +310,7 @@ def unsigned(document_value: object, key: str) -> int:
 
 
 def shared_memory_of(settings: ServerSettings) -> SharedMemory | None:
-    """Return the regions of a server, or None where shared memory is off.
-
-    Args:
-        settings: The server's settings.
-    """
+    """Return the regions of a server, or None where shared memory is off."""
     return SharedMemory(settings.limits.regions) if settings.allow_shared_memory else None
 
 
@@ -328,7 +318,6 @@ def check_shared_memory(settings: ServerSettings, *, loopback: bool) -> None:
     """Refuse settings under which strangers could use shared memory, or workers not share it.
 
     Args:
-        settings: The server's settings.
         loopback: Whether only this machine can reach the server.
 
     Raises:

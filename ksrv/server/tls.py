@@ -33,9 +33,6 @@ _UTC_TIME = 0x17
 def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
     """Return gunicorn's settings for TLS; none where it is not wanted.
 
-    Args:
-        settings: The server's settings.
-
     Raises:
         SettingsError: There is a key or a client authority, but no certificate.
     """
@@ -52,9 +49,6 @@ def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
 
 class Certificates:
     """The files of TLS as they are now: a change on disk means nothing before they are read anew.
-
-    Args:
-        config: gunicorn's configuration, which names them.
 
     Raises:
         SettingsError: One cannot be read, is no certificate or key, or does not fit the other.
@@ -212,9 +206,6 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
 def read_certificates(config: Any) -> Certificates | None:
     """Read the files that gunicorn's configuration names; None without TLS.
 
-    Args:
-        config: gunicorn's configuration.
-
     Raises:
         SettingsError: One cannot be used.
     """
@@ -239,11 +230,7 @@ class ContextHook:
 
 
 def why_python_encrypts(config: Any) -> str | None:
-    """Say why TLS is not the native HTTP server's; None where it is, and without TLS.
-
-    Args:
-        config: gunicorn's configuration.
-    """
+    """Say why TLS is not the native HTTP server's; None where it is, and without TLS."""
     if not config.is_ssl:
         return None
     hook = config.ssl_context
@@ -258,9 +245,5 @@ def why_python_encrypts(config: Any) -> str | None:
 
 
 def needs_certificate(config: Any) -> bool:
-    """Tell whether clients must present a certificate.
-
-    Args:
-        config: gunicorn's configuration.
-    """
+    """Tell whether clients must present a certificate."""
     return bool(config.is_ssl) and config.cert_reqs == ssl.CERT_REQUIRED

@@ -75,10 +75,7 @@ def head_rules(
     """Return which heads are plain, never above what gunicorn's parser would take.
 
     Args:
-        cfg: gunicorn's configuration.
-        body: The limit on bodies.
         json: The limit on JSON, if it has one of its own.
-        head: The limit on heads.
         chunks: The limit on the chunks of a body.
         compression: Whether answers may be compressed.
         origins: Whether web pages of other origins may read answers.
@@ -117,11 +114,7 @@ def transfer_timeouts(settings: Any) -> TransferTimeouts:
 
 
 def tls_library(cfg: Config) -> str:
-    """Say which library encrypts HTTP, and where.
-
-    Args:
-        cfg: gunicorn's configuration, with TLS.
-    """
+    """Say which library encrypts HTTP, and where."""
     if not issubclass(cfg.worker_class, KsrvWorker):
         return f"{ssl.OPENSSL_VERSION}, by worker_class {cfg.worker_class_str}"
     reason = why_settings_not_native(cfg)

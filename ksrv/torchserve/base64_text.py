@@ -9,9 +9,6 @@ from ksrv._native.json.base64_text import Base64Error, decode
 def decoded(text: str | bytes) -> bytes:
     """Return the bytes that a text stands for; characters outside of the alphabet are passed over.
 
-    Args:
-        text: The text.
-
     Raises:
         binascii.Error: The rest is no base64 either.
     """
@@ -23,9 +20,6 @@ def decoded(text: str | bytes) -> bytes:
 
 def without_base64(instance: dict[str, Any]) -> Any:
     """Return an instance of protocol v1 with its `{"b64": ...}` decoded: of itself, or of its values.
-
-    Args:
-        instance: The instance.
 
     Raises:
         ValueError: A text is no base64.

@@ -46,8 +46,6 @@ class Dialect(ABC):
     """One dialect, for one loaded handler.
 
     Args:
-        model: The model's name, for errors.
-        bare: The handler's entry point.
         enveloped: The entry point of its envelope; `bare` where it has none.
 
     Attributes:
@@ -87,8 +85,6 @@ class Dialect(ABC):
         """Return the answers of a batch.
 
         Args:
-            call: The call of the handler.
-            items: The handler's item for each row.
             context: The handler's context, with the statuses and headers of the rows.
         """
         outputs = BatchOutputs([])
@@ -115,12 +111,7 @@ class Dialect(ABC):
         return outputs
 
     def chunk(self, items: Mapping[int, Any], owners: Sequence[int]) -> BatchOutputs:
-        """Return an intermediate answer.
-
-        Args:
-            items: The handler's items, by row.
-            owners: The request that owns each row.
-        """
+        """Return an intermediate answer."""
         outputs = BatchOutputs([], only=frozenset(owners[row] for row in items))
         elements: list[Element] = [b""] * len(owners)
         for row, item in items.items():
@@ -133,8 +124,6 @@ class Dialect(ABC):
         """Return an item as an element of the output.
 
         Args:
-            item: The handler's item.
-            index: The request that it answers.
             outputs: Where its content type is noted, if the dialect has one.
 
         Raises:

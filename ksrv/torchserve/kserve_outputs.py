@@ -15,7 +15,6 @@ def kserve_tensors(answer: Any, model: str) -> list[Tensor]:
 
     Args:
         answer: The envelope's answer to the handler's items.
-        model: The model's name, for errors.
 
     Raises:
         HandlerFailed: It is no answer of KServe v2.

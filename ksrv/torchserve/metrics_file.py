@@ -32,9 +32,6 @@ class _MetricsFile(msgspec.Struct):
 def read_metrics_file(path: Path) -> list[dict[str, Any]]:
     """Return the metrics that `model_metrics` of a metrics.yaml declares.
 
-    Args:
-        path: The file.
-
     Returns:
         The `name`, `unit`, `dimensions` and `kind` (counter, gauge, histogram) of each.
 

@@ -35,8 +35,6 @@ def torchserve_row(inputs: BatchInputs, request: BatchRequest, decode: bool) -> 
     """Return the row of a request over one of TorchServe's routes: its parts by name.
 
     Args:
-        inputs: The batch.
-        request: The request.
         decode: Whether JSON and text are decoded.
     """
     call = request.torchserve
@@ -162,11 +160,7 @@ def _numbers(array: Array, kind: str) -> Array:
 
 
 def kserve_document(inputs: BatchInputs) -> dict[str, Any]:
-    """Return a request over KServe v2 as the JSON document that the `kservev2` envelope reads.
-
-    Args:
-        inputs: A batch of one request.
-    """
+    """Return a request over KServe v2 as the JSON document that the `kservev2` envelope reads."""
     request = inputs.requests[0]
     document: dict[str, Any] = {
         "inputs": [_kserve_input(tensor) for tensor in inputs.tensors.values()]

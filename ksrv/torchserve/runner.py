@@ -54,10 +54,7 @@ class TorchServeRunner:
     """One instance of an archive's handler.
 
     Args:
-        source: The archive, unpacked.
-        instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
-        emit: Takes custom metrics home.
 
     Attributes:
         submit: As `ksrv.handlers.runner.Runner` has it; handlers of TorchServe call no models.
@@ -257,8 +254,6 @@ class _Chunks:
     Args:
         context: The handler's context, which knows the ids of the rows.
         emit: Takes chunks for the requests of the batch; None where no client streams.
-        owners: The request that owns each row.
-        dialect: The dialect of the requests.
     """
 
     def __init__(

@@ -51,8 +51,6 @@ cdef class BatchOutputs:
         tensors: The outputs, first dimension `rows`, failed rows included.
         failures: The error of each request that failed, by its index in `BatchInputs.requests`.
         timings: Nanoseconds by stage.
-        headers: Response headers by request index.
-        parameters: Response parameters by request index.
         exclusive: Whether the holders of these arrays alone can reach their memory, so that
             they may be sent from where they lie.
         only: The requests that an intermediate answer is for; None for all of them.

@@ -103,7 +103,6 @@ cdef class RunningBatch:
 
         Args:
             name: The stage, or a name of the handler's own.
-            nanoseconds: The time.
         """
         timings = self.timings
         timings[name] = nanoseconds + timings.get(name, 0)
@@ -113,9 +112,7 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
     """Run inference and postprocess on what `preprocess` returned.
 
     Args:
-        handler: The handler.
         inputs: The value that `preprocess` returned.
-        context: The handler's context.
         began: The monotonic clock in nanoseconds when the stage before ended.
 
     Returns:
@@ -212,9 +209,6 @@ cdef class StageRunner:
 
     def run(self, BatchInputs inputs not None):
         """Run one batch.
-
-        Args:
-            inputs: The assembled batch.
 
         Returns:
             The outputs, the failures of single requests, and the stages' times.

@@ -38,8 +38,6 @@ def retry_details(str code not None, str text not None, uint64_t seconds) -> byt
     """Return what `grpc-status-details-bin` says of a call that may be made again.
 
     Args:
-        code: The name of the call's status.
-        text: What is wrong.
         seconds: When the call may be made again.
 
     Returns:
@@ -218,11 +216,7 @@ cdef class Call:
         return False
 
     def watch(self, NativeHandle handle not None):
-        """Have a request cancelled if the call ends before it is answered.
-
-        Args:
-            handle: The request, queued.
-        """
+        """Have a request cancelled if the call ends before it is answered."""
         with nogil:
             self.native.watch(handle.native)
 
@@ -254,7 +248,6 @@ cdef class Call:
 
         Args:
             message: Contiguous bytes, or a list of such parts, which are held until they were sent.
-            metadata: Trailing metadata as pairs of text.
 
         Returns:
             False where the budget has no room for the answer; the call is open still.
@@ -274,8 +267,6 @@ cdef class Call:
         """End the call; further calls do nothing.
 
         Args:
-            code: The status.
-            text: What is wrong.
             metadata: Trailing metadata as pairs of text; bytes where the name ends in "-bin".
         """
         if not self.finished:

@@ -17,10 +17,8 @@ cdef class HeadRules:
         json: Bytes of it that may be JSON; None for all.
         head: Bytes of a head that is judged natively.
         longest_head: Bytes of a head that gunicorn's parser may still get.
-        fields: Header fields.
         request_line: Bytes of the request line without its line end.
         field_size: Bytes of one header field with its line end.
-        chunks: Chunks of a chunked body.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         origins: Whether answers tell web pages who may read them, so that Origin matters.
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
@@ -125,8 +123,6 @@ def classify_head(bytes data not None, HeadRules rules not None, pieces=()):
     """Judge the bytes at the start of a message.
 
     Args:
-        data: Everything received since the message began.
-        rules: Which heads the native server takes.
         pieces: Sizes of earlier reads: the bytes are judged after each of them, as a connection
             would, until the verdict is no longer "incomplete".
 

@@ -78,7 +78,6 @@ cdef class Conversion:
     Args:
         channels: For each channel of the result the source's channel it comes from, as in
             (2, 1, 0) for BGR to RGB; None keeps all in order.
-        scale: What pixels are divided by.
         mean: Subtracted after that; one value for each channel, one for all, or none.
         std: Divided by after that; likewise.
         exact: Compute ((x / scale) - mean) / std rounding each step to the result's precision,

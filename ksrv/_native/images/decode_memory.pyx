@@ -33,9 +33,6 @@ cdef class DecodeMemory:
     def take(self, uint64_t nbytes) -> int:
         """Reserve bytes, or wait for a moment until there may be room.
 
-        Args:
-            nbytes: How many.
-
         Returns:
             TAKEN; WAIT where others are still being decoded; NO_ROOM, or TOO_LARGE, where waiting
             does not help.

@@ -60,7 +60,6 @@ cdef class DecodePool:
         """Return how many ranges to make of pictures; one where this thread alone is the quickest.
 
         Args:
-            count: The number of pictures.
             work_ns: How long one thread takes to decode them.
         """
         return self.pool.chunks(count, work_ns)
@@ -70,7 +69,6 @@ cdef class DecodePool:
 
         Args:
             work: Called on several threads at once, with the GIL; it pays when it releases it.
-            count: The number of items.
             chunks: How many ranges to make of them; with 1, everything runs on this thread.
 
         Raises:

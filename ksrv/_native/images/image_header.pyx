@@ -54,9 +54,6 @@ def probe(data) -> Header:
     Args:
         data: The whole file, as any contiguous buffer.
 
-    Returns:
-        The header.
-
     Raises:
         ImageError: There is nothing, no known format, no header that can be followed, or a part
             that announces more than the file holds.

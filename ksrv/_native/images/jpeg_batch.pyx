@@ -102,8 +102,6 @@ cdef class PlanTable:
         """Return the plan for a picture, or None where it is not decoded row by row.
 
         Args:
-            height: The picture's.
-            width: The picture's.
             channels: The picture's: 1 or 3.
         """
         return self.plan(height, width, channels)
@@ -130,7 +128,6 @@ def decode_rows(
     """Decode JPEGs into rows of a batch.
 
     Args:
-        pool: The threads that share the work.
         plans: The `RowPlan` of each picture.
         files: The whole file of each.
         headers: The `Header` of each.

@@ -43,7 +43,6 @@ def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint codes_by
     """Decode a JPEG into memory.
 
     Args:
-        file: The whole file.
         picture: uint8 [height, width, channels], writable, of the file's size divided by
             `reduction` and rounded up.
         order: "GRAY" for one channel, "BGR" or "RGB" for three.

@@ -58,7 +58,6 @@ def resizes_by_rows(str kind, size, full) -> bool:
 
     Args:
         kind: One of `KINDS`.
-        size: Height and width of the picture.
         full: Height and width of the whole resized picture.
     """
     cdef ResizeWindow job
@@ -74,7 +73,6 @@ def decode_jpeg_resized(
     """Decode a JPEG, resize it and convert it, without keeping a whole picture.
 
     Args:
-        file: The whole file.
         size: The file's height and width, divided by `reduction` and rounded up.
         target: [height, width, channels], as for `Conversion`: a window of the resized picture.
         conversion: From the resized values to the numbers of `target`.
@@ -171,8 +169,6 @@ def resize_pillow(
 
     Args:
         source: uint8 [height, width] or [height, width, channels].
-        height: The height of the whole result.
-        width: The width of the whole result.
         target: uint8 with the source's channels that receives the result, or the window of it that
             lies at `offset` and has the target's size; None allocates the whole result.
         offset: Top and left of the window in the whole result.

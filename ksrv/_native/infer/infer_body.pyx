@@ -112,10 +112,6 @@ cdef class Bounds:
 
     Args:
         depth: Levels of nesting, at most 512.
-        rank: Dimensions of a tensor.
-        dimension: The largest dimension.
-        inputs: Inputs, and requested outputs.
-        parameters: Parameters of one object.
         size_list: Sizes in the list form of binary_data_size.
     """
 
@@ -324,10 +320,6 @@ cdef object _error(const HeaderFault &fault):
 def digits(str text not None, uint64_t limit) -> int:
     """Return the number that `text` writes in 1 to 10 ASCII digits and nothing else.
 
-    Args:
-        text: What the client sent.
-        limit: The largest number that is accepted.
-
     Returns:
         The number; -1 when the text is not of that form, -2 when it is longer or above the limit.
     """
@@ -349,12 +341,7 @@ def view(
     """Return the tensor that begins at `offset` of the buffer.
 
     Args:
-        buffer: Any C-contiguous buffer.
-        offset: The tensor's first byte.
         datatype: A KServe v2 datatype of fixed size.
-        shape: Its dimensions.
-        name: The input's name, for the error.
-        index: The input's index, for the error.
 
     Returns:
         An array over the buffer's memory, or a counted copy where that is not aligned.

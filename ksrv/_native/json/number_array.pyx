@@ -57,7 +57,6 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     """Return the values of a JSON array, flat or nested, as a one-dimensional array.
 
     Args:
-        buffer: Any C-contiguous buffer.
         begin: Where in it the opening bracket is.
         end: Where the byte behind the closing bracket is.
         datatype: A KServe v2 datatype other than BYTES, FP16 and BF16.

@@ -149,9 +149,6 @@ def block_under(buffer not None) -> tuple:
 
     An array over the memoryview itself could not be told from other views of the same bytes.
 
-    Args:
-        buffer: Any buffer.
-
     Returns:
         The block and where in it the view begins; for any other buffer, and for a view that must
         not be written through, the buffer itself and 0.
@@ -173,7 +170,6 @@ def give_back(view not None, size_t begin, size_t end) -> None:
     Args:
         view: A memoryview of a block, whose bytes are not read again.
         begin: The first byte of the view that is not needed any more.
-        end: The byte behind the last one.
 
     Raises:
         TypeError: The view is not one of a block.
@@ -238,7 +234,6 @@ def array(Block block not None, dtype, shape, Py_ssize_t offset=0):
     Args:
         block: The block; it is the array's base and lives as long as any view of the array.
         dtype: A numpy dtype or its string, such as "<f4".
-        shape: The array's shape.
         offset: Where in the block the array begins, in bytes.
 
     Returns:

@@ -50,7 +50,6 @@ cdef class MemoryBudget:
         """Take bytes if there is room for them; `give_back` is due for each call that returns True.
 
         Args:
-            nbytes: How many.
             small: Whether the whole request that they belong to has at most SMALL_REQUEST bytes; it
                 may then use the share that is kept for such requests.
         """
@@ -66,9 +65,6 @@ cdef class MemoryBudget:
 
     def reserve_answer(self, uint64_t nbytes) -> AnswerBytes | None:
         """Take the bytes of an answer that is about to be sent.
-
-        Args:
-            nbytes: Its length.
 
         Returns:
             What holds them until its `close`, or None where there is no room. The only answer that

@@ -132,12 +132,9 @@ cdef class BatchDispatcher:
     """Takes batches for an instance whose handler runs in a process.
 
     Args:
-        queue: The model's queue.
         ring: The process's; a process that replaces it has another one.
         stats: Counts the batches that are served without Python.
-        slot: The instance's.
         room: The most requests that one batch joins.
-        max_rows: The most rows of a batch.
         delay_ns: How long the oldest request of a batch waits for a full one.
         run_timeout_ns: How long a batch may run; 0 for as long as its requests wait.
 

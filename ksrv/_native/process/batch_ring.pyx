@@ -219,7 +219,6 @@ cdef class ProcessRing:
         """Return the number on the channel of the batch that runs; None where that is another one.
 
         Args:
-            batch: The batch that makes a call.
             after_calls: Called where the batch has run, before its answer.
         """
         # One step with the next line, for threads that outlive their batch.

@@ -244,7 +244,6 @@ cdef class Link:
     """A channel with the blocks of both sides: it turns payloads into messages and back.
 
     Args:
-        channel: The socket.
         borrows: Whether the other side may lend blocks; see `ImportedBlocks`.
 
     Attributes:
@@ -283,7 +282,6 @@ cdef class Link:
 
         Args:
             kind: Its subject, a number that both ends know.
-            payload: Records and JSON.
             batch_number: Of the batch that it belongs to.
             blocks: The blocks of this side that the payload refers to, and what it lends.
             lenient: Whether the JSON is the standard library's.

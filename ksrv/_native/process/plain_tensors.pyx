@@ -103,7 +103,6 @@ def write(uint64_t number, name, span, list tensors not None):
     """Return a call's or a result's message.
 
     Args:
-        number: The call's number.
         name: The called model; "" in a result.
         span: The `traceparent` of the call; "" without one.
         tensors: The inputs or the outputs.
@@ -172,9 +171,6 @@ cdef class _Reader:
 
 def read(bytes payload not None) -> tuple:
     """Read what `write` wrote; the arrays are the reader's own.
-
-    Args:
-        payload: The payload of a message.
 
     Returns:
         The call's number, the name, the span and the tensors.

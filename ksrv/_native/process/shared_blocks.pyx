@@ -314,9 +314,6 @@ cdef Block mapped(dict known, uint64_t number, uint64_t nbytes, int descriptor, 
 cdef class ImportedBlocks:
     """The blocks of the other side that are mapped here; used by one thread at a time.
 
-    Args:
-        borrows: See the attribute.
-
     Attributes:
         most_bytes: Bytes that the tensors of one message, or its payload, may have. The sizes of
             blocks do not bound them: a block may have pages that were never written, and may be
@@ -366,7 +363,6 @@ cdef class ImportedBlocks:
         """Let a borrowed block live as long as its views from now on.
 
         Args:
-            number: The block's.
             batch_number: The batch that it was lent with, whose answer may name it; 0 for none.
         """
         block = self._arrived.pop(number, None)

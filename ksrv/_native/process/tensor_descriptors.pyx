@@ -90,9 +90,7 @@ def write(
     Args:
         tensors: Objects with `name`, `datatype`, `shape` and `data`: an array of the datatype's
             dtype, or a list of BYTES elements.
-        exported: The blocks of this side.
         imported: Of an answer, the blocks of the other side, in which its arrays may lie.
-        batch_number: The batch that is answered.
 
     Returns:
         The descriptors as bytes, and the blocks that they refer to; the caller keeps the blocks
@@ -188,10 +186,6 @@ cdef bint is_lent(
 
     Args:
         owner: The array or the view that holds the data.
-        data: Its first byte.
-        exported: The blocks of this side.
-        blocks: Those that the message refers to.
-        number: Receives the block's number.
         offset: Receives the place of the data in the block.
     """
     cdef Block block
@@ -363,8 +357,6 @@ def read(payload, size_t start, size_t length, size_t count,
         payload: Bytes with the descriptors in them.
         start: Where the descriptors begin.
         length: How many bytes they have.
-        count: How many there are.
-        imported: The blocks of the other side.
         lent: Of an answer, what `write` returned with the batch.
         batch_number: Of a batch, its number: its answer may name what was lent with it.
 
@@ -428,8 +420,6 @@ cdef tuple read_one(
     """Return a tensor as `read` does.
 
     Args:
-        descriptor: Its descriptor.
-        shape: Its shape.
         order: The order of its axes, where they are permuted.
         imported: See `read`.
         lent: See `read`.

@@ -275,7 +275,6 @@ cdef class Request:
         """Return the elements of an input's bytes_contents, in order.
 
         Args:
-            entry: One of this request's inputs.
             views: Whether all elements are memoryviews, rather than those of 64 KiB or more.
         """
         cdef const unsigned char *base = self.base

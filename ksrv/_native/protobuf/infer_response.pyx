@@ -224,7 +224,6 @@ def render(
     """Serialize a ModelInferResponse with its tensors in raw_output_contents.
 
     Args:
-        model_name: The model's name.
         model_version: Its version, or "".
         id: The request's id, or "".
         parameters: The response's parameters by name: bool, int, float or str.

@@ -107,9 +107,6 @@ cdef void _call(object callback, NativeHandle handle) noexcept:
 cdef class SequenceOrder:
     """The order of a sequence's requests: one instance runs them one after the other.
 
-    Args:
-        slot: The slot of the instance.
-
     Attributes:
         slot: As given.
     """
@@ -166,7 +163,6 @@ cdef class NativeHandle:
         """Make the request one of a sequence, before it is pushed.
 
         Args:
-            order: The order of the sequence's requests.
             sequence: What `NativeHandle.sequence` is from then on.
         """
         if self.native.sequence != NULL or self.native.state.load() != STATE_NEW:

@@ -54,9 +54,6 @@ cdef class Queue:
     def push(self, NativeHandle handle not None) -> int:
         """Accept a handle, or say at once why not.
 
-        Args:
-            handle: A new handle.
-
         Returns:
             `OK`, `FULL`, `BYTES_IN_FLIGHT`, `CLOSED`, `EXPIRED` or `NO_MEMORY`.
         """
@@ -77,7 +74,6 @@ cdef class Queue:
         claimed, the caller runs the handle on that instance, finishes it and calls `return_slot`.
 
         Args:
-            handle: A new handle.
             allow_inline: Whether the caller can run the request itself.
 
         Returns:
@@ -113,7 +109,6 @@ cdef class Queue:
         """As `push`, but an idle instance's slot may be claimed (see `push_and_join`).
 
         Args:
-            handle: A new handle.
             caller_blocks: Whether the caller would only wait for the handle, so that
                 `inline_for_blocked` is enough.
         """
@@ -147,7 +142,6 @@ cdef class Queue:
         """Wait for work as an idle instance.
 
         Args:
-            slot: The instance's.
             room: The most requests that one batch joins.
             max_rows: The most rows of a batch; one request is taken whatever its rows.
             delay_ns: How long the oldest request of a batch waits for a full one.
@@ -174,8 +168,6 @@ cdef class Queue:
         """Wait for work as the prefetcher, while every instance is busy.
 
         Args:
-            room: The most requests to take now.
-            max_rows: The most rows of a batch.
             rows: How many the open batch holds; 0 when none is open.
             oldest_ns: When the open batch's oldest request was accepted.
             delay_ns: How long the oldest request of a batch waits for a full one.

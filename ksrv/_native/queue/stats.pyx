@@ -24,11 +24,7 @@ cdef class Stats:
     """Counts and times of one instance, or of requests that no instance has run."""
 
     def failed(self, uint64_t count) -> None:
-        """Note requests that failed before they reached a handler.
-
-        Args:
-            count: How many.
-        """
+        """Note requests that failed before they reached a handler."""
         self.sums.mutex.lock()
         self.sums.stages[<int>STAGE_FAILED].add(0, count)
         self.sums.mutex.unlock()
@@ -38,7 +34,6 @@ cdef class Stats:
 
         Args:
             hit: Whether it had the answer, so that the request was answered.
-            nanoseconds: How long it took.
         """
         self.sums.mutex.lock()
         if hit:
@@ -54,11 +49,9 @@ cdef class Stats:
         """Note a batch that was run.
 
         Args:
-            handles: Its requests.
             answers: Their answers; exceptions are failures. None where nothing failed.
             won: For each whether it was answered now, rather than expired or cancelled before.
             assemble_ns: How long the batch took to be assembled.
-            ran_ns: How long the executor took.
             timings: Nanoseconds by stage, as the handler's runner gave them.
         """
         cdef NativeHandle handle

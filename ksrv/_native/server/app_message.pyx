@@ -142,7 +142,6 @@ cdef class AppMessage(Exchange):
         """Send the head of an answer whose body comes in pieces.
 
         Args:
-            status: The status for the access log.
             status_line: Status and phrase, such as `200 OK`.
             fields: The header lines, each with its CRLF, those of the framing included.
 

@@ -27,12 +27,6 @@ cdef uint64_t FIRST_APART = APART
 cdef class BatchRunner:
     """Runs the batches of one instance, on whichever thread holds its slot.
 
-    Args:
-        queue: The model's queue.
-        executor: The executor of the handler.
-        fast_batches: Makes the batches of fast-path requests.
-        stats: Counts the batches.
-
     Attributes:
         traced: Executes a batch in a span of its own; None without tracing.
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.

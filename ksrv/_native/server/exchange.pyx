@@ -196,7 +196,6 @@ cdef class Exchange:
         """Send the answer; what the socket does not take now follows by itself.
 
         Args:
-            status: The status for the access log.
             status_line: Status and phrase, such as `200 OK`.
             fields: The application's header lines, each with its CRLF; they give the length.
             parts: Contiguous buffers that make up the body. They are held until they were sent.
@@ -257,11 +256,7 @@ cdef class Exchange:
             self.server.give_back(self.turn.connection)
 
     def watch(self, NativeHandle handle not None):
-        """Have the request cancelled if its client vanishes before it is answered.
-
-        Args:
-            handle: The request, queued.
-        """
+        """Have the request cancelled if its client vanishes before it is answered."""
         if self.turn.connection != NULL:
             self.server.watch(self.turn.connection, handle.native)
 

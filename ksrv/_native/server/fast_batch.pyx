@@ -190,21 +190,11 @@ cdef class FastBatch(BatchInputs):
         self.spent_ns += now_ns() - began
 
     def fill(self, list handles not None, Queue queue not None, stats) -> None:
-        """Add requests, and answer the requests that cannot be added.
-
-        Args:
-            handles: Requests that the queue gave out.
-            queue: The queue.
-            stats: Counts requests that cannot be added.
-        """
+        """Add requests, and answer the requests that cannot be added."""
         self.source.fill(self, handles, queue, stats)
 
     def truncate(self, Py_ssize_t count) -> None:
-        """Drop all requests but the first ones, after adding others has failed.
-
-        Args:
-            count: How many to keep.
-        """
+        """Drop all requests but the first ones, after adding others has failed."""
         self.keep(self.handles[:count])
         self.failed = []
 

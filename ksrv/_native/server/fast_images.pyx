@@ -7,7 +7,6 @@ cdef class FastImages:
 
     Args:
         plans: How JPEGs become rows, by their size.
-        pool: The threads that share the work.
         prepare_left: Decodes the images that the native decoder leaves; see
             `ksrv.images.preparer.ImagePreparer.prepare_left`.
         shape: Height, width and channels of a row.

@@ -169,7 +169,6 @@ cdef class ModelEndpoint:
     """The native route to one version of a model: its signature, queue and prepared answers.
 
     Args:
-        queue: The model's.
         spec: Its description; every input has fixed dimensions behind the first.
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the Python requests that are looked at, and gives answers of the general form:
@@ -180,7 +179,6 @@ cdef class ModelEndpoint:
             for one that a handler had.
         json_limit: Bytes of JSON in a request.
         hides_token: Whether handlers must not see the header that holds a token.
-        depth: Levels of nesting in it.
         nan_literals: Whether JSON answers hold NaN as a literal; such answers are then Python's.
         images: The `FastImages` of the inputs that take JPEGs as well, by name.
 

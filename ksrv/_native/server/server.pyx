@@ -82,11 +82,9 @@ cdef class HttpServer:
     """The I/O threads of one worker and the connections that they own.
 
     Args:
-        rules: Which heads the native server takes.
         handler: Called with an `Exchange` for each infer request; it must not wait.
         answers: The ready-made answers by name: status, header lines and body.
         threads: I/O threads; each is a call of `run`.
-        connections: Connections that are open at most.
         head: Seconds for a request head.
         grace: Seconds before the least rate of bodies and answers counts.
         rate: Bytes per second that a body or an answer must make after that.

@@ -137,8 +137,6 @@ def decode(buffer, uint64_t count, str name not None="") -> list:
     """Return the elements of exactly `count` length-prefixed elements that use up the buffer.
 
     Args:
-        buffer: Any C-contiguous buffer.
-        count: The number of elements.
         name: The input's name, for the error's text.
 
     Raises:
@@ -155,7 +153,6 @@ def split_sizes(buffer, sizes, bint is_image=False, str name not None="") -> lis
     """Return bare elements that follow each other with the given sizes.
 
     Args:
-        buffer: Any C-contiguous buffer.
         sizes: One size for each element; their sum must be the buffer's length.
         is_image: Whether every element is a memoryview, however small.
         name: The input's name, for the error's text.
@@ -193,7 +190,6 @@ def read(buffer, uint64_t count, sizes, bint is_image, str name not None) -> lis
 
     Args:
         buffer: The tensor's bytes; any C-contiguous buffer.
-        count: The product of the tensor's shape.
         sizes: The client's size list, or None.
         is_image: Whether the model's input takes encoded images.
         name: The input's name, for the error's text.

@@ -44,10 +44,6 @@ cdef class DeclaredOutputs:
     cpdef list read(self, result, int64_t rows):
         """Return the tensors of a result that has exactly the declared form.
 
-        Args:
-            result: The handler's return value.
-            rows: The batch's rows.
-
         Returns:
             The tensors in the declared order; None where there is more to do than to name them.
         """

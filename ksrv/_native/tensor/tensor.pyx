@@ -10,9 +10,7 @@ cdef class Tensor:
     """A named tensor.
 
     Args:
-        name: Its name on the wire.
         datatype: A KServe v2 datatype name.
-        shape: Its dimensions.
         data: A C-ordered array of `shape` (BF16 as uint16 bit patterns); for BYTES the flat list
             of elements in row-major order.
         parameters: The tensor's own parameters, without those of the wire form.

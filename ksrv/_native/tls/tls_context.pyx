@@ -45,7 +45,6 @@ cdef class TlsContext:
         demands: Whether a client without one is refused.
         verify_flags: OpenSSL's flags for the look at clients' certificates.
         least_version: The least version of TLS, as `ssl.TLSVersion`; 0 is OpenSSL's own.
-        most_version: The highest one.
         ciphers: Those of TLS 1.2, in OpenSSL's notation; "" are OpenSSL's own.
         protocols: What may be chosen by ALPN, the best one first; none leaves ALPN out.
         ticket_keys: Sessions resume in every context that has the same ones; None makes keys that

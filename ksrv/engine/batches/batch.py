@@ -41,11 +41,7 @@ class RunnableBatch(Protocol):
         """The answers of requests that ended before their batch, by index."""
 
     def keep(self, alive: list[QueuedRequest]) -> None:
-        """Drop the requests that ended before the batch started.
-
-        Args:
-            alive: The requests that remain, in order.
-        """
+        """Drop the requests that ended before the batch started."""
 
     def inputs(self) -> BatchInputs:
         """Return the batch as an executor takes it; the caller holds it until `answer`."""
@@ -54,18 +50,12 @@ class RunnableBatch(Protocol):
         """Answer the requests with the outputs of the batch, and count them.
 
         Args:
-            outputs: The executor's answer.
             queue: The queue that the requests came from.
-            stats: Counts the batch.
             later: See `Queue.finish`.
         """
 
     def takes(self, handles: list[QueuedRequest]) -> bool:
-        """Tell whether requests can be added.
-
-        Args:
-            handles: Requests of the batch's key.
-        """
+        """Tell whether requests can be added."""
 
     def add(self, handles: list[QueuedRequest]) -> None:
         """Add requests of the same group behind those that the batch has.
@@ -75,31 +65,14 @@ class RunnableBatch(Protocol):
         """
 
     def truncate(self, count: int) -> None:
-        """Drop all requests but the first ones, after adding others has failed.
-
-        Args:
-            count: How many to keep.
-        """
+        """Drop all requests but the first ones, after adding others has failed."""
 
     def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
-        """Add requests, and answer the requests that cannot be added.
-
-        Args:
-            handles: Requests that the queue gave out.
-            queue: The queue.
-            stats: Counts requests that cannot be added.
-        """
+        """Add requests, and answer the requests that cannot be added."""
 
 
 def fill(batch: RunnableBatch, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
-    """Add requests to a batch, and answer the requests that cannot be added.
-
-    Args:
-        batch: The batch.
-        handles: Requests that the queue gave out.
-        queue: The queue.
-        stats: Counts requests that cannot be added.
-    """
+    """Add requests to a batch, and answer the requests that cannot be added."""
     known = len(batch.handles)
     if handles and handles[0].sequence is not None:
         handles = _of_open_sequences(handles, queue, stats)
@@ -144,7 +117,6 @@ def leased(lease: Callable[[int], Any], nbytes: int) -> Any:
 
     Args:
         lease: Returns a writable block of at least so many bytes.
-        nbytes: How many.
 
     Raises:
         HandlerFailed: There is no memory.
@@ -167,10 +139,7 @@ def finish(
     """Hand the answers of a batch to its requests, and count them.
 
     Args:
-        batch: The batch.
-        answers: One answer for each request.
         queue: The queue that the requests came from.
-        stats: Counts the batch.
         timings: Nanoseconds by stage.
         later: See `Queue.finish`.
     """
@@ -191,9 +160,6 @@ def counted_failures(stats: Stats) -> Callable[[list[bool]], None]:
     """Return a function that counts the failures of requests which `Queue.finish` answers.
 
     Requests that had ended before are counted as expired or cancelled already.
-
-    Args:
-        stats: Counts them.
     """
 
     def count(won: list[bool]) -> None:

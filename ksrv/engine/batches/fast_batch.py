@@ -37,11 +37,7 @@ def fast_batches(spec: Callable[[], ModelSpec], lease: Callable[[int], Any]) -> 
 
 
 def read_requests(handles: list[QueuedRequest]) -> list[BatchRequest]:
-    """Return what a handler sees of requests.
-
-    Args:
-        handles: The requests, in row order.
-    """
+    """Return what a handler sees of requests."""
     made = []
     row = 0
     for handle in handles:

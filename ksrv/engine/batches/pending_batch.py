@@ -45,7 +45,6 @@ class PendingBatch:
     """The requests of one batch and their tensors; see `RunnableBatch`.
 
     Args:
-        spec: The model's description.
         images: How the images of each image input are prepared, by input name.
         lease: Returns a writable block of at least so many bytes.
         room: How many rows the batch may grow to; its blocks are leased for these.
@@ -119,13 +118,7 @@ class PendingBatch:
         )
 
     def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
-        """Add requests, and answer the requests that cannot be added.
-
-        Args:
-            handles: Requests that the queue gave out.
-            queue: The queue.
-            stats: Counts requests that cannot be added.
-        """
+        """Add requests, and answer the requests that cannot be added."""
         fill(self, handles, queue, stats)
 
     def takes(self, handles: Sequence[QueuedRequest]) -> bool:
@@ -140,11 +133,7 @@ class PendingBatch:
         self._copied = min(self._copied, count)
 
     def keep(self, alive: Sequence[QueuedRequest]) -> None:
-        """Drop the rows of requests that ended before the batch started.
-
-        Args:
-            alive: The requests that remain, in order.
-        """
+        """Drop the rows of requests that ended before the batch started."""
         if len(alive) == len(self.handles):
             return
         remaining = set(map(id, alive))

@@ -32,9 +32,6 @@ def split(
     """Return one answer for each request of a batch.
 
     Args:
-        spec: The model's description.
-        handles: The batch's requests, in row order.
-        outputs: The executor's answer.
         timings: Nanoseconds by stage of the whole batch.
         before: The references to the batch's inputs before it ran; see `aliasing_check.unshared`.
 
@@ -148,11 +145,7 @@ def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> li
 
 
 def join(responses: list[InferResponse]) -> InferResponse:
-    """Return one response for a request that was split into several.
-
-    Args:
-        responses: Those of its parts, in order.
-    """
+    """Return one response for a request that was split into several."""
     first = responses[0]
     tensors = []
     for index, like in enumerate(first.outputs):

@@ -28,8 +28,6 @@ class ChunkSender:
     """The emitter of one batch, `BatchInputs.emit`.
 
     Args:
-        spec: The model's description.
-        handles: The batch's requests, in row order.
         queue: The queue that the requests came from.
 
     Attributes:
@@ -56,9 +54,6 @@ class ChunkSender:
         """Hand one chunk to every request that still wants one, without waiting.
 
         A request whose client is far behind is ended instead.
-
-        Args:
-            outputs: The chunk.
         """
         for index, handle in enumerate(self._handles):
             stream = handle.request.stream
@@ -120,7 +115,6 @@ class ChunkSender:
         """Have a function called once the client of a request keeps up, or has gone.
 
         Args:
-            index: The request's.
             callback: Called on the thread that makes room; it must not block.
         """
         self._handles[index].request.stream.call_with_room(callback)
@@ -140,11 +134,7 @@ class ChunkSender:
         ]
 
     def give_up(self, index: int) -> None:
-        """End a request whose client does not read.
-
-        Args:
-            index: The request's.
-        """
+        """End a request whose client does not read."""
         self._finish(
             index,
             RequestTooSlow(
@@ -164,8 +154,6 @@ def chunk_sender(
     """Return where the batch's intermediate answers go, or None where no client streams.
 
     Args:
-        spec: The model's description.
-        handles: The batch's requests, in row order.
         queue: The queue that the requests came from.
     """
     for handle in handles:

@@ -22,10 +22,6 @@ class ConcurrentInstance:
     """The work of an instance's thread.
 
     Args:
-        instance: The instance.
-        host: The model version.
-        executor: The executor of the handler.
-        restarts: Starts the executor anew.
         most: Batches that may be under way at a time.
     """
 

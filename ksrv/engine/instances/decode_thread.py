@@ -20,7 +20,6 @@ class DecodeThread:
     """The thread that decodes such requests; it lives while there is one.
 
     Args:
-        model: The model's name.
         most: Groups of requests that may wait.
         decode: Decodes the images of requests, and queues the requests again.
     """
@@ -36,11 +35,7 @@ class DecodeThread:
         self._works = False
 
     def take(self, handles: list[QueuedRequest]) -> bool:
-        """Take over requests of one group; return False where too many wait.
-
-        Args:
-            handles: Requests that the queue gave out.
-        """
+        """Take over requests of one group; return False where too many wait."""
         with self._changed:
             if len(self._waiting) >= self._most:
                 return False

@@ -23,11 +23,7 @@ class DeviceSpread:
         self._lock = threading.Lock()
 
     def place(self, source: ModelSource) -> ModelSource:
-        """Return a source whose instances begin with the next device.
-
-        Args:
-            source: The version on disk.
-        """
+        """Return a source whose instances begin with the next device."""
         config = source.config
         if config is None or config.device not in SPREAD:
             return source

@@ -27,8 +27,6 @@ def executor_for(
     """Return the executor that a model's settings ask for.
 
     Args:
-        source: The version on disk.
-        instance: The instance's number.
         threads: CPU threads that it may use.
         emit: Takes the values that the handler reports.
         limits: Bounds on requests, which a handler in a process of its own applies when it decodes.

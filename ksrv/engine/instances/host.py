@@ -30,8 +30,6 @@ class InstanceHost:
 
     Args:
         source: The version on disk; it has settings.
-        make_executor: Makes the executors of its instances.
-        cores: The cores that the instances share.
 
     Attributes:
         spec: The description, completed once the model is loaded.

@@ -71,11 +71,6 @@ def instances_left() -> int:
 class Instance(BatchRunner):
     """One handler and its thread.
 
-    Args:
-        host: The model version.
-        number: The instance's number.
-        executor: The executor of the handler.
-
     Attributes:
         number: The instance's number.
         started: The description that the handler completed, once it is loaded.
@@ -174,7 +169,6 @@ class Instance(BatchRunner):
         """Run a batch that no client sent, for warming up.
 
         Args:
-            batch: The batch.
             deadline_ns: When to give up, or None.
         """
         return self.executor.run(batch, deadline_ns)

@@ -14,11 +14,7 @@ from ksrv.engine.instances.host import InstanceHost
 
 
 class BatchPrefetcher(threading.Thread):
-    """The thread that joins batches ahead for one model version.
-
-    Args:
-        host: The model version.
-    """
+    """The thread that joins batches ahead for one model version."""
 
     def __init__(self, host: InstanceHost) -> None:
         super().__init__(name=f"ksrv-{host.spec.name}-ahead", daemon=True)

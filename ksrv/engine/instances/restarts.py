@@ -19,11 +19,6 @@ FIRST_STARTS = 3
 class ExecutorRestarts:
     """The deaths and the restarts of one instance's executor.
 
-    Args:
-        host: The model version.
-        number: The instance's number.
-        executor: The executor.
-
     Attributes:
         count: How often the executor was started anew.
         stopped: Whether the executor is not to be started again.
@@ -51,9 +46,6 @@ class ExecutorRestarts:
 
     def first_start(self) -> ModelSpec:
         """Load the handler; once more, up to `FIRST_STARTS` times, where its process was killed meanwhile.
-
-        Returns:
-            The description that the handler completed.
 
         Raises:
             KsrvError: As `Executor.start`.

@@ -31,9 +31,6 @@ class BatchTrace:
     """The spans of one batch.
 
     Args:
-        tracer: Makes the spans.
-        batch: The batch, about to run.
-        name: The model's name.
         version: Its version, or "".
     """
 
@@ -87,7 +84,6 @@ class BatchTrace:
 
         Args:
             inputs: The batch as the executor takes it.
-            call: Runs it.
         """
         try:
             with self.begin(inputs):
@@ -176,9 +172,6 @@ class TracedExecutor:
     """An executor whose batches run below their spans; everything else is the executor's own.
 
     Batches reach a handler process by messages, which carry the span, and not by the ring.
-
-    Args:
-        executor: The executor.
     """
 
     ring = None
@@ -200,8 +193,6 @@ def trace_of(batch: RunnableBatch, name: str, version: str) -> BatchTrace | None
     """Return the spans of a batch; None while nothing is traced.
 
     Args:
-        batch: The batch, about to run.
-        name: The model's name.
         version: Its version, or "".
     """
     tracer = tracing.tracer()
@@ -218,10 +209,7 @@ def execute_traced(
     """Run a batch and answer its requests, with their spans.
 
     Args:
-        execute: Does it.
-        name: The model's name.
         version: Its version, or "".
-        batch: The batch.
         later: See `Queue.finish`.
     """
     spans = trace_of(batch, name, version)

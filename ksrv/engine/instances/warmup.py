@@ -27,11 +27,8 @@ class WarmUp:
     """Runs the requests of `warmup_requests` on an instance.
 
     Args:
-        spec: The model's.
-        config: The model's.
         folder: The version's folder, which holds the samples.
         timeout_ns: How long a batch may take; 0 for any time.
-        validator: The model's.
 
     Attributes:
         error: Why zeros fail, where the model serves nevertheless; else "".
@@ -54,9 +51,6 @@ class WarmUp:
 
     def __call__(self, instance: Instance) -> None:
         """Warm an instance up.
-
-        Args:
-            instance: One that is loaded.
 
         Raises:
             KsrvError: The model cannot serve.

@@ -29,11 +29,7 @@ EVERY_SIZE_TO = 8
 
 
 def generated(spec: ModelSpec) -> InferRequest | None:
-    """Return a request of one row of zeros, or None where the description leaves its shape open.
-
-    Args:
-        spec: The model's description.
-    """
+    """Return a request of one row of zeros, or None where the description leaves its shape open."""
     if not spec.inputs or spec.accepts_any_inputs or not all(map(_is_closed, spec.inputs)):
         return None
     tensors = []
@@ -50,7 +46,6 @@ def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
     """Return zeros as a batch in which the handler sees images in the order that is not declared.
 
     Args:
-        spec: The model's description.
         request: The request that `generated` returned.
 
     Returns:
@@ -72,11 +67,7 @@ def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
 
 
 def layout_sentence(spec: ModelSpec) -> str:
-    """Say that images reach the handler with their channels at the wrong end.
-
-    Args:
-        spec: The model's description.
-    """
+    """Say that images reach the handler with their channels at the wrong end."""
     images = _images(spec)
     layouts = {entry.image.model_layout for entry in images if entry.image is not None}
     names = ", ".join(quote(entry.name) for entry in images)
@@ -90,10 +81,6 @@ def layout_sentence(spec: ModelSpec) -> str:
 
 def sample(spec: ModelSpec, path: Path) -> InferRequest:
     """Return the request of a sample file.
-
-    Args:
-        spec: The model's description.
-        path: The file.
 
     Raises:
         HandlerFailed: The file cannot be read as a sample of this model.
@@ -109,11 +96,7 @@ def sample(spec: ModelSpec, path: Path) -> InferRequest:
 
 
 def sizes(spec: ModelSpec) -> list[int]:
-    """Return the batch sizes to warm up: every one up to 8, the powers of two, and the largest.
-
-    Args:
-        spec: The model's description.
-    """
+    """Return the batch sizes to warm up: every one up to 8, the powers of two, and the largest."""
     most = spec.max_batch_size
     if most <= 1:
         return [1]

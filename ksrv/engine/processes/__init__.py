@@ -20,7 +20,6 @@ class ExecutorDied(HandlerFailed):
     The text names the exit status or the signal, never a process id or a path.
 
     Args:
-        message: The text.
         killed: Whether a signal ended it that is sent from outside, and that ksrv has not sent.
     """
 
@@ -78,7 +77,6 @@ class Executor(Protocol):
         """Run one batch.
 
         Args:
-            batch: The assembled batch.
             deadline_ns: `time.monotonic_ns` at which the wait ends; None for never, and always
                 where `keeps_deadlines` is false.
 
@@ -98,17 +96,12 @@ class Executor(Protocol):
         """Run a batch beside others, where the handler has coroutines; return a function that cancels it.
 
         Args:
-            batch: The assembled batch.
             done: Called once with its answer, on any thread.
             deadline_ns: See `run`.
         """
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
-        """Drop the handler's state of sequences whose last request has ended; this never waits.
-
-        Args:
-            numbers: Of the sequences.
-        """
+        """Drop the handler's state of sequences whose last request has ended; this never waits."""
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """Have `callback` called with the reason when the process ends, between batches as well.

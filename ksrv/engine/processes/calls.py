@@ -33,23 +33,13 @@ LOST = "the result of the call is lost"
 
 
 def is_outdated(frame: Frame, batch_number: int) -> bool:
-    """Tell whether a message gives up calls of a batch of the ring that was answered before another one.
-
-    Args:
-        frame: The message.
-        batch_number: The other one.
-    """
+    """Tell whether a message gives up calls of a batch of the ring that was answered before another one."""
     of_ring = frame.batch_number >= FIRST_BATCH_NUMBER
     return frame.kind == MessageType.CANCEL_CALL and of_ring and frame.batch_number != batch_number
 
 
 class ProcessCalls:
     """How the calls of one process are submitted, and how their results come back to it.
-
-    Args:
-        submit: Submits requests to other models.
-        link: The process's link.
-        outbox: Sends on it.
 
     Attributes:
         submit: As given.
@@ -69,9 +59,6 @@ class ProcessCalls:
 
         The process counts its calls itself, and tells its handler where they are too many.
 
-        Args:
-            number: The call's number.
-
         Raises:
             ChannelError: It may not.
         """
@@ -87,8 +74,6 @@ class ProcessCalls:
         """Send the result of a call; it is kept where the process does not take it now.
 
         Args:
-            batch_number: The batch of the call.
-            number: The call's number.
             outcome: The outputs, or why there are none.
         """
         with suppress(ChannelClosed):  # whoever waits for the batch learns of it
@@ -145,9 +130,7 @@ class BatchCalls:
     """The calls of one batch that a handler process runs.
 
     Args:
-        process: The way of the process's calls.
         batch: Gives the batch when it makes a call; it is held while calls of it are under way.
-        batch_number: Its number.
 
     Attributes:
         pending: The calls that are under way, by their numbers.
@@ -188,9 +171,6 @@ class BatchCalls:
 
     def take(self, frame: Frame) -> None:
         """Take a CALL or CANCEL_CALL message.
-
-        Args:
-            frame: The message.
 
         Raises:
             ChannelError: It does not add up.
@@ -235,7 +215,6 @@ class RingCalls:
     """The calls of the batches that a process runs out of its ring, one after the other.
 
     Args:
-        process: The way of the process's calls.
         lock: Held while the link is used, and while the process is replaced.
         confused: Ends a process that sends what does not add up.
 
@@ -265,10 +244,6 @@ class RingCalls:
 
     def take(self, batch_number: int, batch: Callable[[], BatchInputs]) -> bool:
         """Take a message about calls, if one has come, and look after the calls that are under way.
-
-        Args:
-            batch_number: The batch that runs.
-            batch: Makes what is known of it.
 
         Returns:
             Whether the batch may go on; False where its process has ended.
@@ -302,12 +277,7 @@ class RingCalls:
         calls.take(frame)
 
     def of(self, batch_number: int, batch: Callable[[], BatchInputs]) -> BatchCalls:
-        """Return the calls of a batch.
-
-        Args:
-            batch_number: The batch, which runs.
-            batch: Makes what is known of it.
-        """
+        """Return the calls of a batch."""
         if self._calls is None or self._batch_number != batch_number:
             self.close()
             self._batch_number = batch_number

@@ -21,7 +21,6 @@ def handler_environment(
     """Return the environment to start a handler process with.
 
     Args:
-        inherited: The worker's environment.
         own: The variables that the model's settings give; they win over all others.
         threads: CPU threads of one instance, or 0 to leave the libraries to themselves.
 

@@ -45,11 +45,8 @@ class BatchInFlight:
     """One batch in the process.
 
     Args:
-        number: The batch's number.
-        batch: The batch.
         done: Called once with its answer.
         deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
-        calls: What its handler calls.
         blocks: The blocks that its message names and lends.
     """
 
@@ -82,7 +79,6 @@ class BatchesInFlight:
         calls: The way of the process's calls of other models, with its link.
         died: Returns the error for a process that has gone.
         confused: Kills a process that sent what cannot be read, and returns the error for it.
-        kill: Kills the process for a reason.
     """
 
     def __init__(
@@ -110,9 +106,6 @@ class BatchesInFlight:
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no batch runs.
 
-        Args:
-            timeout_s: For how long at most.
-
         Returns:
             Whether that is so.
         """
@@ -130,12 +123,8 @@ class BatchesInFlight:
         """Run a batch beside others.
 
         Args:
-            batch: The assembled batch.
             done: Called once with its answer, on a thread of its own.
             deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
-
-        Returns:
-            A function that cancels it.
 
         Raises:
             ExecutorAbsent: The process has gone.

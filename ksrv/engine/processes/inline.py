@@ -27,8 +27,6 @@ class InlineExecutor(RunnerCalls):
     the instance is taken for gone until the handler returns.
 
     Args:
-        source: The version on disk.
-        instance: The instance's number.
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
         submit: Submits what the handler calls of other models.
@@ -93,12 +91,8 @@ class InlineExecutor(RunnerCalls):
         """Run a batch beside others, where the handler has coroutines; see `Runner.begin`.
 
         Args:
-            batch: The assembled batch.
             done: Called once with its answer.
             deadline_ns: As for `run`, of no use here.
-
-        Returns:
-            A function that cancels it.
 
         Raises:
             HandlerFailed: The model is not loaded.

@@ -227,11 +227,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
 
 
 def most_bytes(limits: Limits) -> int:
-    """Return how many bytes the tensors of one message of a handler process may have.
-
-    Args:
-        limits: The server's.
-    """
+    """Return how many bytes the tensors of one message of a handler process may have."""
     return max(limits.body, bytes_in_flight(limits))
 
 
@@ -251,7 +247,6 @@ def dump(
     """Return a note as JSON, and whether it is the standard library's.
 
     Args:
-        note: The note.
         parameters: Where in it a client's or handler's numbers stand.
     """
     if _speakable(parameters):
@@ -317,12 +312,7 @@ def _tensor_parameters(named: Sequence[Tensor]) -> dict[int, dict[str, Parameter
 
 
 def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
-    """Return the payload of RUN, and whether its JSON is the standard library's.
-
-    Args:
-        batch: The batch.
-        written: The descriptors of its tensors.
-    """
+    """Return the payload of RUN, and whether its JSON is the standard library's."""
     note = RunMessage(
         names=list(batch.tensors),
         rows=batch.rows,
@@ -365,8 +355,6 @@ def unpack_batch(
     The batch's arrays are views of the other side's blocks.
 
     Args:
-        frame: The message.
-        imported: The blocks of the other side.
         emitter: Makes the emitter of intermediate answers, for a batch with a client that streams.
 
     Raises:
@@ -402,7 +390,6 @@ def pack_answer(outputs: BatchOutputs, written: bytes, call: int = 0) -> tuple[b
 
     Args:
         outputs: The handler's answer, or that of the called model.
-        written: The descriptors of its tensors.
         call: Of RESULT, the number of the call.
     """
     note = AnswerMessage(
@@ -426,9 +413,6 @@ def unpack_answer(
     """Return the answer of an ANSWER or CHUNK message; its arrays are views of shared blocks.
 
     Args:
-        frame: The message.
-        imported: The blocks of the other side.
-        requests: How many requests the batch has.
         lent: What was lent with the batch; see `tensor_descriptors.write`.
 
     Raises:
@@ -439,10 +423,6 @@ def unpack_answer(
 
 def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, list[Tensor] | KsrvError]:
     """Return the number of the call of a RESULT message, and its outputs or why there are none.
-
-    Args:
-        frame: The message.
-        imported: The blocks of the other side.
 
     Raises:
         ChannelError: The message does not add up.
@@ -483,25 +463,14 @@ def _answer(
 
 
 def pack_plain_call(request: InferRequest, number: int) -> bytes | None:
-    """Return the payload of a CALL in the common form, or None for a call of another form.
-
-    Args:
-        request: The request to the other model.
-        number: The call's number.
-    """
+    """Return the payload of a CALL in the common form, or None for a call of another form."""
     if request.model_version or request.outputs or request.parameters:
         return None
     return plain_tensors.write(number, request.model_name, current_traceparent(), request.inputs)
 
 
 def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes, bool]:
-    """Return the payload of CALL, and whether its JSON is the standard library's.
-
-    Args:
-        request: The request to the other model.
-        number: The call's number.
-        written: The descriptors of its tensors.
-    """
+    """Return the payload of CALL, and whether its JSON is the standard library's."""
     note = CallMessage(
         number,
         request.model_name,
@@ -517,10 +486,6 @@ def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes
 
 def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest]:
     """Return the number and the request of a CALL message.
-
-    Args:
-        frame: The message.
-        imported: The blocks of the other side.
 
     Raises:
         ChannelError: The message does not add up.

@@ -12,7 +12,6 @@ class Outbox:
     """Sends the messages of one link, one after the other.
 
     Args:
-        link: The link.
         waits: Whether a sender waits for room in the socket. Otherwise a message for which there is no room is
             kept until `flush`, and those after it with it.
 
@@ -30,11 +29,7 @@ class Outbox:
         self.kept_bytes = 0
 
     def count(self, kind: int) -> int:
-        """Return how many messages of a kind are kept.
-
-        Args:
-            kind: The kind.
-        """
+        """Return how many messages of a kind are kept."""
         with self._lock:
             return sum(one[1] == kind for one in self._kept)
 
@@ -53,11 +48,6 @@ class Outbox:
 
         Args:
             kind: See there, as of the others but for the last.
-            payload: See there.
-            batch_number: See there.
-            blocks: See there.
-            lenient: See there.
-            plain: See there.
             nbytes: The bytes of the tensors in the blocks.
 
         Raises:

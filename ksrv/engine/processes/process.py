@@ -82,8 +82,6 @@ class ProcessExecutor:
     """One instance of a model in a process of its own.
 
     Args:
-        source: The version on disk.
-        instance: The instance's number.
         threads: CPU threads of the instance; 0 leaves the libraries to themselves.
         start_timeout_s: How long loading may take.
         emit: Takes the values that the handler reports, on a thread of the executor's own.
@@ -232,9 +230,6 @@ class ProcessExecutor:
     def _alike(self, spec: ModelSpec) -> ModelSpec:
         """Return the description that a replacement loaded: the instance runs as the first one said.
 
-        Args:
-            spec: The description.
-
         Raises:
             HandlerFailed: The handler's file has changed between coroutines and plain functions.
         """
@@ -376,12 +371,8 @@ class ProcessExecutor:
         """Run a batch beside others, where the handler has coroutines.
 
         Args:
-            batch: The assembled batch.
             done: Called once with its answer, on another thread.
             deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
-
-        Returns:
-            A function that cancels it.
 
         Raises:
             ExecutorAbsent: The process has gone.
@@ -412,10 +403,7 @@ class ProcessExecutor:
         """Return the outputs of a batch that the process was given in its ring; see `run`.
 
         Args:
-            link: The process's.
-            process: The process.
             batch: The batch, for the answer on the channel.
-            dispatched: What is known of it.
         """
         calls: RingCalls = dispatched.ring.calls
         try:

@@ -26,9 +26,7 @@ class ProcessLog:
     """The log of one handler process.
 
     Args:
-        model: The model's name.
         version: Its version, or "".
-        instance: Which of the model's instances.
     """
 
     def __init__(self, model: str, version: str, instance: int) -> None:
@@ -118,7 +116,6 @@ class LineSplitter:
 
     Args:
         log: Where the lines go.
-        level: Their level.
     """
 
     def __init__(self, log: ProcessLog, level: int) -> None:

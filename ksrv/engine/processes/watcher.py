@@ -54,9 +54,6 @@ class HandlerProcess:
     """A process that is started, watched and reaped by a thread of its own.
 
     Args:
-        command: The program and its arguments.
-        folder: Its working directory.
-        environment: Its whole environment.
         descriptors: Descriptors that it inherits under their numbers.
         log: Where its output goes.
         events: The link that its events come on; closed when the process has ended.

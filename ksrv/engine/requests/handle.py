@@ -47,7 +47,6 @@ class SplitRequest:
 
     Args:
         parts: The handles of its parts, in order.
-        join: Makes one response of theirs.
 
     Attributes:
         parts: As given.

@@ -6,22 +6,12 @@ from ksrv.request import InferRequest, Tensor
 
 
 def bytes_of(request: InferRequest) -> int:
-    """Return how many bytes the tensors of a request take.
-
-    Args:
-        request: The request.
-    """
+    """Return how many bytes the tensors of a request take."""
     return request.nbytes or sum([tensor.nbytes for tensor in request.inputs])
 
 
 def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
-    """Return rows of a request as a request of their own.
-
-    Args:
-        request: The request.
-        start: The first row.
-        end: The row behind the last.
-    """
+    """Return rows of a request as a request of their own."""
     inputs = []
     for tensor in request.inputs:
         width = 1

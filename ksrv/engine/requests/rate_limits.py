@@ -51,9 +51,7 @@ class RateLimits:
 
     Args:
         rate: Requests a second; 0 for any number.
-        rate_name: The setting that says so.
         concurrency: Requests at a time; 0 for any number.
-        concurrency_name: The setting that says so.
         clock: The monotonic clock in nanoseconds.
     """
 
@@ -84,7 +82,6 @@ class RateLimits:
 
         Args:
             key: The model or client.
-            shown: The same, for the refusal.
 
         Raises:
             TooManyRequests: There is no room.

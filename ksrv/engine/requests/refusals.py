@@ -7,12 +7,7 @@ from ksrv.limits import show_limit
 
 
 def queue_full(model: str, queue_size: int) -> Overloaded:
-    """Return the answer of a request that finds the queue full.
-
-    Args:
-        model: The model's name.
-        queue_size: How many requests its queue holds.
-    """
+    """Return the answer of a request that finds the queue full."""
     return Overloaded(
         f"the queue of the model {model} is full: {show_limit('queue_size', queue_size)}",
         "queue_full",
@@ -23,9 +18,6 @@ def too_many_parts(model: str, rows: int, batch_rows: int, queue_size: int) -> I
     """Return the answer of a request that is split into more parts than an empty queue holds.
 
     Args:
-        model: The model's name.
-        rows: The rows of the request.
-        batch_rows: The rows of a part.
         queue_size: How many requests the model's queue holds.
     """
     parts = -(-rows // batch_rows)
@@ -40,8 +32,6 @@ def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineE
     """Return the answer of a request whose deadline passed.
 
     Args:
-        model: The model's name.
-        waited_ms: Milliseconds since it was queued.
         running: Whether a handler had it.
     """
     where = "while the handler ran" if running else "before a handler could start it"
@@ -64,8 +54,6 @@ def refusal(pushed: int, model: str, queue_size: int, nbytes: int) -> KsrvError:
 
     Args:
         pushed: The queue's reason, of `ksrv._native.queue.request_queue`.
-        model: The model's name.
-        queue_size: How many requests its queue holds.
         nbytes: The bytes of the request's tensors.
     """
     if pushed == native.EXPIRED:

@@ -20,11 +20,7 @@ from ksrv.source import Cache
 
 
 class CachedAnswer:
-    """A request that was answered when it came; see `RequestHandle`.
-
-    Args:
-        response: Its answer.
-    """
+    """A request that was answered when it came; see `RequestHandle`."""
 
     def __init__(self, response: InferResponse) -> None:
         self._response = response
@@ -77,9 +73,6 @@ class ResponseCache:
 
         Requests that stream or name a sequence are, those whose outputs go to shared memory, and those that
         ask for a profile, which is not for everybody.
-
-        Args:
-            request: The request.
         """
         if request.stream is not None or request.torchserve is not None:
             return None
@@ -109,7 +102,6 @@ class ResponseCache:
         """Return the answer to a request if it is known and fresh.
 
         Args:
-            key: What the request is known by.
             request: The request, whose id the answer gets.
         """
         now = time.monotonic()
@@ -130,7 +122,6 @@ class ResponseCache:
         """Remember an answer; the oldest ones make room.
 
         Args:
-            key: What its request is known by.
             generation: That of the cache when the request came; an answer of an earlier one is outdated.
             response: The answer; its tensors and parameters are copied.
         """

@@ -51,9 +51,6 @@ class ResponseStream:
     def put(self, response: InferResponse) -> bool:
         """Append an answer; this never waits, and drops what comes after the end.
 
-        Args:
-            response: The answer.
-
         Returns:
             Whether the memory budget has room for it.
         """

@@ -92,12 +92,6 @@ class RequestValidator:
     def validate(self, request: InferRequest) -> Validated:
         """Check a request.
 
-        Args:
-            request: The parsed request.
-
-        Returns:
-            Its rows and its batch key.
-
         Raises:
             InvalidRequest: The client can mend it.
         """

@@ -21,9 +21,7 @@ class OpenSequence:
     """A sequence that an instance has state for, or will have.
 
     Args:
-        name: The client's id.
         number: Tells it apart from every other sequence of the model, also of the same id.
-        slot: The slot of its instance.
 
     Attributes:
         id: The client's id.
@@ -72,10 +70,6 @@ def read_parameters(
     model: str, parameters: Mapping[str, Parameter]
 ) -> tuple[SequenceId, bool, bool]:
     """Return the sequence of a request, and whether the request is its first and its last.
-
-    Args:
-        model: The model's name.
-        parameters: The request's parameters.
 
     Raises:
         InvalidRequest: The request names no sequence, or a value is not what it must be.

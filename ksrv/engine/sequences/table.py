@@ -32,9 +32,7 @@ class SequenceTable:
     """The open sequences of a model version.
 
     Args:
-        model: The model's name.
         limits: How many may be open, and how long one may be idle.
-        slots: The instances' slots of the queue.
         is_available: Tells whether the instance of a slot can be expected to run a batch.
         end_sequences: Drops the state that the instance of a slot has of sequences; it never waits for a batch.
 
@@ -114,11 +112,7 @@ class SequenceTable:
         return pushed
 
     def request_ended(self, handle: QueuedRequest) -> None:
-        """Note that a request has ended: called by its handle.
-
-        Args:
-            handle: The request.
-        """
+        """Note that a request has ended: called by its handle."""
         sequence: OpenSequence = handle.sequence
         with self._changed:
             sequence.requests -= 1
@@ -136,12 +130,7 @@ class SequenceTable:
         self._drop([sequence])
 
     def lose(self, slot: int, reason: str) -> None:
-        """End the sequences whose state is gone with a handler process.
-
-        Args:
-            slot: The slot of the instance.
-            reason: What happened to the process.
-        """
+        """End the sequences whose state is gone with a handler process."""
         with self._changed:
             lost = [one for one in self._open.values() if one.order.slot == slot and one.begun]
             for sequence in lost:
@@ -149,11 +138,7 @@ class SequenceTable:
         self._drop(lost)
 
     def follow(self, old: "SequenceTable") -> None:
-        """Tell clients of sequences that were open in a version which this one replaces.
-
-        Args:
-            old: Its sequences.
-        """
+        """Tell clients of sequences that were open in a version which this one replaces."""
         with old._changed:
             names = list(old._open)
             self.ended = old.ended

@@ -25,7 +25,6 @@ def integrated_gradients(
 
     Args:
         model: Gives the scores [rows, classes, ...] of a batch, differentiably.
-        inputs: The batch.
         targets: The class to explain, for each row.
 
     Returns:
@@ -53,8 +52,6 @@ def layer_integrated_gradients(
     Args:
         model: Gives the scores [rows, classes, ...] of tokens, through the layer.
         layer: The eager module, None where the model has none.
-        tokens: The numbers of the tokens.
-        target: The class to explain.
 
     Returns:
         The attributions, in the shape of the layer's output.

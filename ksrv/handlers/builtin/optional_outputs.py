@@ -30,9 +30,6 @@ class OptionalOutputsHandler(BaseHandler):
         Args:
             spec: The inputs and outputs that model.yaml declares.
 
-        Returns:
-            The spec with outputs.
-
         Raises:
             ValueError: model.yaml declares an output that this handler does not have.
         """
@@ -59,10 +56,6 @@ class OptionalOutputsHandler(BaseHandler):
         return {output.name: makers[output.name]() for output in self.context.spec.outputs}
 
     def label(self, index: int) -> str:
-        """Return the label of a class, or its number as text for a class without a label.
-
-        Args:
-            index: The class.
-        """
+        """Return the label of a class, or its number as text for a class without a label."""
         labels = self.labels
         return labels[index] if labels is not None and 0 <= index < len(labels) else str(index)

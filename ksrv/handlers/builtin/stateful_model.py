@@ -13,11 +13,7 @@ class StatefulModel(BaseHandler):
     """Runs the model on one request of a sequence, with the variables as that sequence left them."""
 
     def preprocess(self, batch: Batch) -> dict[str, Any]:
-        """Return the inputs by name.
-
-        Args:
-            batch: One request.
-        """
+        """Return the inputs by name."""
         return {name: batch[name] for name in batch}
 
     def inference(self, /, **inputs: Any) -> dict[str, Any]:

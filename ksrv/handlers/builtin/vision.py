@@ -39,9 +39,6 @@ class VisionHandler(OptionalOutputsHandler):
 
         Args:
             spec: The inputs and outputs that model.yaml declares.
-
-        Returns:
-            The complete spec.
         """
         spec = super().declare(spec)
         if not spec.inputs:

@@ -89,7 +89,6 @@ def count(torch: Any, kind: str) -> int:
     """Return how many devices of a kind torch can use.
 
     Args:
-        torch: The module.
         kind: One of `ORDER`.
     """
     if kind == "cpu":

@@ -75,11 +75,7 @@ class Device:
         """Wait for what was asked of the device, unless that has been waited for."""
 
     def failure_of(self, error: BaseException) -> KsrvError | None:
-        """Return what clients are told of an error of the device, or None for any other error.
-
-        Args:
-            error: What a handler raised.
-        """
+        """Return what clients are told of an error of the device, or None for any other error."""
         return None
 
     def close(self) -> None:
@@ -94,11 +90,7 @@ def bfloat16() -> Any:
 
 
 def torch_tensor(array: Array) -> Any:
-    """Return a tensor over an array's memory, or over a copy of a read-only array.
-
-    Args:
-        array: The array.
-    """
+    """Return a tensor over an array's memory, or over a copy of a read-only array."""
     import torch
 
     if not array.flags.writeable:

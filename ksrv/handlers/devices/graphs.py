@@ -22,8 +22,6 @@ class Graph:
     """The recorded launches of a model for inputs of one form.
 
     Args:
-        device: The device.
-        model: The model.
         args: Its positional inputs; the tensors among them are copied.
         named: Its inputs by name.
     """
@@ -50,7 +48,6 @@ class Graph:
         """Launch the model on other inputs of the form.
 
         Args:
-            args: The positional inputs.
             named: The inputs by name, in the order of those that were recorded.
 
         Returns:
@@ -67,9 +64,7 @@ class GraphedModel:
     """A model and its graphs.
 
     Args:
-        model: The model.
         device: The device that its inputs lie on.
-        name: Its name, for the log.
 
     Attributes:
         eager: The model itself.

@@ -13,22 +13,14 @@ _lost: list[str] = []
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that its device works no more in this process.
-
-    Args:
-        error: What a handler raised.
-    """
+    """Whether an error says that its device works no more in this process."""
     torch = imported_torch()
     kind = getattr(torch, "AcceleratorError", None)
     return kind is not None and isinstance(error, kind) and _code(error) in _CODES
 
 
 def note_lost(name: str) -> None:
-    """Note that a device works no more; the worker then has itself replaced.
-
-    Args:
-        name: The device's name.
-    """
+    """Note that a device works no more; the worker then has itself replaced."""
     if name not in _lost:
         _lost.append(name)
 

@@ -36,11 +36,7 @@ _thread = _Thread()
 
 
 class StreamDevice(Device):
-    """One instance's stream on a device, and its pinned memory.
-
-    Args:
-        name: The device's name.
-    """
+    """One instance's stream on a device, and its pinned memory."""
 
     has_stream = True
 
@@ -160,11 +156,7 @@ class StreamDevice(Device):
 
     @abstractmethod
     def holds(self, value: Any) -> bool:
-        """Whether a value is a tensor on a device of this kind.
-
-        Args:
-            value: Anything that a handler returns.
-        """
+        """Whether a value is a tensor on a device of this kind."""
 
     @abstractmethod
     def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
@@ -213,11 +205,7 @@ def lease_pages(nbytes: int) -> Block:
 
 
 def block_of(array: Array) -> Block | LargePlace | None:
-    """Return the block, or the place of a ring, that an array is a view of; None for other memory.
-
-    Args:
-        array: The array.
-    """
+    """Return the block, or the place of a ring, that an array is a view of; None for other memory."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base

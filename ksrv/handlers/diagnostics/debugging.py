@@ -30,11 +30,7 @@ _profiling = threading.Lock()
 
 
 def came_through_a_proxy(inputs: BatchInputs) -> bool:
-    """Tell whether a request of a batch came through a proxy.
-
-    Args:
-        inputs: The batch.
-    """
+    """Tell whether a request of a batch came through a proxy."""
     return any(is_forwarded(request.headers) for request in inputs.requests)
 
 
@@ -44,9 +40,6 @@ def add_traceback(
     """Add the last lines of an error's traceback to the answer that it becomes.
 
     Args:
-        failure: The answer.
-        error: The handler's error.
-        inputs: The batch.
         folders: The model's folders, whose files are shown by their names.
     """
     if came_through_a_proxy(inputs):
@@ -72,11 +65,7 @@ def add_traceback(
 def profiled(
     run: Callable[[BatchInputs], BatchOutputs],
 ) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches, and profiles those of requests that ask for that.
-
-    Args:
-        run: Runs one batch.
-    """
+    """Return a function that runs batches, and profiles those of requests that ask for that."""
 
     def run_profiled(inputs: BatchInputs) -> BatchOutputs:
         asking = {

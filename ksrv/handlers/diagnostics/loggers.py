@@ -18,7 +18,6 @@ def own(module: str, owner: Fields) -> None:
     """Note that a module's loggers, and those below them, are a handler's.
 
     Args:
-        module: The module's name.
         owner: The handler's model, version and instance, as fields of a record.
     """
     with _changing:
@@ -42,9 +41,6 @@ def disown(owner: Fields) -> None:
 
 def fields_of(logger: str) -> Fields:
     """Return the fields of a logger's handler, as far as all handlers that share it agree.
-
-    Args:
-        logger: The logger's name.
 
     Returns:
         Model, version and instance; nothing for a logger that is no handler's.

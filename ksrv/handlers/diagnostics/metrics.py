@@ -21,9 +21,7 @@ class Metrics:
     """The metrics that a handler reports; `model` and `version` are labels of every one.
 
     Args:
-        model: The model's name.
         version: Its version, or "".
-        emit: Takes the records.
     """
 
     def __init__(self, model: str, version: str, emit: Emit = discard) -> None:
@@ -32,11 +30,6 @@ class Metrics:
 
     def counter(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter.
-
-        Args:
-            name: The metric's name.
-            value: The amount to add.
-            labels: Further labels.
 
         Raises:
             ValueError: The value is negative or not finite.
@@ -47,22 +40,11 @@ class Metrics:
         self._report(name, "counter", value, labels)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Set a gauge.
-
-        Args:
-            name: The metric's name.
-            value: Its value now.
-            labels: Further labels.
-        """
+        """Set a gauge."""
         self._report(name, "gauge", value, labels)
 
     def histogram(self, name: str, value: float, **labels: str) -> None:
         """Observe a value of a distribution.
-
-        Args:
-            name: The metric's name.
-            value: The value.
-            labels: Further labels.
 
         Raises:
             ValueError: The value is not finite.

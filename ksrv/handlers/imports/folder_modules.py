@@ -141,11 +141,7 @@ class ModelImporter:
             del sys.modules[name]
 
     def remedy(self, error: BaseException) -> str:
-        """Return what helps where something else than a file of the folder imported one; else "".
-
-        Args:
-            error: What loading the handler raised.
-        """
+        """Return what helps where something else than a file of the folder imported one; else ""."""
         seen: BaseException | None = error
         while seen is not None:
             name = (getattr(seen, "name", None) or "").partition(".")[0]
@@ -217,7 +213,6 @@ def resolve(target: str, modules: ModelImporter) -> Any:
 
     Args:
         target: The target; a file's path is absolute.
-        modules: The model's folders.
 
     Returns:
         The module, class or function.
@@ -319,7 +314,6 @@ def error_location(folder: Path, error: BaseException) -> str:
     """Return where in a model's own files an error came up: " (handler.py, line 3)".
 
     Args:
-        folder: The model's folder.
         error: The exception; a SyntaxError names its own file and line.
 
     Returns:

@@ -31,12 +31,7 @@ _thread = _Thread()
 
 @contextmanager
 def initialized_alone(model: str, patience_s: float) -> Iterator[None]:
-    """Have no other handler initialized meanwhile, unless that takes too long.
-
-    Args:
-        model: The model, for the log.
-        patience_s: How long the others wait.
-    """
+    """Have no other handler initialized meanwhile, unless that takes too long."""
     # An import that has begun holds locks of modules, which the holder of this lock may wait for.
     if _thread.model or is_importing() or not _lock.acquire(model, patience_s):
         yield

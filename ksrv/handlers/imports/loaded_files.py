@@ -28,7 +28,6 @@ class HeldSources(dict[str, bytes]):
         """Return the file of a module, and whether it is a package's; None where there is none.
 
         Args:
-            name: The module's last name.
             folders: Where it may lie, in this order.
         """
         for folder in folders:
@@ -52,7 +51,6 @@ class HeldSources(dict[str, bytes]):
         """Return the import spec of a module that these files hold; None for any other.
 
         Args:
-            name: The module's whole name.
             folders: Where it may lie.
             make_loader: Makes its loader from its name and its file.
         """
@@ -75,13 +73,7 @@ def _is_compiled(file: str) -> bool:
 
 
 class HeldSourceLoader(SourceFileLoader):
-    """Compiles a source file from what was read for the load; one that was not read then from the disk.
-
-    Args:
-        name: The module's name.
-        path: The file.
-        sources: The files that were read.
-    """
+    """Compiles a source file from what was read for the load; one that was not read then from the disk."""
 
     def __init__(self, name: str, path: str, sources: Mapping[str, bytes]) -> None:
         super().__init__(name, path)
@@ -103,12 +95,7 @@ class HeldSourceLoader(SourceFileLoader):
 
 
 class HeldSourceFinder:
-    """Finds the modules of one folder of `sys.path` among the files that were read, for archives.
-
-    Args:
-        sources: The files that were read.
-        folder: The folder.
-    """
+    """Finds the modules of one folder of `sys.path` among the files that were read, for archives."""
 
     def __init__(self, sources: HeldSources, folder: str) -> None:
         self._sources = sources
@@ -126,12 +113,7 @@ class HeldSourceFinder:
 
 
 def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Return the import spec of a module of some folders, as it was read for the load or on the disk.
-
-    Args:
-        name: Its name.
-        folders: The folders.
-    """
+    """Return the import spec of a module of some folders, as it was read for the load or on the disk."""
     for finder in sys.meta_path:
         if isinstance(finder, HeldSourceFinder) and (found := finder.find_spec(name, folders)):
             return found
@@ -142,7 +124,6 @@ def hold_sources(sources: HeldSources, folder: str) -> None:
     """Have modules of a folder of `sys.path` imported from what was read for the load.
 
     Args:
-        sources: The files that were read.
         folder: The folder, for which those of an earlier load are forgotten.
     """
     others = [
@@ -157,9 +138,6 @@ def changed_file(source: ModelSource) -> str:
     """Return the name of a file that is not as it was when it was read; "" where there is none.
 
     The sources of a version that is loaded again are not looked at, and never what its own code writes.
-
-    Args:
-        source: The version.
 
     Raises:
         HandlerFailed: A file cannot be looked at now.

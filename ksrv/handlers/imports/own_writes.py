@@ -33,7 +33,6 @@ def watch(paths: Iterable[str], notes: str) -> None:
     """Note from now on which of some files this process writes.
 
     Args:
-        paths: Their absolute paths.
         notes: The folder that the processes of the server share for this; "" for none.
     """
     global _listening
@@ -49,7 +48,6 @@ def is_own_write(path: str, notes: str) -> bool:
     """Whether the code of a model has written, removed or renamed a file that was watched.
 
     Args:
-        path: Its absolute path.
         notes: See `watch`.
     """
     return path in _written or (bool(notes) and _note(path, notes).exists())

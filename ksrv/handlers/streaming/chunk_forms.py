@@ -18,8 +18,6 @@ def check_chunk(chunk: Any, rows: int, most_rows: int) -> None:
     """Refuse a chunk without rows for a batch that has, or may have, several.
 
     Args:
-        chunk: What the generator yielded.
-        rows: The rows of the batch.
         most_rows: The rows that a batch of joined requests may have.
 
     Raises:

@@ -44,11 +44,7 @@ _ABSENT = (type(None), RowEnded)
 
 
 def is_stream(result: Any) -> bool:
-    """Tell whether a handler's result is made piece by piece.
-
-    Args:
-        result: What a stage returned.
-    """
+    """Tell whether a handler's result is made piece by piece."""
     if type(result) is list and result:
         result = result[0]
     return type(result) in (GeneratorType, AsyncGeneratorType)
@@ -58,11 +54,7 @@ class BatchStream:
     """The chunks of one batch on their way from the handler to the requests.
 
     Args:
-        inputs: The batch.
-        outputs: The declared outputs.
-        read: Makes tensors of a chunk.
         batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
-        fail: Fails the request of a row.
         emit: Takes the chunks; the batch's own emitter if left out.
     """
 
@@ -88,9 +80,6 @@ class BatchStream:
 
     def take(self, chunk: Any) -> bool:
         """Hand one chunk on.
-
-        Args:
-            chunk: What the generator yielded.
 
         Returns:
             Whether a client still waits for the next.
@@ -154,29 +143,16 @@ class BatchStream:
             self._emit(BatchOutputs([], failed, only=ended))
 
     def row_ended(self, row: int) -> None:
-        """Note that a row gets nothing more.
-
-        Args:
-            row: The row.
-        """
+        """Note that a row gets nothing more."""
         self._ended_rows.add(row)
 
     def row_failed(self, row: int, error: BaseException) -> None:
-        """Fail the request of a row whose generator raised.
-
-        Args:
-            row: The row.
-            error: What it raised.
-        """
+        """Fail the request of a row whose generator raised."""
         self._fail(row, error)
         self._ended_rows.add(row)
 
     def wants(self, row: int) -> bool:
-        """Tell whether the request of a row still waits, as far as is known without asking.
-
-        Args:
-            row: The row.
-        """
+        """Tell whether the request of a row still waits, as far as is known without asking."""
         return row not in self._ended_rows
 
     def result(self) -> list[Tensor]:
@@ -189,11 +165,7 @@ class BatchStream:
 
 
 def without_absent_rows(chunk: Any) -> tuple[Any, set[int]]:
-    """Return a chunk whose every row has a value, and the rows that had none.
-
-    Args:
-        chunk: What the generator yielded.
-    """
+    """Return a chunk whose every row has a value, and the rows that had none."""
     if type(chunk) is not list:
         return chunk, set()
     absent = {row for row, value in enumerate(chunk) if isinstance(value, _ABSENT)}
@@ -229,11 +201,7 @@ def _present(requests: Sequence[BatchRequest], absent: set[int]) -> frozenset[in
 
 
 class JoinedChunks:
-    """The chunks of a stream as one answer, for clients that do not stream.
-
-    Args:
-        outputs: The declared outputs.
-    """
+    """The chunks of a stream as one answer, for clients that do not stream."""
 
     def __init__(self, outputs: Sequence[TensorSpec] = ()) -> None:
         self._outputs = outputs
@@ -245,7 +213,6 @@ class JoinedChunks:
         """Take one chunk.
 
         Args:
-            tensors: Its tensors.
             absent: Rows that have no part in it.
 
         Raises:
@@ -276,9 +243,6 @@ class JoinedChunks:
 
     def tensors(self, rows: int) -> list[Tensor]:
         """Return the joined chunks; of texts that are none, empty texts.
-
-        Args:
-            rows: The rows of the batch.
 
         Raises:
             StreamNeeded: There was no chunk, and the declared outputs are no texts.
@@ -315,8 +279,6 @@ def run_generator(chunks: Any, stream: BatchStream, loop: "HandlerLoop") -> None
 
     Args:
         chunks: A generator, an asynchronous generator, or a list of one of them for each row.
-        stream: Takes the chunks.
-        loop: Runs asynchronous generators.
     """
     running: Any = _iterated(chunks, stream, loop)
     with closing(running):
@@ -367,7 +329,6 @@ def postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Any:
 
     Args:
         chunks: What `inference` returned: a stream, or a coroutine.
-        postprocess: The handler's stage.
     """
     if type(chunks) is list:
         return chunks  # of single rows, which `postprocess` does not take
@@ -408,21 +369,13 @@ class HandlerLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Any) -> Any:
-        """Return the result of a coroutine.
-
-        Args:
-            coroutine: The coroutine.
-        """
+        """Return the result of a coroutine."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
 
     def iterate(self, chunks: Any) -> Iterator[Any]:
-        """Yield what an asynchronous generator yields, and close it at the end.
-
-        Args:
-            chunks: The generator.
-        """
+        """Yield what an asynchronous generator yields, and close it at the end."""
         try:
             while True:
                 try:

@@ -38,7 +38,6 @@ class Ensemble(DeferredHandler):
         """See `DeferredHandler.begin`; the error is that of the first step that failed.
 
         Args:
-            inputs: One request.
             ended: Takes the ensemble's outputs by name.
         """
         context: Any = self.context
@@ -61,10 +60,6 @@ class RunningSteps:
     """The steps of one request.
 
     Args:
-        steps: The steps.
-        outputs: The names of the ensemble's outputs.
-        submit: Submits requests to models.
-        inputs: The request.
         ended: Called once with the outputs, or with why there are none.
     """
 

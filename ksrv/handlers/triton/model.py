@@ -23,9 +23,6 @@ class TritonModel(BaseHandler):
     def initialize(self, context: Context) -> None:
         """Load the model, compare it with config.pbtxt, and bind its tensors.
 
-        Args:
-            context: The model's facts.
-
         Raises:
             ModelLoadError: The model file has other tensors than config.pbtxt declares.
         """
@@ -64,7 +61,6 @@ class NamedBinding:
 
     Args:
         model: The model, with a method `run` that takes its inputs by name.
-        tensors: The declared tensors.
     """
 
     def __init__(self, model: Any, tensors: TritonTensors) -> None:
@@ -99,10 +95,6 @@ class TorchBinding:
     Inputs are passed by position where all names end with `__0`, `__1`, ..., by name where `forward` has
     arguments of these names, as one dictionary where it takes one, and else in the declared order.
     Outputs are taken likewise from a tuple, a list or a dictionary.
-
-    Args:
-        model: The module.
-        tensors: The declared tensors.
     """
 
     def __init__(self, model: Any, tensors: TritonTensors) -> None:
@@ -168,7 +160,6 @@ def to_model(array: Any, bound: BoundTensor) -> Any:
 
     Args:
         array: The array or torch tensor, in the shape for clients.
-        bound: Its shapes.
     """
     if bound.model_shape is None:
         return array
@@ -180,7 +171,6 @@ def to_client(array: Any, bound: BoundTensor) -> Any:
 
     Args:
         array: The array or torch tensor, in the model's shape.
-        bound: Its shapes.
 
     Raises:
         HandlerFailed: It does not have the model's shape.
@@ -218,7 +208,6 @@ def check_side(
 
     Args:
         side: "input" or "output".
-        bound: The shapes of the declared tensors.
         declared: The declared tensors; empty where they are left to the file.
         own: The file's; empty where it does not know them.
         batched: Whether the first dimension of each is the batch.

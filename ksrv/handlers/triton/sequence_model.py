@@ -71,11 +71,7 @@ class TritonSequenceModel(TritonModel):
         return self.context.config.batching is not None
 
     def preprocess(self, batch: Batch) -> dict[str, Any]:
-        """Return the inputs by name.
-
-        Args:
-            batch: The requests of different sequences.
-        """
+        """Return the inputs by name."""
         if self._is_torch:
             return {name: batch.tensor(name) for name in batch}
         return {name: batch[name] for name in batch}
@@ -169,13 +165,7 @@ class TritonSequenceModel(TritonModel):
 def replace_tensors(
     tensors: TritonTensors, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> TritonTensors:
-    """Return tensors with more that the model has.
-
-    Args:
-        tensors: Those of config.pbtxt.
-        inputs: Further inputs.
-        outputs: Further outputs.
-    """
+    """Return tensors with more that the model has."""
     sides = [
         tuple(
             BoundTensor(

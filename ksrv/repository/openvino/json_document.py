@@ -14,9 +14,6 @@ from ksrv.repository.yaml_document import ConfigError, Document, read_settings_t
 def read_json(path: Path) -> Document:
     """Return the parsed content of a file.
 
-    Args:
-        path: The file.
-
     Raises:
         ConfigError: It cannot be read, is too long or too deep, or is no JSON.
     """

@@ -49,9 +49,6 @@ _NOT_SERVED = {
 def read_server_config(path: Path) -> Iterator[ModelEntry]:
     """Yield the models of a config.json.
 
-    Args:
-        path: The file.
-
     Raises:
         ConfigError: The file is no config.json; what is wrong with one model is that entry's error.
     """
@@ -81,9 +78,6 @@ class _Model:
     """Reads one model of the list, and writes the report as it goes.
 
     Args:
-        path: The config.json.
-        document: Its content.
-        index: The model's place in the list.
         general: What becomes of keys of the whole file, for the first model's report.
     """
 

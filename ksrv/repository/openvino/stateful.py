@@ -15,12 +15,7 @@ _ONLY_WITH_STATE = ("idle_sequence_cleanup", "low_latency_transformation", "max_
 
 
 def read_sequences(keys: ModelKeys, report: Report) -> SequenceLimits | None:
-    """Return the bounds of a model's sequences, or None where it has no state.
-
-    Args:
-        keys: The model's.
-        report: Takes a line for each key.
-    """
+    """Return the bounds of a model's sequences, or None where it has no state."""
     if not keys.stateful:
         for key in _ONLY_WITH_STATE:
             if getattr(keys, key) is not None:

@@ -176,10 +176,6 @@ def read_manifest(folder: Path) -> Manifest:
 def read_settings(folder: Path, name: str) -> bytes:
     """Return the content of a file that describes the model.
 
-    Args:
-        folder: The unpacked archive.
-        name: The file's name in it.
-
     Raises:
         ArchiveError: It is longer than such files are.
         OSError: It cannot be read.
@@ -299,7 +295,6 @@ class _BoundedStream:
     """The bytes of a compressed tar, as tarfile reads them, which bounds neither headers nor what they claim.
 
     Args:
-        archive: The archive.
         stream: Its bytes, inflated.
         limits: How much the archive may hold.
     """

@@ -29,9 +29,6 @@ _held: dict[Path, int] = {}
 def lock_folder(place: Path) -> bool:
     """Keep a folder of the cache from being removed while this process lives.
 
-    Args:
-        place: The folder.
-
     Returns:
         False when it is not there, or was removed this moment.
     """
@@ -56,11 +53,7 @@ def lock_folder(place: Path) -> bool:
 
 
 def evict(home: Path) -> None:
-    """Remove unused folders: old archives, and folders that killed processes left half unpacked.
-
-    Args:
-        home: The cache.
-    """
+    """Remove unused folders: old archives, and folders that killed processes left half unpacked."""
     now = time.time()
     for place in list(home.iterdir()):
         if _DIGEST.fullmatch(place.name):

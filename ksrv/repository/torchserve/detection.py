@@ -46,9 +46,6 @@ def as_torchserve(
     """Return the settings with which a handler written for TorchServe is run as one.
 
     Args:
-        config: The settings.
-        folder: The folder of the version.
-        root: The model's folder.
         executor: Whether model.yaml names an executor.
         name: The model's name, where it is not its folder's.
 

@@ -126,10 +126,7 @@ def archived_config(
     """Return the settings that an unpacked archive asks for, and the report on them.
 
     Args:
-        folder: The unpacked archive.
-        manifest: Its manifest.
         defaults: The defaults for keys that the archive leaves out.
-        archive: The archive's file name, for descriptions.
 
     Raises:
         ArchiveError: Manifest or model-config.yaml are not valid.
@@ -221,9 +218,6 @@ class _Settings:
     """Reads the keys of model-config.yaml and writes the report as it goes.
 
     Args:
-        document: The keys and their values.
-        report: The report.
-        file: The name of the file.
         lines: The lines of the keys that it has; the others are those of a config.properties.
     """
 

@@ -20,12 +20,6 @@ def read_unpacked(
 ) -> ModelConfig:
     """Return the settings of an unpacked archive.
 
-    Args:
-        document: Its model.yaml.
-        keys: The keys of the model.yaml.
-        settings: The settings that the model.yaml gives.
-        folder: Its folder.
-
     Raises:
         ConfigError: model.yaml or the archive's own files are wrong.
     """

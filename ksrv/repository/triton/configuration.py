@@ -20,9 +20,6 @@ def configuration(
     the model is loaded.
 
     Args:
-        keys: The keys of the file.
-        name: The model's name.
-        backend: The backend that serves it.
         max_batch_size: The rows of a batch; 0 without a batch dimension.
     """
     shown: dict[str, Any] = _plain(keys)

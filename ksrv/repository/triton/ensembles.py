@@ -13,11 +13,6 @@ from ksrv.source import EnsembleStep, ModelConfig
 def read_steps(document: Document, keys: ModelKeys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
     """Return the steps of an ensemble.
 
-    Args:
-        document: The config.pbtxt.
-        keys: Its keys.
-        tensors: The ensemble's inputs and outputs.
-
     Raises:
         ConfigError: A tensor is read that no step gives, given twice, or depends on itself.
     """

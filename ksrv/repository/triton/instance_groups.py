@@ -26,7 +26,6 @@ def instances_of(groups: Sequence[InstanceGroup] | None, report: Report) -> dict
 
     Args:
         groups: The groups, or None.
-        report: Takes a line for each key.
     """
     if not groups:
         return {}

@@ -58,20 +58,12 @@ _REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are 
 
 
 def is_triton_model(folder: Path) -> bool:
-    """Whether a folder is a model of Triton's: one with a config.pbtxt and nothing of ksrv's own.
-
-    Args:
-        folder: The model's folder.
-    """
+    """Whether a folder is a model of Triton's: one with a config.pbtxt and nothing of ksrv's own."""
     return (folder / CONFIG_NAME).is_file() and not _has_own_settings(folder)
 
 
 def may_be_configured(folder: Path) -> bool:
-    """Whether a folder can be read as a model of Triton's by a config.pbtxt from elsewhere.
-
-    Args:
-        folder: The model's folder.
-    """
+    """Whether a folder can be read as a model of Triton's by a config.pbtxt from elsewhere."""
     if _has_own_settings(folder):
         return False
     return (folder / CONFIG_NAME).is_file() or bool(version_folders(folder))
@@ -86,8 +78,6 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     """Return the model of a folder of Triton's.
 
     Args:
-        path: The folder.
-        name: The model's name.
         config: The config.pbtxt to read in place of the folder's own.
 
     Returns:
@@ -126,15 +116,7 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
 
 
 class _Settings:
-    """Reads the keys of one config.pbtxt, and writes the report as it goes.
-
-    Args:
-        root: The model's folder.
-        name: The model's name.
-        folders: Its version folders.
-        keys: The keys.
-        document: Knows their lines.
-    """
+    """Reads the keys of one config.pbtxt, and writes the report as it goes."""
 
     def __init__(
         self, root: Path, name: str, folders: list[Path], keys: ModelKeys, document: Document

@@ -28,18 +28,11 @@ class ConfigOverrides:
         self._held: dict[str, Path] = {}
 
     def find(self, name: str) -> Path | None:
-        """Return the config.pbtxt in place of a model's own, or None.
-
-        Args:
-            name: The model's name.
-        """
+        """Return the config.pbtxt in place of a model's own, or None."""
         return self._held.get(name)
 
     def path(self, config: str) -> Path:
         """Return the file of a configuration, which is written where it is not there yet.
-
-        Args:
-            config: The text of a config.pbtxt.
 
         Raises:
             OSError: The configuration cannot be written.
@@ -65,7 +58,6 @@ class ConfigOverrides:
         """Have a model load by a configuration; where the body raises, by the one before.
 
         Args:
-            name: The model's name.
             config: The text of a config.pbtxt; None for the model's own.
 
         Raises:

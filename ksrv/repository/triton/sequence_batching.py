@@ -49,11 +49,6 @@ def read_sequence_batching(
 ) -> SequenceSettings | None:
     """Return the settings for sequences, or None where requests stand alone.
 
-    Args:
-        document: The file.
-        keys: Its keys.
-        report: Takes a line for each key.
-
     Raises:
         ConfigError: The keys do not fit each other.
     """
@@ -91,12 +86,7 @@ def read_sequence_batching(
 
 
 def with_delay(batching: Batching | None, delay_ms: float) -> Batching | None:
-    """Return the batching of a model with sequences.
-
-    Args:
-        batching: The batching by max_batch_size.
-        delay_ms: How long the oldest request waits.
-    """
+    """Return the batching of a model with sequences."""
     if batching is None:
         return None
     return Batching(max_batch_size=batching.max_batch_size, max_delay_ms=delay_ms)

@@ -48,9 +48,6 @@ def read_tensors(document: Document, keys: ModelKeys, report: Report, backend: s
     """Return the tensors of a config.pbtxt.
 
     Args:
-        document: The file.
-        keys: Its keys.
-        report: Takes a line for each key.
         backend: The backend's name; only those that know their files complete what is left out.
 
     Raises:

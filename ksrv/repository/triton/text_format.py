@@ -62,7 +62,6 @@ def read_text_format(path: Path, kind: type[T]) -> tuple[T, Document]:
     """Return a file's message as a struct, and the document that knows the lines of its keys.
 
     Args:
-        path: The file.
         kind: The struct, whose fields are the keys that are known.
 
     Raises:
@@ -226,7 +225,6 @@ class _Shaper:
     """Gives the values the form of a struct: one value where a key is single, else the list.
 
     Args:
-        path: The file.
         read: The lines of the keys as they were read.
 
     Attributes:

@@ -25,10 +25,6 @@ def audited_check(name: str, check: Check) -> Check:
     """Return a check of a control call that writes a record where it refuses the caller.
 
     The record names no model: nothing of a caller's message is read before he may call.
-
-    Args:
-        name: The method's name.
-        check: The check.
     """
 
     @functools.wraps(check)
@@ -43,12 +39,7 @@ def audited_check(name: str, check: Check) -> Check:
 
 
 def audited(name: str, behavior: Behavior) -> Behavior:
-    """Return a control call that writes a record of what came of it.
-
-    Args:
-        name: The method's name.
-        behavior: Carries it out.
-    """
+    """Return a control call that writes a record of what came of it."""
 
     def carried_out(request: Any, call: Call) -> Any:
         subject = getattr(request, "model_name", "") or getattr(request, "name", "")

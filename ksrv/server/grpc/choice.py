@@ -9,7 +9,6 @@ def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
     """Tell whether the native server carries gRPC.
 
     Args:
-        settings: The server's settings.
         encrypted: Whether TLS is on.
 
     Raises:

@@ -46,7 +46,6 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
     """Return grpcio's options.
 
     Args:
-        settings: The server's settings.
         shared: Whether several workers share the port on purpose.
     """
     limits = settings.limits
@@ -157,7 +156,6 @@ class GrpcioServer:
 
     Args:
         engine: Where requests run.
-        settings: Limits, threads and credentials.
         shared: What `Services` may share with another front end, by its names there.
     """
 

@@ -21,7 +21,6 @@ class IdleThreads(Executor):
     """A pool that has as many threads as are busy, and those that were busy a short while ago.
 
     Args:
-        threads: How many it has at most.
         name: What they are called.
         idle_seconds: After how long without work a thread ends.
     """

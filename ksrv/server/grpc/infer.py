@@ -22,7 +22,6 @@ class InferCalls:
 
     Args:
         engine: Where requests run.
-        limits: Bounds for the parser.
         hides_credentials: Whether the `authorization` entry is kept from handlers.
         regions_of: Gives the shared memory that a call may name; None where that is off.
         client_of: Tells callers apart whose requests are limited.
@@ -51,7 +50,6 @@ class InferCalls:
         """Read a request of a caller who may call.
 
         Args:
-            message: A serialized ModelInferRequest.
             call: Its call, which gives metadata and deadline.
 
         Raises:

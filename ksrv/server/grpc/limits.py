@@ -41,11 +41,7 @@ CONTROL_THREADS = 2
 
 
 def most_connections(wanted: int) -> int:
-    """Return how many connections a server may hold open without starving its process of files.
-
-    Args:
-        wanted: The setting.
-    """
+    """Return how many connections a server may hold open without starving its process of files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted

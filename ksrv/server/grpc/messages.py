@@ -83,10 +83,8 @@ def inflated_message(
     """Return what a compressed message inflates to.
 
     Args:
-        message: The message as it was received.
         encoding: "gzip" or "deflate".
         limits: Bounds on its size and its ratio.
-        reservation: Takes what it inflates to.
 
     Raises:
         BodyTooLarge: It inflates to more than the limits allow.

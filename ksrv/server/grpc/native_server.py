@@ -61,7 +61,6 @@ class NativeGrpcServer:
 
     Args:
         engine: Where requests run.
-        settings: Limits, threads and credentials.
         shared: What `Services` may share with another front end, by its names there.
     """
 
@@ -372,9 +371,6 @@ class OpenedMessage:
 
     Args:
         call: Its call, which has counted the bytes as they came.
-        message: The message as it came.
-        limits: Bounds on what it inflates to.
-        budget: Counts what it inflates to.
         compressed: Whether it is compressed.
     """
 
@@ -413,10 +409,7 @@ class StreamMessages(Iterator[Callable[[], OpenedMessage]]):
     """The messages of a stream, waited for one by one.
 
     Args:
-        call: The call.
-        method: Its method.
         settings: How long a message may take.
-        budget: Counts what messages inflate to.
         idle: Whether the call waits for its message only, and for no answer of the engine.
         fail: Told why no message came in time.
     """
@@ -465,11 +458,7 @@ class StreamMessages(Iterator[Callable[[], OpenedMessage]]):
 
 
 def no_room_for_answer(nbytes: int) -> Overloaded:
-    """Return the refusal of an answer that the memory budget has no room for.
-
-    Args:
-        nbytes: Its length.
-    """
+    """Return the refusal of an answer that the memory budget has no room for."""
     return Overloaded(
         f"the answer holds {nbytes} bytes, and requests and answers in flight have reached the "
         "limit 'in_flight'",

@@ -93,7 +93,6 @@ def hand_over(held: socket.socket, environment: dict[str, str], *, listens: bool
     """Let the program that is executed next in this process have the socket of the gRPC port.
 
     Args:
-        held: The socket.
         environment: The variables that the program is given.
         listens: Whether workers accept from it; otherwise it holds the port for grpcio.
     """

@@ -35,9 +35,6 @@ def reflection(service: str) -> Callable[[Iterator[bytes], Call], Iterator[Any]]
 def answer(request: Any) -> Any:
     """Answer one question.
 
-    Args:
-        request: A ServerReflectionRequest of either version.
-
     Returns:
         A ServerReflectionResponse of the same version; an unknown symbol is an `error_response`.
     """

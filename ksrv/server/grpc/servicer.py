@@ -53,9 +53,7 @@ class Servicer:
 
     Args:
         engine: The engine that the calls describe and change.
-        statistics: The statistics of all workers.
         limits: Bounds on requests; model metadata shows them.
-        extensions: The protocol's extensions that work here.
         changeable: What calls may change.
         shared_memory: The clients' regions; None where shared memory is off.
     """

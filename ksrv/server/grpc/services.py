@@ -90,7 +90,6 @@ class Services:
 
     Args:
         engine: Where requests run.
-        settings: Limits, threads and credentials.
         access: Who may call; made from the settings if left out.
         shared_memory: The clients' regions to share with another front end.
         budget: The bytes that requests may hold together, to share with another front end.
@@ -165,7 +164,6 @@ class Services:
 
         Args:
             name: What its threads are called.
-            threads: How many it has at most.
         """
         made = IdleThreads(threads, f"ksrv-grpc-{name}")
         self._pools.append(made)
@@ -282,10 +280,6 @@ class Services:
 
 class Permitted(AbstractContextManager[None]):
     """Hold a permit for a stream.
-
-    Args:
-        method: The stream's method.
-        call: The call.
 
     Raises:
         Overloaded: All permits are taken.

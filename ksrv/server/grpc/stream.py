@@ -117,11 +117,7 @@ class _Line:
             self._changed.notify_all()
 
     def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse]]:
-        """Yield the intermediate answers of all entries until one of them has ended.
-
-        Args:
-            entry: The entry that ends it.
-        """
+        """Yield the intermediate answers of all entries until one of them has ended."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._has_chunk(entry))

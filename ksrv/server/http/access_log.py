@@ -60,7 +60,6 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
     """Write the HTTP server's records with gunicorn's logger.
 
     Args:
-        logger: gunicorn's logger.
         records: The records that `HttpServer.records` returned.
     """
     for _, seconds, status, sent, _, peer, head, request_id, timing in records:
@@ -106,7 +105,6 @@ class RecordWriter(threading.Thread):
     """Writes the records of a native server until it is closed.
 
     Args:
-        name: The thread's name.
         write: Writes what has come since the last call.
     """
 
@@ -128,10 +126,5 @@ class RecordWriter(threading.Thread):
 
 
 def access_log_of(http_server: HttpServer, logger: Any) -> RecordWriter:
-    """Return the thread that writes the HTTP server's records.
-
-    Args:
-        http_server: The server.
-        logger: gunicorn's logger.
-    """
+    """Return the thread that writes the HTTP server's records."""
     return RecordWriter("ksrv-access-log", lambda: write_records(logger, http_server.records()))

@@ -156,7 +156,6 @@ def send_parts(
         parts: Contiguous buffers; they are held until the last byte was written.
         content_length: Their bytes together.
         budget: The budget that they are charged to until the client has them.
-        environ: The WSGI environment of the request.
         accept_encoding: The client's `Accept-Encoding` where answers may be compressed, else None.
 
     Raises:

@@ -69,9 +69,6 @@ class _Growing:
     """A block that doubles, holding what has been written so far behind its padding.
 
     Args:
-        offset: The padding.
-        bound: The limit on what is written.
-        reservation: Takes what is written.
         expected: How much that will probably be: the first block has room for it.
     """
 
@@ -142,9 +139,6 @@ class _Counted:
 
 def content_length(environ: Environ) -> int | None:
     """Return the announced length of a body, or None.
-
-    Args:
-        environ: The WSGI environment.
 
     Raises:
         InvalidRequest: It is not a number.
@@ -232,11 +226,9 @@ def read_body(
     """Read a request's whole body into one block.
 
     Args:
-        environ: The WSGI environment.
         limits: Bounds on the body's bytes, chunks and inflation.
         reservation: Takes the bytes out of the budget of those in flight.
         offset: How far into its block the body begins; see `padding`.
-        bound: The route's own limit.
         decompress: Whether compressed bodies are accepted.
         on_read: Told True before the body is read and False behind it.
 
@@ -297,7 +289,6 @@ def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
     Args:
         environ: The WSGI environment; a server whose sockets keep no account asks for nothing. Those
             of the threaded way do, see `ksrv.server.threaded.timed_socket`.
-        nbytes: The length.
     """
     expect = getattr(environ.get("gunicorn.socket"), "expect", None)
     if expect is not None:

@@ -27,7 +27,6 @@ def no_room(budget: MemoryBudget, nbytes: int) -> Overloaded:
     """Return the refusal of bytes that a budget has no room for.
 
     Args:
-        budget: The budget.
         nbytes: How many bytes more there would be.
     """
     return Overloaded(
@@ -51,9 +50,6 @@ class Reservation:
 
     def expect(self, nbytes: int) -> None:
         """Note how long the request says it is; that takes nothing.
-
-        Args:
-            nbytes: The announced length.
 
         Raises:
             BodyTooLarge: It would be too much even alone.
@@ -99,7 +95,6 @@ def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
 
     Args:
         budget: The budget that they are charged to.
-        nbytes: The answer's length.
 
     Raises:
         Overloaded: There is no room, and another answer that found none is still being sent.

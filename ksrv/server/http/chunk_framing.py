@@ -37,7 +37,6 @@ def malformed_chunks(fault: str, found: bytes) -> InvalidRequest:
     """Return the error for a body whose chunks are none.
 
     Args:
-        fault: What is wrong.
         found: The bytes that are wrong.
     """
     shown = f", got {quote(found.decode('latin-1'))}" if found else ""
@@ -48,7 +47,6 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
     """gunicorn's reader of a chunked body, within the limits.
 
     Args:
-        message: gunicorn's parsed message.
         limits: Bounds on chunks and on the body's bytes.
     """
 
@@ -120,9 +118,6 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
 
 def check_transfer_coding(environ: dict[str, Any]) -> None:
     """Refuse a body whose transfer coding is not chunked alone: its chunks would be read as its content.
-
-    Args:
-        environ: The WSGI environment.
 
     Raises:
         InvalidRequest: `Transfer-Encoding` names something else beside chunked.

@@ -42,9 +42,6 @@ class ClientConnection:
     def watch(self, handle: "RequestHandle") -> bool:
         """Have a request cancelled when its client disconnects.
 
-        Args:
-            handle: The request, queued.
-
         Returns:
             Whether that is done; else `disconnected` is to be asked now and then.
         """
@@ -67,11 +64,7 @@ class ClientConnection:
 
 
 class MessageConnection(ClientConnection):
-    """The connection of a message of the native HTTP server, which watches it itself.
-
-    Args:
-        message: The message.
-    """
+    """The connection of a message of the native HTTP server, which watches it itself."""
 
     def __init__(self, message: AppMessage) -> None:
         super().__init__(None)
@@ -93,11 +86,7 @@ class ThreadWaiter:
     """Waits on the request's own thread; `ksrv.server.http.gevent_support` has the other waiter."""
 
     def client_of(self, environ: Mapping[str, Any]) -> ClientConnection | None:
-        """Return the connection of a request's client, or None where it cannot be watched.
-
-        Args:
-            environ: The WSGI environment.
-        """
+        """Return the connection of a request's client, or None where it cannot be watched."""
         message: AppMessage | None = environ.get(MESSAGE)
         if message is not None:
             return MessageConnection(message)
@@ -113,8 +102,6 @@ class ThreadWaiter:
         """Run a request as `Engine.infer` does, as long as its client is connected.
 
         Args:
-            engine: The engine that runs it.
-            request: The request.
             client: The client's connection, or None where it cannot be watched.
 
         Raises:
@@ -131,9 +118,5 @@ class ThreadWaiter:
         return handle.wait()
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Return the result of a function that blocks, without blocking other requests.
-
-        Args:
-            function: The function.
-        """
+        """Return the result of a function that blocks, without blocking other requests."""
         return function()

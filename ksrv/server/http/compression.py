@@ -46,7 +46,6 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
     Args:
         pieces: The body as it came; the ratio is looked at behind each piece.
         encoding: "gzip", "x-gzip" or "deflate".
-        limits: The bound on the ratio.
 
     Raises:
         BodyTooLarge: It inflates to more than the ratio allows.
@@ -85,9 +84,7 @@ def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
     gzip's last four bytes say it. They may be wrong: memory may be kept ready by them, no more.
 
     Args:
-        body: The body as it came.
         encoding: "gzip", "x-gzip" or "deflate".
-        limits: The bound on the ratio.
     """
     said = int.from_bytes(body[-4:], "little") if encoding != "deflate" else 0
     return said if said <= len(body) * limits.inflate_ratio else 0
@@ -97,7 +94,6 @@ def compressed(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Yield what the pieces of an answer compress to.
 
     Args:
-        pieces: The answer.
         encoding: "gzip" or "deflate".
     """
     machine = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS[encoding])
@@ -109,11 +105,7 @@ def compressed(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def chosen_encoding(accept: str | None) -> str | None:
-    """Return "gzip" or "deflate" if an `Accept-Encoding` header allows it, else None.
-
-    Args:
-        accept: The header.
-    """
+    """Return "gzip" or "deflate" if an `Accept-Encoding` header allows it, else None."""
     weights: dict[str, float] = {}
     for item in (accept or "").lower().split(","):
         name, _, parameters = item.partition(";")

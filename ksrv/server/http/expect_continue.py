@@ -56,12 +56,7 @@ class DeferredContinueBody:
 
 
 def defer_continue(worker: Any, message: Any) -> None:
-    """Keep gunicorn from sending `100 Continue` by itself; its `pre_request` hook.
-
-    Args:
-        worker: gunicorn's worker.
-        message: Its parsed message.
-    """
+    """Keep gunicorn from sending `100 Continue` by itself; its `pre_request` hook."""
     worker.log.debug("%s %s", message.method, message.path)
     if message._expected_100_continue:
         message._expected_100_continue = False
@@ -69,10 +64,6 @@ def defer_continue(worker: Any, message: Any) -> None:
 
 
 def body_stream(environ: dict[str, Any]) -> Any:
-    """Return the WSGI input to read from; a client that waits for `100 Continue` gets it.
-
-    Args:
-        environ: The WSGI environment.
-    """
+    """Return the WSGI input to read from; a client that waits for `100 Continue` gets it."""
     stream = environ["wsgi.input"]
     return stream.begin() if isinstance(stream, DeferredContinueBody) else stream

@@ -38,11 +38,7 @@ def _status(status: int) -> int:
 
 
 def refusal_of(error: Exception) -> tuple[int, str]:
-    """Return the status and the sentence for a head that gunicorn's parser refuses, as gunicorn has them.
-
-    Args:
-        error: What the parser raised.
-    """
+    """Return the status and the sentence for a head that gunicorn's parser refuses, as gunicorn has them."""
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 400)
     text = str(error)
     if isinstance(error, (errors.NoMoreData, StopIteration)):
@@ -57,7 +53,6 @@ def render_refusal(status: int, message: str) -> tuple[int, bytes, bytes, list[b
     """Return the answer to a malformed message in the parts that an exchange takes.
 
     Args:
-        status: The status that gunicorn chose.
         message: Its sentence; what it repeats of the client's is left out.
     """
     status = _status(status)
@@ -78,10 +73,7 @@ def write_error(sock: Any, status_int: int, reason: str, mesg: str) -> None:
     answer has no body; those of gunicorn's other workers do not.
 
     Args:
-        sock: The connection.
-        status_int: The status.
         reason: gunicorn's phrase for it, which is the standard one.
-        mesg: Its sentence.
     """
     status, line, fields, body = render_refusal(status_int, mesg)
     count_status("http", status)

@@ -27,9 +27,6 @@ class InvalidHost(InvalidHeader):  # type: ignore[misc]
 def check_head(request: Request) -> None:
     """Refuse a head by its Host, and close behind a request that asks for it.
 
-    Args:
-        request: What gunicorn's parser has accepted.
-
     Raises:
         InvalidHost: HTTP/1.1 has no Host, or the head has several or an impossible one (RFC 9112 3.2).
     """

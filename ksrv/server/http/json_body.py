@@ -48,7 +48,6 @@ def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:
     """Return the JSON object of a management call; an empty body is an empty object.
 
     Args:
-        body: The request's body.
         limits: Where the depth is bounded.
 
     Raises:

@@ -34,7 +34,6 @@ def ended_early(received: int, announced: int) -> InvalidRequest:
 
     Args:
         received: The bytes that came.
-        announced: The Content-Length.
     """
     return InvalidRequest(
         f"the body ended after {received} of the {announced} bytes that Content-Length announced"
@@ -51,9 +50,7 @@ def received_body(message: AppMessage, most: int, limits: Limits | None = None) 
     """Return the body of a message that the native HTTP server has received.
 
     Args:
-        message: The message.
         most: Bytes that a body in chunks may have.
-        limits: The limits that an error names.
 
     Raises:
         BodyWanted: It has not come, and shall.

@@ -12,7 +12,6 @@ def request_headers(
     """Return the headers by name.
 
     Args:
-        environ: The WSGI environment.
         with_credentials: Whether `Authorization` is the handler's business; it is not where this
             server checks it itself.
         spelling: How names are written: `str.lower` or `str.title`.

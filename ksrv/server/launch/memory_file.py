@@ -8,11 +8,7 @@ import os
 
 
 def memory_file(content: bytes) -> int:
-    """Return the descriptor of a file in memory that commands inherit.
-
-    Args:
-        content: What the file holds.
-    """
+    """Return the descriptor of a file in memory that commands inherit."""
     descriptor = os.memfd_create("ksrv-settings", 0)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)
@@ -20,9 +16,5 @@ def memory_file(content: bytes) -> int:
 
 
 def path_of(descriptor: int) -> str:
-    """Return the path by which a process that inherits a descriptor opens its file, from the beginning.
-
-    Args:
-        descriptor: The descriptor.
-    """
+    """Return the path by which a process that inherits a descriptor opens its file, from the beginning."""
     return f"/proc/self/fd/{descriptor}"

@@ -23,9 +23,6 @@ def ending_with_parent(command: Sequence[str]) -> list[str]:
 
     The kernel watches the thread that forks, not its process, so that thread must live as long as
     the command shall run.
-
-    Args:
-        command: The program and its arguments.
     """
     numbers = (_SET_PARENT_DEATH_SIGNAL, int(signal.SIGTERM), os.getpid())
     return [sys.executable, "-ISc", _PROGRAM, *map(str, numbers), *command]

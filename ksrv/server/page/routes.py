@@ -86,7 +86,6 @@ def add_page(app: "falcon.App[Any, Any]", *, shown: bool) -> None:
     """Add the routes of the page.
 
     Args:
-        app: The app.
         shown: Whether the page is served, rather than what answers beside it alone.
     """
     root = RootResource(PageFile(FOLDER / "index.html") if shown else None)

@@ -45,7 +45,6 @@ class BodyInput(io.RawIOBase):
     """`wsgi.input` of a message in memory.
 
     Args:
-        message: The message.
         max_bytes: Bytes that a body may have.
     """
 
@@ -76,9 +75,7 @@ class AppThreads:
 
     Args:
         name: What they are called.
-        most: How many there are at most.
         next_message: Waits for a message; None once there is none any more.
-        serve: Answers a message, and raises nothing.
     """
 
     def __init__(
@@ -149,8 +146,6 @@ class AppMessages:
     """Calls the app with messages of the native HTTP server.
 
     Args:
-        app: The WSGI app.
-        cfg: gunicorn's configuration.
         servers: The address of each listener.
         body_limit: Bytes that a body may have.
         head_limit: Bytes that a head may have.
@@ -258,9 +253,7 @@ class Answer:
     """What the app has answered to a message, and sending it.
 
     Args:
-        message: The message.
         response: gunicorn's response, whose headers the app has set.
-        pieces: The body.
 
     Attributes:
         is_stream: Whether the body's length is not known, so that its pieces are made while it is sent.

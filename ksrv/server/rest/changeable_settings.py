@@ -15,12 +15,7 @@ ReadDocument = Callable[[falcon.Request], Mapping[str, Any]]
 
 
 class LoggingResource:
-    """GET and POST /v2/logging.
-
-    Args:
-        settings: The settings.
-        read_document: Reads a JSON object.
-    """
+    """GET and POST /v2/logging."""
 
     def __init__(self, settings: ChangeableSettings, read_document: ReadDocument) -> None:
         self._settings = settings
@@ -36,13 +31,7 @@ class LoggingResource:
 
 
 class TraceResource:
-    """GET and POST /v2/trace/setting, and the same of one model.
-
-    Args:
-        settings: The settings.
-        engine: Knows the models.
-        read_document: Reads a JSON object.
-    """
+    """GET and POST /v2/trace/setting, and the same of one model."""
 
     def __init__(
         self, settings: ChangeableSettings, engine: "Engine", read_document: ReadDocument

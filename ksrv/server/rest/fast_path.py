@@ -50,7 +50,6 @@ def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
     """Return header lines as Falcon has gunicorn write them: lower case, the length last.
 
     Args:
-        headers: Names and values.
         length: Bytes of the body.
     """
     lines = [f"{name.lower()}: {value}\r\n" for name, value in headers]
@@ -60,13 +59,7 @@ def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
 def render_json(
     document: object, status: int, headers: list[tuple[str, str]] | None = None
 ) -> PreparedAnswer:
-    """Return a JSON answer as the HTTP server takes it.
-
-    Args:
-        document: The body.
-        status: The HTTP status.
-        headers: Headers behind the content type.
-    """
+    """Return a JSON answer as the HTTP server takes it."""
     body = orjson.dumps(document)
     fields = header_lines([("content-type", "application/json"), *(headers or [])], len(body))
     return status, status_line(status).encode("latin-1"), fields, body
@@ -76,7 +69,6 @@ def render_error(error: KsrvError, headers: Sequence[tuple[str, str]] = ()) -> P
     """Return an error's answer as the HTTP server takes it.
 
     Args:
-        error: The error.
         headers: Headers beside those that belong to the error.
     """
     fields = [*error_headers(error), *headers]
@@ -99,7 +91,6 @@ def prepared_answers(
     """Return the answers that the HTTP server gives without Python.
 
     Args:
-        limits: The limits that the refusals name.
         extensions: The protocol's extensions that the server has.
         to_pages: Whether web pages of other origins call this server. Refusals of a full or slow server are
             then for every page to read: they say nothing else, and are sent before the origin is known.
@@ -136,11 +127,7 @@ def prepared_answers(
 
 
 def late_answer(model: "ModelVersion") -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
-    """Return the answer past the deadline in the parts that `ModelEndpoint` takes, if its text has them.
-
-    Args:
-        model: The model.
-    """
+    """Return the answer past the deadline in the parts that `ModelEndpoint` takes, if its text has them."""
     mark = 10**17
     _, line, fields, waiting = render_error(model.deadline_exceeded(mark, running=False))
     running = render_error(model.deadline_exceeded(mark, running=True))[3]
@@ -156,9 +143,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
     """Return the way of fast-path requests to a model, or None for a model that has no such way.
 
     Args:
-        model: The model, loaded.
         route: The route in Python, which serves all other requests.
-        limits: Bounds for the parser.
     """
     late = late_answer(model)
     spec = model.spec
@@ -191,11 +176,7 @@ def _identified(exchange: Exchange) -> dict[str, str]:
 
 
 def without_credentials(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers that a handler may see where callers need a token.
-
-    Args:
-        headers: A request's header fields.
-    """
+    """Return the headers that a handler may see where callers need a token."""
     return {name: headers[name] for name in headers if name != "authorization"}
 
 
@@ -204,7 +185,6 @@ class FastPath:
 
     Args:
         engine: Where requests run.
-        limits: Bounds for the parser.
         access: The check in front of every call.
         nan_literals: Whether JSON answers hold NaN as a literal.
         shared_memory: The clients' regions; None where shared memory is off.
@@ -319,8 +299,6 @@ class FastPath:
         """Return a request that the HTTP server queued by itself, for a handler that reads it.
 
         Args:
-            spec: The model's description.
-            body: The received body.
             header_length: The bytes of it that are JSON.
             head: The bytes of the head.
         """
@@ -331,8 +309,6 @@ class FastPath:
         """Return a request that the gRPC server queued by itself, for a handler that reads it.
 
         Args:
-            spec: The model's description.
-            message: The received ModelInferRequest.
             head: The call's metadata, as the bytes of a head.
         """
         headers = self.headers_of(head)
@@ -357,9 +333,6 @@ class FastPath:
         """Send a response.
 
         Args:
-            exchange: The exchange to answer.
-            request: The request.
-            response: Its response.
             regions: The shared memory that outputs may go to.
         """
         try:
@@ -384,7 +357,6 @@ class FastPath:
         """Send an error.
 
         Args:
-            exchange: The exchange to answer.
             error: The error; any other than a `KsrvError` is logged and answered as a 500.
         """
         path = f"/v2/models/{exchange.model}/infer"

@@ -21,11 +21,7 @@ def unready(why: str) -> dict[str, object]:
 
 
 def model_ready(name: str) -> dict[str, object]:
-    """Return the answer for a model that serves.
-
-    Args:
-        name: The model's name.
-    """
+    """Return the answer for a model that serves."""
     return {"name": name, "ready": True}
 
 

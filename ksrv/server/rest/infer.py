@@ -64,10 +64,7 @@ class InferResource(InferenceResource):
 
     Args:
         engine: See `InferenceResource`.
-        settings: See there.
-        budget: See there.
         access: Who may use shared memory, too.
-        waiter: See there.
         shared_memory: The clients' regions; None where shared memory is off.
         form: How bodies are read and answers written.
     """

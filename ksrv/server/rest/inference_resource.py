@@ -27,10 +27,8 @@ class InferenceResource:
 
     Args:
         engine: Where requests run.
-        settings: Limits and the form of answers.
         budget: The bytes in flight.
         access: Whose requests are limited, and whether `Authorization` is kept from handlers.
-        waiter: Waits for the response.
 
     Attributes:
         most_json: The bytes that a body may have where it is JSON as a whole; None for the forms of v2.

@@ -82,7 +82,6 @@ class OpenApiResource(_EngineResource):
     """GET /openapi.json.
 
     Args:
-        engine: The models.
         needs_token: Whether callers need a token.
         metrics: Whether the metrics page is served.
     """
@@ -119,7 +118,6 @@ def is_ready(engine: "Engine", name: str, version: str) -> bool:
 
     Args:
         engine: Where it is looked up.
-        name: The model's name.
         version: The version's, or "" for the highest.
     """
     try:
@@ -135,9 +133,6 @@ def describe(
 
     Args:
         engine: Where its versions are looked up.
-        name: The model's name.
-        model: The version that requests reach.
-        limits: Bounds that the metadata shows.
         ready: Whether it serves with all of its instances; why it does not is left to the Falcon app.
     """
     try:

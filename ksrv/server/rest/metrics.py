@@ -16,7 +16,6 @@ class MetricsResource:
     """GET /metrics: the statistics of all workers, as text or in Prometheus' binary form.
 
     Args:
-        statistics: The server's statistics.
         names: The servers under whose names the models' metrics are there as well.
     """
 

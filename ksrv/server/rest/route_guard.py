@@ -49,10 +49,6 @@ class Needs(enum.Enum):
 def check_control(access: Access, environ: Environ) -> None:
     """Let a call that loads or unloads models, or uses shared memory, pass or raise.
 
-    Args:
-        access: The checks.
-        environ: The WSGI environment.
-
     Raises:
         KsrvError: The caller may not.
     """
@@ -85,14 +81,7 @@ class GuardedRouter(CompiledRouter):
         needs: Needs = Needs.CONTROL,
         **keywords: Any,
     ) -> None:
-        """Add a route; see `falcon.App.add_route`.
-
-        Args:
-            uri_template: The paths.
-            resource: The resource that answers them.
-            needs: The credentials that its callers need.
-            keywords: Falcon's own.
-        """
+        """Add a route; see `falcon.App.add_route`."""
         super().add_route(uri_template, resource, **keywords)
         self._needs[uri_template] = needs
 
@@ -100,10 +89,6 @@ class GuardedRouter(CompiledRouter):
         """Return a resource's functions by their method; GET's answers HEAD, without its body.
 
         A GET that is POST by another name runs a model, so nothing answers HEAD there.
-
-        Args:
-            resource: The resource.
-            keywords: Falcon's own.
         """
         found: Any = super().map_http_methods(resource, **keywords)
         if "GET" in found and found["GET"] != found.get("POST"):
@@ -114,7 +99,6 @@ class GuardedRouter(CompiledRouter):
         """Find a route as `CompiledRouter.find` does, or raise if the caller may not use it.
 
         Args:
-            uri: The path.
             req: The request; without one nothing is asked of the caller.
 
         Raises:

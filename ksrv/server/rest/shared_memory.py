@@ -90,13 +90,7 @@ class UnregisterResource:
 def add_routes(
     app: "falcon.App[Any, Any]", regions: SharedMemory, read_document: ReadDocument
 ) -> None:
-    """Add the routes to an app.
-
-    Args:
-        app: The app.
-        regions: The server's regions.
-        read_document: Reads a call's JSON object.
-    """
+    """Add the routes to an app."""
     cuda = CudaMemory()
     for prefix, known, register in (
         (SYSTEM, regions, RegisterResource(regions, read_document)),

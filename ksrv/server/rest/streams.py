@@ -49,9 +49,6 @@ def stream_type(accept: str | None) -> str | None:
     """Return the content type of the stream that an `Accept` header prefers; None where it asks for none.
 
     A stream is sent to clients that name one and do not prefer JSON.
-
-    Args:
-        accept: The header.
     """
     best: tuple[float, str | None] = (0.0, None)
     for item in (accept or "").split(","):
@@ -75,8 +72,6 @@ class StreamedAnswer:
         request: The request; its `stream` is set here.
         content_type: `EVENT_STREAM`, or one of the types of JSON lines.
         render: Makes the JSON object of one answer.
-        waiter: Waits for answers.
-        environ: The WSGI environment.
 
     Attributes:
         probe: Bytes that say nothing; the system of a client that has gone answers them with a reset.
@@ -194,9 +189,6 @@ class StreamedAnswer:
 class BegunAnswer:
     """A streamed answer whose first piece is known.
 
-    Args:
-        answer: The answer.
-
     Raises:
         KsrvError: The request failed before it.
     """
@@ -229,12 +221,6 @@ def send_stream(
     resp: falcon.Response, answer: StreamedAnswer, content_type: str, environ: dict[str, Any]
 ) -> None:
     """Answer with a stream.
-
-    Args:
-        resp: The answer.
-        answer: The request under way.
-        content_type: The content type of the stream.
-        environ: The WSGI environment.
 
     Raises:
         KsrvError: The request failed before its first answer, where the server waits for it here.

@@ -74,7 +74,6 @@ class StatisticsFile:
         """Replace the older copy in a slot; only the slot's own worker may.
 
         Args:
-            slot: The slot.
             statistics: The text to write; one longer than a copy may be is logged, not written.
         """
         text = msgspec.json.encode(statistics)
@@ -86,11 +85,7 @@ class StatisticsFile:
         os.pwrite(self._file, head + text, self._offset(slot, number))
 
     def read(self, slot: int) -> WorkerStatistics | None:
-        """Return the newer copy of a slot, or None for an empty slot.
-
-        Args:
-            slot: The slot.
-        """
+        """Return the newer copy of a slot, or None for an empty slot."""
         first = os.pread(self._file, _HEADER.size, self._offset(slot, 1))
         if not any(first):
             return None
@@ -121,8 +116,6 @@ class PeerStatistics:
     """The statistics of the other workers, as one worker sees them.
 
     Args:
-        file: The file that all share.
-        slot: This worker's slot.
         lives: Tells whether a slot's worker is alive.
     """
 
@@ -134,11 +127,7 @@ class PeerStatistics:
         self._publishing = threading.Lock()
 
     def publish(self, engine: "Engine") -> None:
-        """Let the other workers see this worker's statistics.
-
-        Args:
-            engine: This worker's engine.
-        """
+        """Let the other workers see this worker's statistics."""
         with self._publishing:
             self._publish(engine)
 
@@ -183,7 +172,6 @@ class ServerStatistics:
     """The statistics of the whole server, for its statistics routes and its metrics page.
 
     Args:
-        engine: This worker's engine.
         peers: The other workers; None for a server of one process.
         table: The worker table; None without a master process.
     """

@@ -268,7 +268,6 @@ class WorkerTable:
         """Whether a whole newer generation is ready to serve.
 
         Args:
-            generation: The generation that wants to retire.
             by_failed: Whether workers whose models failed to load count, because those of the
                 retiring worker failed too.
         """

@@ -82,23 +82,14 @@ def _is_set(owner: type, name: str) -> bool:
 
 
 def why_not_native(cfg: Config, app: Any) -> str | None:
-    """Say why the HTTP server may not stand in front of this worker, or None where it may.
-
-    Args:
-        cfg: gunicorn's configuration.
-        app: The WSGI callable.
-    """
+    """Say why the HTTP server may not stand in front of this worker, or None where it may."""
     if getattr(app, "engine", None) is None:
         return "the app is not ksrv's"
     return why_settings_not_native(cfg)
 
 
 def why_settings_not_native(cfg: Config) -> str | None:
-    """Say which setting leaves the HTTP server away, or None.
-
-    Args:
-        cfg: gunicorn's configuration.
-    """
+    """Say which setting leaves the HTTP server away, or None."""
     missing = missing_internals()
     if missing:
         return f"it needs {', '.join(missing)}"
@@ -115,11 +106,7 @@ def why_settings_not_native(cfg: Config) -> str | None:
 
 
 def speaks_otherwise(cfg: Config) -> bool:
-    """Tell whether clients may speak something else than HTTP/1.
-
-    Args:
-        cfg: gunicorn's configuration.
-    """
+    """Tell whether clients may speak something else than HTTP/1."""
     return (
         getattr(cfg, "http2_cleartext", "off") != "off"
         or getattr(cfg, "protocol", "http") != "http"

@@ -50,12 +50,6 @@ def _asks_for_head(head: bytes | bytearray) -> bool:
 class GatheredConnection(TConn):  # type: ignore[misc]
     """A connection whose handshake and heads are read without waiting.
 
-    Args:
-        cfg: gunicorn's configuration.
-        sock: The socket.
-        client: The peer's address.
-        server: The listener's address.
-
     Attributes:
         shaken: Whether the handshake is over; true without TLS.
         head: What has come of the next message.
@@ -110,9 +104,6 @@ class ThreadedFront:
     """The main loop of a worker without the native HTTP server.
 
     Args:
-        worker: gunicorn's threaded worker.
-        timeouts: What peers are asked for.
-        head_bytes: The longest head.
         context: What connections are encrypted with; None for cleartext.
     """
 

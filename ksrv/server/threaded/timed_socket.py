@@ -111,8 +111,6 @@ class PlainSocket(TimedSocket):
 
     Args:
         fileno: The descriptor; the socket owns it.
-        family: Its address family.
-        timeouts: The limits on the peer.
     """
 
     def __init__(self, fileno: int, family: int, timeouts: TransferTimeouts) -> None:

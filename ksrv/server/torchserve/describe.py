@@ -10,9 +10,6 @@ def description(model: "ModelVersion") -> dict[str, Any]:
     """Return the description of one version.
 
     Keys of features that ksrv does not serve have the value that says that they are off.
-
-    Args:
-        model: A version that serves.
     """
     config = model.config
     archive = config.torchserve or {}

@@ -81,7 +81,6 @@ def queue_full(name: str, reason: str) -> TorchServeError:
     """Return the answer to a request that finds no place in its model's queue.
 
     Args:
-        name: The model's.
         reason: Which bound refused it; see `ksrv.errors.Overloaded`.
     """
     return TorchServeError(503, UNAVAILABLE, NO_WORKER.format(name=name), 1, reason)

@@ -66,7 +66,6 @@ class Exchange:
     Args:
         engine: Where it runs.
         request: The request; its `stream` is set here.
-        waiter: Waits for chunks and the end.
         client: The client's connection, or None where it cannot be watched; the request of a client
             that disconnects is cancelled.
 
@@ -115,9 +114,6 @@ class Exchange:
         """Yield the first chunk, the further chunks, and the final answer.
 
         A failure breaks the body off, which a client of a chunked body notices.
-
-        Args:
-            chunk: The first chunk.
         """
         chunks = self._chunks
         yield item_bytes(chunk)
@@ -172,8 +168,6 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
     """Answer with a chunked body.
 
     Args:
-        resp: The answer.
-        exchange: The request.
         chunk: The first chunk, which is there already.
     """
     resp.status = status_line(HTTPStatus.OK)
@@ -188,10 +182,7 @@ def send_answer(
     """Answer with the item that the handler returned, its status and its headers.
 
     Args:
-        resp: The answer.
-        response: The handler's answer.
         budget: The budget that the item is charged to until the client has it.
-        environ: The WSGI environment of the request.
 
     Raises:
         Overloaded: The budget has no room for it.

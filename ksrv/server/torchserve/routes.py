@@ -48,10 +48,8 @@ class TorchServeRoutes:
 
     Args:
         engine: Where requests run.
-        settings: Limits.
         budget: The bytes in flight.
         access: Whether `Authorization` is kept from handlers, and whose requests are limited.
-        waiter: Waits for chunks and responses.
     """
 
     def __init__(
@@ -101,7 +99,6 @@ class TorchServeRoutes:
         """Have errors on these routes told in TorchServe's form.
 
         Args:
-            app: The app.
             others: The error handlers of all other paths.
         """
 
@@ -159,8 +156,6 @@ class TorchServeRoutes:
         """Answer one request.
 
         Args:
-            req: The request.
-            resp: Its answer.
             name: The model's name, "" where a part of the request names it.
             version: The version, or "".
             call: The facts of the route; the content types of the parts are filled in here.

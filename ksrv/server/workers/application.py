@@ -15,11 +15,7 @@ from ksrv.server.workers.lifecycle import Service
 
 
 class ServerApplication(BaseApplication):  # type: ignore[misc]
-    """Runs a server in this process until a signal ends it.
-
-    Args:
-        settings: The server's settings.
-    """
+    """Runs a server in this process until a signal ends it."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._master = Master(settings)
@@ -37,9 +33,6 @@ class ServerApplication(BaseApplication):  # type: ignore[misc]
 
 def serve(settings: ServerSettings) -> None:
     """Run a server; this returns by `SystemExit` when it has ended.
-
-    Args:
-        settings: The server's settings.
 
     Raises:
         RepositoryError: There is nothing to serve.

@@ -96,7 +96,6 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         """Free the slot of a worker that has ended.
 
         Args:
-            slot: Its slot.
             told_to_leave: Whether the master told it to, as a reload does. One that has not come to notice
                 it, because it was still loading, has no state that says so.
 
@@ -122,7 +121,6 @@ def adopt(server: Any, table: "WorkerTable") -> None:
 
     Args:
         server: The arbiter, which has not started a worker yet.
-        table: The worker table.
     """
     end_with_own_status()
     server.__class__ = Arbiter

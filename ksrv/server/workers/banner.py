@@ -198,11 +198,6 @@ def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
 
     Images are files, small inputs are written as JSON, large ones are zeros behind the JSON header. A model
     that declares no inputs, or takes others as well, is asked what it is.
-
-    Args:
-        spec: The model.
-        url: The server's URL.
-        options: More options for curl.
     """
     model = f"{url}/v2/models/{spec.name}"
     curl = " ".join(["curl -s", *options])

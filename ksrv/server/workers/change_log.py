@@ -103,7 +103,6 @@ class ChangeLog:
         """Append entries, next to each other.
 
         Args:
-            entries: The entries.
             since: Append nothing where a change of one of their models, or for a start a change of any model or another
                 start, was appended from this position on.
 

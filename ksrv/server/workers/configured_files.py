@@ -32,10 +32,6 @@ class GivenFiles:
 def read_files(settings: ServerSettings, config: Any) -> GivenFiles:
     """Read every file anew.
 
-    Args:
-        settings: The server's settings.
-        config: gunicorn's configuration.
-
     Raises:
         SettingsError: One cannot be used.
     """

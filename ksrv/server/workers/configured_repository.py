@@ -19,7 +19,6 @@ def configured_repository(
     """Return the repository of the models to serve.
 
     Args:
-        settings: The server's settings.
         defaults: The defaults for archives, or None.
         overrides: The configurations that load calls brought to any worker.
 

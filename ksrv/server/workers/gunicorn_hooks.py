@@ -80,11 +80,7 @@ def _inherits_listeners(server: Any) -> bool:
 
 
 class Master:
-    """The state of the master process and its hooks.
-
-    Args:
-        settings: The server's settings.
-    """
+    """The state of the master process and its hooks."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings

@@ -73,10 +73,6 @@ IMPATIENT_SECONDS = 1.0
 class Service:
     """The parts that a worker runs.
 
-    Args:
-        settings: The server's settings.
-        table: The table that the workers share.
-
     Attributes:
         files: The files that the master has read for all workers, before the first fork.
         overrides: The configurations that load calls brought, for all workers.
@@ -147,9 +143,6 @@ class Service:
 
     def start(self, worker: Any) -> None:
         """Make the engine and the front ends, and return when this worker may accept.
-
-        Args:
-            worker: gunicorn's worker.
 
         Raises:
             SystemExit: The worker was told to leave before it could serve.
@@ -415,8 +408,6 @@ def engine_settings(
     """Return the engine's part of the settings.
 
     Args:
-        settings: The server's settings.
-        kind: The engine's settings class.
         workers: How many workers gunicorn was told to start.
         notes: The folder that the workers share for notes of what handlers write.
     """

@@ -16,9 +16,6 @@ POLL_SECONDS = 15.0
 def check_model_control(settings: ServerSettings) -> None:
     """Refuse settings that contradict each other.
 
-    Args:
-        settings: The server's settings.
-
     Raises:
         SettingsError: They do.
     """
@@ -47,9 +44,7 @@ def unloaded_at_start(
     """Return the models of the repository that a worker does not load when it starts.
 
     Args:
-        settings: The server's settings.
         replicator: Knows what calls have loaded and unloaded before.
-        names: The models of the repository.
     """
     if settings.model_control != "explicit" or "*" in settings.load_model:
         return replicator.unloaded

@@ -41,11 +41,6 @@ LOOKS_AGAIN = 5
 class ChangeReplicator:
     """Makes the changes of all workers in this one, and asks all of them for those that clients want here.
 
-    Args:
-        file: The log that all workers share.
-        table: The workers.
-        slot: This worker's slot.
-
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
         loaded: Those that were loaded on purpose.
@@ -94,9 +89,6 @@ class ChangeReplicator:
 
         The first worker of a generation reads them from the disk and puts them into the log. The others load the same,
         and so does a worker that replaces one of them later, with the changes that were made since.
-
-        Args:
-            look: Returns the models on the disk.
 
         Raises:
             RepositoryError: A path of the repository holds no models.
@@ -195,9 +187,6 @@ class ChangeReplicator:
 
     def carry_out(self, look: Look) -> None:
         """Have all workers make changes, and wait until they have; see `Engine.carry_out`.
-
-        Args:
-            look: Returns the changes.
 
         Raises:
             KsrvError: What went wrong with one of them here, or in another worker.

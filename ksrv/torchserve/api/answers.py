@@ -27,7 +27,6 @@ class AnswerError(Exception):
     """A return value that breaks the rule.
 
     Args:
-        shown: TorchServe's text, for its routes.
         text: The fault, for the log and for clients of KServe v2.
 
     Attributes:

@@ -9,7 +9,6 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
     """Return the classes that the module itself defines, in order of their names.
 
     Args:
-        module: The module to look into.
         parent_class: Only its subclasses, where given.
     """
     return [

@@ -39,11 +39,7 @@ class RequestHeaders(dict[str, Any]):
 
 
 class RequestProcessor:
-    """One request's headers, and the status and headers of its answer.
-
-    Args:
-        request_header: The request's headers.
-    """
+    """One request's headers, and the status and headers of its answer."""
 
     def __init__(self, request_header: dict[str, Any]) -> None:
         self._request_header = request_header
@@ -84,9 +80,7 @@ class Context:
     Handlers may set attributes of their own on it.
 
     Args:
-        model_name: The model's name.
         model_dir: The folder that the model was loaded from.
-        manifest: The archive's manifest as a dict.
         batch_size: The most requests that a batch may hold.
         gpu: The index of the assigned GPU, or None on the CPU.
         mms_version: The version of the server that the handler believes to run in.
@@ -196,7 +190,6 @@ class Context:
         """Fail the request of one row alone; ksrv's own. The row's return value is dropped.
 
         Args:
-            idx: The row.
             error: Why: a PredictionException says what its client reads, any other fails the row as
                 it would have failed the batch.
 

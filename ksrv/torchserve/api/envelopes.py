@@ -25,11 +25,7 @@ HandleFunction = Callable[[Any, Any], Any]
 
 
 class BaseEnvelope(ABC):
-    """`ts.torch_handler.request_envelope.base.BaseEnvelope`.
-
-    Args:
-        handle_fn: The handler's entry point.
-    """
+    """`ts.torch_handler.request_envelope.base.BaseEnvelope`."""
 
     _inputs: Any = None
 

@@ -9,12 +9,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PredictionException(Exception):
-    """An error whose status and text the client sees.
-
-    Args:
-        message: The text.
-        error_code: The HTTP status.
-    """
+    """An error whose status and text the client sees."""
 
     def __init__(self, message: str, error_code: int = 500) -> None:
         self.message = message

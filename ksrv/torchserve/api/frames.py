@@ -28,9 +28,6 @@ def create_predict_response(
 
     Args:
         ret: One item for each request, or None after a failure.
-        req_id_map: The requests' ids by index.
-        message: The outcome in words.
-        code: The status of the whole batch.
         context: The handler's context, which holds statuses and headers; None after a failure.
         ts_stream_next: Whether further answers follow.
     """
@@ -53,9 +50,6 @@ def create_predict_response(
 
 def read_answers(frame: bytes | bytearray) -> dict[str, bytes]:
     """Return the body for each request id in a frame.
-
-    Args:
-        frame: A whole frame.
 
     Raises:
         ValueError: It is none.

@@ -47,7 +47,6 @@ def map_class_to_label(
     """Return one object {label: probability} for each row, in the order given.
 
     Args:
-        probs: Probabilities, one list for each row.
         mapping: Labels by class index as a string.
         lbl_classes: The class of each probability; without them its position.
 

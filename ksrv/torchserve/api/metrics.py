@@ -66,7 +66,6 @@ class Metric:
     """One metric; its dimension names are fixed by its first use.
 
     Args:
-        metric_name: Its name.
         unit: Its unit, short or in words.
         dimension_names: Names that the values of `add_or_update` are matched with by position; None
             where nothing declares them, until the first values come.
@@ -126,7 +125,6 @@ class Metrics:
 
     Args:
         model_name: The value of the `ModelName` label.
-        emit: Takes each value home.
         declared: The metrics that `get_metric` finds from the start; see `read_metrics_file`.
     """
 

@@ -13,10 +13,8 @@ class MockContext:
 
     Args:
         model_pt_file: The serialized file, or None.
-        model_dir: The folder of the model's files.
         model_file: The model's definition, or None.
         gpu_id: The GPU to claim, where there is one.
-        model_name: The model's name.
         model_yaml_config_file: A model-config.yaml inside `model_dir`, or None.
     """
 

@@ -11,8 +11,6 @@ def copy_files(src_dir: Path, dst_dir: Path, files: Mapping[str, str]) -> None:
     """Copy files of one folder into another.
 
     Args:
-        src_dir: The folder that has them.
-        dst_dir: The folder that gets them.
         files: The new name of each file by its old one.
     """
     for source, copy in files.items():
@@ -20,12 +18,7 @@ def copy_files(src_dir: Path, dst_dir: Path, files: Mapping[str, str]) -> None:
 
 
 def download_model(model_url: str, model_dir: Path) -> None:
-    """Fetch a model into `.cache` of the current folder, once, and copy it to `model.pt` of a folder.
-
-    Args:
-        model_url: The file's address.
-        model_dir: The folder.
-    """
+    """Fetch a model into `.cache` of the current folder, once, and copy it to `model.pt` of a folder."""
     cached = Path(".cache", Path(urlsplit(model_url).path).name)
     if not cached.exists():
         cached.parent.mkdir(exist_ok=True)

@@ -42,10 +42,6 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     Args:
         handler: The handler. Its `profiler_args` are the keywords of `torch.profiler.profile`; without
             them operations on CPU and GPU are recorded with their shapes.
-        data: The rows.
-
-    Returns:
-        The answer and the profiler.
     """
     import torch.profiler
     from torch.profiler import ProfilerActivity, record_function

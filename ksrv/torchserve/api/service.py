@@ -36,7 +36,6 @@ class Service:
     """A loaded handler and its context.
 
     Args:
-        context: The handler's context.
         entry_point: Called for each batch.
     """
 
@@ -128,11 +127,8 @@ class ModelLoader:
         """Return the service, initialized.
 
         Args:
-            model_name: The model's name.
             model_dir: The folder, which must be on `sys.path` already.
-            handler: As in a manifest.
             gpu_id: The GPU, or None for the CPU.
-            batch_size: The most requests in a batch.
             envelope: The name of an envelope, or None.
             limit_max_image_pixels: Reaches the handler as a system property.
             metrics_cache: Where metrics go; nowhere by default.

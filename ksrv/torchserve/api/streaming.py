@@ -18,12 +18,9 @@ def send_intermediate_predict_response(
     have left are skipped; `context.listening()` tells whether any is there.
 
     Args:
-        ret: The items.
         req_id_map: `context.request_ids`, or a part of it, numbered anew: for each index in `ret`
             the id of the request that gets the item.
         message: Ignored: the front end words its own answer.
-        code: Ignored, for the same reason.
-        context: The handler's context.
 
     Raises:
         ValueError: There are fewer items than ids, or an id is not one of the running batch.

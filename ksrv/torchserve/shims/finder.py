@@ -20,7 +20,6 @@ class StandInFinder(MetaPathFinder, Loader):
     """Finds and fills the modules of one package.
 
     Args:
-        package: The package's name.
         modules: The names of the modules that there are, its own among them.
         wanted_by: The model whose handler is loaded; errors name it.
         lacks: The end of the sentence on a missing module or name.
@@ -71,9 +70,6 @@ class StandInFinder(MetaPathFinder, Loader):
 
 def install(finder: StandInFinder) -> bool:
     """Make a package's modules importable in this process.
-
-    Args:
-        finder: The finder of the modules.
 
     Returns:
         False when the real package is installed, which then serves the imports.

@@ -76,7 +76,6 @@ class Resize:
         size: The length of the shorter edge, or (height, width).
         interpolation: The filter; only the bilinear one is here.
         max_size: Bounds the longer edge; not offered here.
-        antialias: Images are always resized with antialiasing.
 
     Raises:
         ValueError: An argument is not supported.
@@ -162,12 +161,7 @@ class ToTensor:
 
 
 class Normalize:
-    """Subtracts the mean and divides by the standard deviation, channel by channel.
-
-    Args:
-        mean: One number for each channel.
-        std: One number for each channel.
-    """
+    """Subtracts the mean and divides by the standard deviation, channel by channel."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
         self.mean, self.std, self.inplace = mean, std, inplace

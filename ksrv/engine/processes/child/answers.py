@@ -20,9 +20,6 @@ log = logging.getLogger("ksrv.handler")
 def bounded(what: str) -> Iterator[None]:
     """Tell a handler that what it has the process send is more than the worker takes.
 
-    Args:
-        what: What that is.
-
     Raises:
         HandlerFailed: It is too large.
     """
@@ -37,9 +34,6 @@ def bounded(what: str) -> Iterator[None]:
 class Answers:
     """Sends answers, intermediate answers and failures.
 
-    Args:
-        link: The link for batches.
-
     Attributes:
         outbox: Sends on it.
     """
@@ -53,8 +47,6 @@ class Answers:
 
         Args:
             kind: ANSWER or CHUNK.
-            batch_number: The batch that it belongs to.
-            outputs: The handler's answer.
 
         Raises:
             HandlerFailed: It is too large.
@@ -73,12 +65,7 @@ class Answers:
             )
 
     def fail_batch(self, batch_number: int, error: BaseException) -> None:
-        """Tell the worker why a batch has no answer.
-
-        Args:
-            batch_number: The batch.
-            error: Why.
-        """
+        """Tell the worker why a batch has no answer."""
         if isinstance(error, KsrvError):
             self.fail(error.with_traceback(None), batch_number)
             return
@@ -91,7 +78,6 @@ class Answers:
         """Send a failure.
 
         Args:
-            error: The failure.
             batch_number: The batch; 0 for the load.
         """
         payload, lenient = messages.dump(messages.to_message(error))

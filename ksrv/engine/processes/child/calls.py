@@ -25,11 +25,6 @@ from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle
 class CallsHome:
     """Submits requests through the worker; see `Submit`.
 
-    Args:
-        link: The link for batches.
-        outbox: Sends on it.
-        inbox: Receives on it.
-
     Attributes:
         always_receiving: Whether a thread receives all the time, so that coroutines need none of their own.
         ring: The memory for batches, or None.
@@ -51,20 +46,11 @@ class CallsHome:
         inbox.on(MessageType.RESULT, self._take_result)
 
     def begin(self, batch: BatchInputs, batch_number: int) -> None:
-        """Let a batch make calls.
-
-        Args:
-            batch: The batch.
-            batch_number: Its number.
-        """
+        """Let a batch make calls."""
         self._batches[id(batch)] = batch_number
 
     def end(self, batch: BatchInputs) -> None:
-        """Let a batch make no further call: it has its answer.
-
-        Args:
-            batch: The batch.
-        """
+        """Let a batch make no further call: it has its answer."""
         with self._lock:
             number = self._batches.pop(id(batch))
             over = [call for call in self._open.values() if call.batch_number == number]
@@ -75,11 +61,7 @@ class CallsHome:
         self._inbox.wake()
 
     def finish(self, batch: BatchInputs) -> None:
-        """Let a batch that ran alone make no further call, before its answer.
-
-        Args:
-            batch: The batch.
-        """
+        """Let a batch that ran alone make no further call, before its answer."""
         with self._lock:
             del self._batches[id(batch)]
         self._drain()
@@ -94,10 +76,6 @@ class CallsHome:
 
     def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
-
-        Args:
-            request: The request.
-            caller: The batch.
 
         Raises:
             HandlerFailed: No batch runs, or the request is too large.
@@ -169,19 +147,11 @@ class CallsHome:
         call.settle(outcome)
 
     def wait(self, call: "CallHome") -> None:
-        """Wait for the end of a call.
-
-        Args:
-            call: The call.
-        """
+        """Wait for the end of a call."""
         self._inbox.wait_for(call.settled)
 
     def cancel(self, call: "CallHome") -> bool:
-        """Give a call up; return whether this ended it.
-
-        Args:
-            call: The call.
-        """
+        """Give a call up; return whether this ended it."""
         return self._give_up(call, f"the call to {call.model} was given up")
 
     def _give_up(self, call: "CallHome", why: str) -> bool:
@@ -197,11 +167,7 @@ class CallsHome:
         return True
 
     def receive_for(self, call: "CallHome") -> None:
-        """Have a thread receive the result of a call that a coroutine waits for.
-
-        Args:
-            call: The call.
-        """
+        """Have a thread receive the result of a call that a coroutine waits for."""
         with self._lock:
             if self.always_receiving or call.number not in self._open:
                 return
@@ -223,12 +189,6 @@ class CallsHome:
 class CallHome:
     """A call that the worker has: a `RequestHandle`.
 
-    Args:
-        calls: Sends what is asked of it.
-        request: The request.
-        batch_number: The batch of the call.
-        number: The call's number.
-
     Attributes:
         model: The name of the called model.
         batch_number: The batch of the call.
@@ -248,11 +208,7 @@ class CallHome:
         self.number = number
 
     def settle(self, outcome: list[Tensor] | KsrvError) -> None:
-        """Set the result, or why there is none.
-
-        Args:
-            outcome: Either.
-        """
+        """Set the result, or why there is none."""
         with self._lock:
             self._outcome = outcome
             callbacks, self._callbacks = self._callbacks, []

@@ -28,21 +28,12 @@ CHUNK_BYTES_UNDER_WAY = 1 << 18
 
 
 def chunk_bytes(outputs: BatchOutputs) -> int:
-    """Return the bytes of a chunk's tensors.
-
-    Args:
-        outputs: The chunk.
-    """
+    """Return the bytes of a chunk's tensors."""
     return sum(tensor.nbytes for tensor in outputs.tensors)
 
 
 class ConcurrentChunks:
-    """The emitter of one batch among many.
-
-    Args:
-        batch_number: The batch.
-        answers: Sends the chunks.
-    """
+    """The emitter of one batch among many."""
 
     def __init__(self, batch_number: int, answers: Answers) -> None:
         self._batch_number = batch_number
@@ -56,11 +47,7 @@ class ConcurrentChunks:
         self._ended = False
 
     def begin(self, requests: int) -> None:
-        """Note that all clients of a batch wait for it.
-
-        Args:
-            requests: Their number.
-        """
+        """Note that all clients of a batch wait for it."""
         self._listening = frozenset(range(requests))
 
     def __call__(self, outputs: BatchOutputs) -> None:
@@ -72,11 +59,7 @@ class ConcurrentChunks:
             self.give_up(0)
 
     def offer(self, outputs: BatchOutputs) -> None:
-        """Hand one chunk on without waiting.
-
-        Args:
-            outputs: The chunk.
-        """
+        """Hand one chunk on without waiting."""
         with self._lock:
             if not self._ended:
                 nbytes = chunk_bytes(outputs)  # its tensors are gone once it is sent
@@ -103,7 +86,6 @@ class ConcurrentChunks:
 
         Args:
             index: Of `without_room`.
-            callback: The function.
         """
         with self._lock:
             if self._is_full():
@@ -122,11 +104,7 @@ class ConcurrentChunks:
                 self._answers.outbox.send(MessageType.GIVE_UP, batch_number=self._batch_number)
 
     def hear(self, listening: frozenset[int]) -> None:
-        """Note which clients are left.
-
-        Args:
-            listening: The indices of their requests.
-        """
+        """Note which clients are left."""
         self._listening = listening
         self.add_room(0)
 
@@ -155,9 +133,6 @@ class ConcurrentChunks:
 class RunningBatch:
     """A batch that the handler's event loop runs.
 
-    Args:
-        chunks: Its emitter.
-
     Attributes:
         chunks: As given.
         cancel: Cancels its task.
@@ -172,13 +147,6 @@ def serve_concurrently(
     runner: Runner, link: Link, inbox: Inbox, answers: Answers, calls: CallsHome
 ) -> None:
     """Run the batches that come until the worker ends that.
-
-    Args:
-        runner: The runner, loaded.
-        link: The link for batches.
-        inbox: Receives on it.
-        answers: Sends on it.
-        calls: Submits what the handler calls.
 
     Raises:
         ChannelClosed: The worker has gone.

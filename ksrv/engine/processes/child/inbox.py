@@ -29,12 +29,7 @@ class Inbox:
         self._failure: ChannelClosed | ChannelError | None = None
 
     def on(self, kind: int, take: Take) -> None:
-        """Have a function take each message of a kind, on the thread that receives it.
-
-        Args:
-            kind: The kind.
-            take: The function.
-        """
+        """Have a function take each message of a kind, on the thread that receives it."""
         self._takers[kind] = take
 
     def take(self, wanted: Callable[[Frame], bool]) -> Frame:

@@ -119,8 +119,6 @@ class Chunks:
     up, and answers a question behind that: so a question after some bytes bounds what is sent ahead.
 
     Args:
-        batch_number: The batch.
-        answers: Sends the chunks.
         inbox: Receives what the worker says of its clients.
     """
 
@@ -164,8 +162,6 @@ class Child:
     """The process's life, from LOAD to the end of the socket.
 
     Args:
-        link: The link for batches.
-        events: The way home for the rest.
         ring: The descriptor of the memory for batches without messages.
     """
 
@@ -180,11 +176,7 @@ class Child:
         self._calls = CallsHome(link, self._answers.outbox, self._inbox)
 
     def serve(self) -> int:
-        """Load the handler and run batches until there are none.
-
-        Returns:
-            The exit status.
-        """
+        """Load the handler and run batches until there are none."""
         frame = self._inbox.take(_is_for_main)
         if frame.kind != MessageType.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
@@ -342,9 +334,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: The command line; `sys.argv` unless given.
-
-    Returns:
-        The exit status.
     """
     parser = argparse.ArgumentParser(prog="ksrv-handler", description="Started by ksrv itself.")
     parser.add_argument("--channel", type=int, required=True)

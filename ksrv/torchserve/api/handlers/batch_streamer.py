@@ -15,8 +15,6 @@ class TextIteratorStreamerBatch:
     whole word yet. After the end of one generation the object may serve the next.
 
     Args:
-        tokenizer: Decodes the rows' tokens.
-        batch_size: The number of rows.
         skip_prompt: Whether the prompts are left out.
         timeout: How many seconds a step may take; none by default.
         decode_kwargs: Further keywords of the tokenizer's `decode`.

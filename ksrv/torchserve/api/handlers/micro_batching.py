@@ -45,8 +45,6 @@ class MicroBatching:
     """Takes the place of a handler's `handle`, once assigned in its `__init__`.
 
     Args:
-        parent_handler: The handler whose stages are run.
-        micro_batch_size: Rows in one micro-batch.
         parallelism: Threads for each stage; one where a stage is not named.
     """
 

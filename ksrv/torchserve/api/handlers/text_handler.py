@@ -145,7 +145,6 @@ def load_vocabulary(folder: str, name: str) -> Any:
     """Return the numbers by token.
 
     Args:
-        folder: The model's folder.
         name: The file: JSON by its suffix, else what `torch.save` wrote of a plain dict.
 
     Raises:
