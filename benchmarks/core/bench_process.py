@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.processes.inline import InlineExecutor
+from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource

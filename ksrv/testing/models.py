@@ -18,7 +18,7 @@ from ksrv.client.tensors import encode as encode_input
 from ksrv.datatypes import DTYPES, widen_bfloat16
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.processes.inline import InlineExecutor
+from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.handlers.declared.settings import settings_of

@@ -25,7 +25,7 @@ from tests.support.examples import examples
 BYTES = NAMES.index("BYTES")
 REFERRED_TO, LEAST_REFERRED_TO = 1 << 63, 64 * 1024
 MOST_RANK, MOST_DIMENSION = 32, 2**31 - 1
-HEAD = struct.Struct("<BBBBxxxxQQQQ")
+HEAD = struct.Struct("<BBB5xQQQQ")
 SIZE = 200_000
 ALLOWED = 300_000
 
@@ -104,9 +104,7 @@ def plain_read_descriptors(payload: bytes, count: int, blocks: dict[int, bytes])
 
     found = []
     for _ in range(count):
-        code, rank, permuted, readers, elements, block, offset, nbytes = HEAD.unpack(
-            reader.take(40)
-        )
+        code, rank, permuted, elements, block, offset, nbytes = HEAD.unpack(reader.take(40))
         sure(code <= BYTES and rank <= MOST_RANK and permuted <= 1)
         shape = struct.unpack(f"<{rank}q", reader.take(8 * rank))
         order = reader.take(rank * permuted)
@@ -135,7 +133,7 @@ def plain_read_descriptors(payload: bytes, count: int, blocks: dict[int, bytes])
             continue
         sure(size * width == nbytes)
         if nbytes:
-            sure(offset % width == 0 and not readers)
+            sure(offset % width == 0)
         data = part(block, offset, nbytes) if nbytes else b""
         array = np.frombuffer(data, DTYPES[code]).reshape(shape)
         if permuted:
@@ -225,7 +223,7 @@ def descriptors(draw: st.DrawFn) -> bytes:
         width = DTYPES[code].itemsize
         at, count = width * draw(st.integers(0, 1000)), 0
         nbytes = math.prod(shape) * width
-    number, readers = 1, 0
+    number = 1
     lie = draw(st.integers(0, 12))
     if lie == 0:
         shape = draw(st.lists(DIMENSIONS, max_size=5))
@@ -237,12 +235,10 @@ def descriptors(draw: st.DrawFn) -> bytes:
         number = draw(NUMBERS)
     if lie == 4:
         count = draw(NUMBERS)
-    if lie == 5:
-        readers = 1
     order = bytes(draw(st.permutations(range(len(shape))))) if draw(st.booleans()) else b""
     if lie == 6:
         order = bytes(draw(st.lists(st.integers(0, 255), min_size=len(shape), max_size=len(shape))))
-    head = HEAD.pack(code, len(shape), bool(order), readers, count, number, at, nbytes)
+    head = HEAD.pack(code, len(shape), bool(order), count, number, at, nbytes)
     return head + struct.pack(f"<{len(shape)}q", *shape) + order
 
 

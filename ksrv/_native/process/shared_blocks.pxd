@@ -14,9 +14,6 @@ cdef class Shared:
     cdef readonly bint lent
 
 
-cdef int check_part(Block block, uint64_t number, uint64_t offset, uint64_t nbytes) except -1
-
-
 cdef class ExportedBlocks:
     cdef object _lock
     cdef list _shared
@@ -43,11 +40,9 @@ cdef class ImportedBlocks:
     cdef public uint64_t most_bytes
     cdef readonly bint borrows
     cdef dict _arrived
-    cdef object _borrowed
 
     cdef int borrow(self, uint64_t number, uint64_t nbytes, int descriptor) except -1
-    cdef int settle(self, uint64_t number, uint64_t batch_number) except -1
-    cdef dict borrowed_for(self, uint64_t batch_number)
+    cdef int settle(self, uint64_t number) except -1
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes)
     cdef int forget(self, uint64_t number) except -1

@@ -22,7 +22,6 @@ import errno
 import fcntl
 import os
 import threading
-import weakref
 
 from cpython.ref cimport PyObject
 from libc.stdint cimport UINT64_MAX, uint64_t
@@ -62,16 +61,6 @@ cdef class Shared:
 
 cdef inline bint unreferenced(Shared shared) noexcept:
     return Py_REFCNT(<PyObject *>shared.block) == 1 and holders_of(shared.block.block) == 1
-
-
-cdef int check_part(Block block, uint64_t number, uint64_t offset, uint64_t nbytes) except -1:
-    """Raise `BlockError` unless bytes that a message names lie in a block."""
-    if offset > block.block.size or nbytes > block.block.size - offset:
-        raise BlockError(
-            f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
-            f" {block.block.size}"
-        )
-    return 0
 
 
 cdef size_t rounded(size_t nbytes) noexcept:
@@ -328,7 +317,6 @@ cdef class ImportedBlocks:
         self._by_number = {}
         self._held = []
         self._arrived = {}  # borrowed by messages whose tensors were not read yet
-        self._borrowed = weakref.WeakValueDictionary()
 
     def numbers(self) -> list:
         """Return the numbers of the blocks that are mapped."""
@@ -359,23 +347,10 @@ cdef class ImportedBlocks:
         self._arrived[number] = block
         return 0
 
-    cdef int settle(self, uint64_t number, uint64_t batch_number) except -1:
-        """Let a borrowed block live as long as its views from now on.
-
-        Args:
-            batch_number: The batch that it was lent with, whose answer may name it; 0 for none.
-        """
-        block = self._arrived.pop(number, None)
-        if block is not None and batch_number:
-            self._borrowed[batch_number, number] = block
+    cdef int settle(self, uint64_t number) except -1:
+        """Let a borrowed block live as long as its views from now on."""
+        self._arrived.pop(number, None)
         return 0
-
-    cdef dict borrowed_for(self, uint64_t batch_number):
-        """Return the blocks that were lent with a batch and that something refers to, by number."""
-        return {
-            number: block
-            for (batch, number), block in list(self._borrowed.items()) if batch == batch_number
-        }
 
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes):
         """Return the block `number`, of which a message names `nbytes` from `offset` on."""
@@ -383,7 +358,11 @@ cdef class ImportedBlocks:
         cdef Block block = self._arrived.get(number) if shared is None else shared.block
         if block is None:
             raise BlockError(f"block {number} was named, and is not known")
-        check_part(block, number, offset, nbytes)
+        if offset > block.block.size or nbytes > block.block.size - offset:
+            raise BlockError(
+                f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
+                f" {block.block.size}"
+            )
         if shared is not None and not shared.named:  # here: named by a message and not given back
             shared.named = True
             self._held.append(shared)

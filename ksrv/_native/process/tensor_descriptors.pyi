@@ -7,18 +7,11 @@ from ksrv._native.process.shared_blocks import ExportedBlocks, ImportedBlocks
 
 ELEMENT_VIEW_BYTES: int
 
-def write(
-    tensors: Iterable[Any],
-    exported: ExportedBlocks,
-    imported: ImportedBlocks | None = None,
-    batch_number: int = 0,
-) -> tuple[bytes, list[Any]]: ...
+def write(tensors: Iterable[Any], exported: ExportedBlocks) -> tuple[bytes, list[Any]]: ...
 def read(
     payload: Buffer,
     start: int,
     length: int,
     count: int,
     imported: ImportedBlocks,
-    lent: list[Any] | None = None,
-    batch_number: int = 0,
 ) -> list[tuple[str, tuple[int, ...], Any]]: ...

@@ -8,9 +8,7 @@ handler sees as NCHW) keeps its memory order, and the other side sees the same v
 lie one after the other behind a table of their sizes; in the place of one that is not copied lies
 a reference to it.
 
-An array or a long element in the large body of a request is not copied: its block is lent. Where
-the answer is such an array again, unchanged, the answer names the place in the lent block. The
-reader sees nothing of what a handler writes there afterwards, for its process has its own pages.
+An array or a long element in the large body of a request is not copied: its block is lent.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -33,17 +31,13 @@ from ksrv._native.tensor.datatype cimport (
     item_size_of,
 )
 from ksrv._native.process.shared_blocks cimport (
-    ExportedBlocks, ImportedBlocks, Shared, check_part,
+    ExportedBlocks, ImportedBlocks, Shared,
 )
 
 import numpy
 
-from ksrv._native.process.shared_blocks import BlockError
 from ksrv._native.tensor import datatype as _datatype
 
-
-cdef extern from "process/borrowed_pages.hpp" namespace "ksrv" nogil:
-    bint is_unchanged(const void *data, size_t nbytes) noexcept
 
 ELEMENT_VIEW_BYTES = 64 * 1024
 """BYTES elements of this size and above are views; smaller ones are copied out."""
@@ -64,8 +58,7 @@ cdef struct TensorDescriptor:
     uint8_t datatype
     uint8_t rank
     uint8_t permuted
-    uint8_t readers  # 1: the block is one that the reader has lent
-    uint8_t unused[4]
+    uint8_t unused[5]
     uint64_t elements
     uint64_t block  # 0 where there are no bytes
     uint64_t offset
@@ -81,20 +74,16 @@ cdef inline size_t aligned(size_t size) noexcept:
     return (size + 63) & ~(<size_t>63)
 
 
-def write(
-    tensors, ExportedBlocks exported not None, ImportedBlocks imported=None,
-    uint64_t batch_number=0,
-) -> tuple:
+def write(tensors, ExportedBlocks exported not None) -> tuple:
     """Put tensors into shared blocks.
 
     Args:
         tensors: Objects with `name`, `datatype`, `shape` and `data`: an array of the datatype's
             dtype, or a list of BYTES elements.
-        imported: Of an answer, the blocks of the other side, in which its arrays may lie.
 
     Returns:
         The descriptors as bytes, and the blocks that they refer to; the caller keeps the blocks
-        until the descriptors are sent, and those that are lent for `read` of the answer.
+        until the descriptors are sent.
 
     Raises:
         TypeError: An array's dtype is not its datatype's.
@@ -104,13 +93,10 @@ def write(
     cdef list places = []
     cdef list blocks = []
     cdef list written = list(tensors)
-    cdef dict borrowed = None
     cdef Place place
     cdef size_t total = 0
     cdef uint64_t nbytes = 0
     cdef Py_ssize_t i
-    if imported is not None:
-        borrowed = imported.borrowed_for(batch_number)
     for i in range(len(written)):
         place = place_of(written[i])
         places.append(place)
@@ -118,8 +104,7 @@ def write(
         if place.elements is not None:
             refer_to_lent(place, exported, blocks)
         elif place.descriptor.nbytes and (
-            (borrowed and lies_borrowed(place, borrowed))
-            or lies_here(place, exported, blocks)
+            lies_here(place, exported, blocks)
             or is_lent(
                 place.array, place.data, exported, blocks,
                 &place.descriptor.block, &place.descriptor.offset,
@@ -230,25 +215,6 @@ cdef int refer_to_lent(Place place, ExportedBlocks exported, list blocks) except
     return 0
 
 
-cdef bint lies_borrowed(Place place, dict borrowed) except -1:
-    """Whether an array lies in a block that the reader has lent, and holds what it held then."""
-    cdef size_t nbytes = place.descriptor.nbytes
-    cdef Block block
-    cdef bint unchanged = False
-    for number, found in borrowed.items():
-        block = found
-        if block.block.data <= place.data < block.block.data + block.block.size:
-            with nogil:
-                unchanged = is_unchanged(place.data, nbytes)
-            place.descriptor.readers = 1
-            place.descriptor.block = number
-            place.descriptor.offset = <uint64_t>(place.data - block.block.data)
-            break
-    if not unchanged:
-        place.descriptor.readers = 0
-    return unchanged
-
-
 cdef Place place_of(object tensor):
     cdef Place place = Place.__new__(Place)
     cdef bytes kind = tensor.datatype.encode()
@@ -350,15 +316,13 @@ cdef int fill(Place place, Block block) except -1:
 
 
 def read(payload, size_t start, size_t length, size_t count,
-         ImportedBlocks imported not None, list lent=None, uint64_t batch_number=0) -> list:
+         ImportedBlocks imported not None) -> list:
     """View tensors that the other side wrote.
 
     Args:
         payload: Bytes with the descriptors in them.
         start: Where the descriptors begin.
         length: How many bytes they have.
-        lent: Of an answer, what `write` returned with the batch.
-        batch_number: Of a batch, its number: its answer may name what was lent with it.
 
     Returns:
         Datatype, shape and data of each; arrays and long elements are views of the blocks.
@@ -403,26 +367,23 @@ def read(payload, size_t start, size_t length, size_t count,
             raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
         allowed -= descriptor.nbytes
         numbers.append(descriptor.block)
-        tensors.append(
-            read_one(&descriptor, shape, order, imported, lent, &allowed, numbers)
-        )
+        tensors.append(read_one(&descriptor, shape, order, imported, &allowed, numbers))
     if left:
         raise ValueError(f"{left} bytes follow the last descriptor")
     for number in numbers:
-        imported.settle(number, batch_number)
+        imported.settle(number)
     return tensors
 
 
 cdef tuple read_one(
     const TensorDescriptor *descriptor, const int64_t *shape, const uint8_t *order,
-    ImportedBlocks imported, list lent, uint64_t *allowed, list numbers,
+    ImportedBlocks imported, uint64_t *allowed, list numbers,
 ):
     """Return a tensor as `read` does.
 
     Args:
         order: The order of its axes, where they are permuted.
         imported: See `read`.
-        lent: See `read`.
         allowed: The bytes that may still be referred to; what this tensor refers to is taken off.
         numbers: Receives the numbers of the blocks that are referred to.
     """
@@ -456,7 +417,7 @@ cdef tuple read_one(
             f"a {name} tensor begins at byte {descriptor.offset}, which is not aligned"
         )
     if nbytes:
-        block = part(descriptor, nbytes, imported, lent)
+        block = imported.part(descriptor.block, descriptor.offset, nbytes)
         array = numpy.ndarray(dimensions, DTYPES[descriptor.datatype], block, descriptor.offset)
     else:
         array = numpy.empty(dimensions, DTYPES[descriptor.datatype])
@@ -467,21 +428,6 @@ cdef tuple read_one(
         array = array.transpose(numpy.argsort(axes))
         dimensions = array.shape
     return name, dimensions, array
-
-
-cdef Block part(
-    const TensorDescriptor *descriptor, uint64_t nbytes, ImportedBlocks imported, list lent
-):
-    """Return the block that a tensor lies in, as far as it may."""
-    cdef Shared one
-    if not descriptor.readers:
-        return imported.part(descriptor.block, descriptor.offset, nbytes)
-    for found in lent or ():
-        if isinstance(found, Shared) and (<Shared>found).number == descriptor.block:
-            one = found
-            check_part(one.block, one.number, descriptor.offset, nbytes)
-            return one.block
-    raise BlockError(f"block {descriptor.block} was named, and was not lent")
 
 
 cdef list read_elements(

@@ -8,10 +8,10 @@ from typing import Any
 
 from ksrv._native.server.batch_runner import APART, BatchRunner
 from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts
 from ksrv.engine.instances.spans import BatchTrace, trace_of
-from ksrv.engine.processes import Executor
 from ksrv.errors import KsrvError
 from ksrv.request import BatchOutputs
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ksrv.engine.composition import ModelCalls
-from ksrv.engine.processes import Executor
-from ksrv.engine.processes.inline import InlineExecutor
+from ksrv.engine.executor import Executor
+from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits

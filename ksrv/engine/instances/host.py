@@ -9,8 +9,8 @@ from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import RunnableBatch, counted_failures
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.engine.executor import Executor
 from ksrv.engine.instances.decode_thread import DecodeThread
-from ksrv.engine.processes import Executor
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.refusals import queue_full
 from ksrv.engine.sequences.table import SequenceTable

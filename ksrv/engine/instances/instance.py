@@ -2,7 +2,7 @@
 
 The handler is loaded, warmed up and normally run on this one thread, because the libraries under a
 handler may keep state for each thread. If the executor dies, the requests of its batch go to the next
-idle instance, while this instance starts its executor anew (`executors.restarts`).
+idle instance, while this instance starts its executor anew (`restarts`).
 
 Two changes of thread cost more than a small handler. So a thread that submits a request to an idle
 instance may take the instance's slot and run the request itself (`run_inline`). A thread of the HTTP
@@ -30,11 +30,11 @@ from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS,
 from ksrv.engine.batches.batch import RunnableBatch, counted_failures, finish
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.engine.executor import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts
 from ksrv.engine.instances.spans import TracedExecutor, execute_traced
-from ksrv.engine.processes import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.observe import tracing

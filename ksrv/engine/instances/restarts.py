@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 
 from ksrv._native.queue.request_handle import wake_waiters
+from ksrv.engine.executor import Executor, ExecutorDied
 from ksrv.engine.instances.host import InstanceHost
-from ksrv.engine.processes import Executor, ExecutorDied
 from ksrv.errors import FilesChanged, KsrvError
 from ksrv.spec import ModelSpec
 

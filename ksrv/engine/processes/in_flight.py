@@ -14,7 +14,8 @@ from typing import Any
 
 from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame
-from ksrv.engine.processes import ExecutorAbsent, ExecutorDied, messages
+from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
+from ksrv.engine.processes import messages
 from ksrv.engine.processes.calls import BatchCalls, ProcessCalls
 from ksrv.engine.processes.child.concurrent import (
     CHUNK_BYTES_UNDER_WAY,
@@ -47,7 +48,6 @@ class BatchInFlight:
     Args:
         done: Called once with its answer.
         deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
-        blocks: The blocks that its message names and lends.
     """
 
     def __init__(
@@ -57,14 +57,12 @@ class BatchInFlight:
         done: Done,
         deadline_ns: int | None,
         calls: BatchCalls,
-        blocks: list[Any],
     ) -> None:
         self.number = number
         self.batch = batch
         self.done = done
         self.deadline_ns = deadline_ns
         self.calls = calls
-        self.blocks = blocks
         self.failure: KsrvError | None = None
         self.lock = threading.Lock()
         self.owed = 0  # chunks that the process may send again once the clients keep up
@@ -143,9 +141,7 @@ class BatchesInFlight:
             self._last_number += 1
             number = self._last_number
             calls = BatchCalls(self._calls, lambda: batch, number)
-            one = self._open[number] = BatchInFlight(
-                number, batch, done, deadline_ns, calls, blocks
-            )
+            one = self._open[number] = BatchInFlight(number, batch, done, deadline_ns, calls)
         try:
             self._outbox.send(
                 MessageType.RUN, payload, batch_number=number, blocks=blocks, lenient=lenient
@@ -244,8 +240,7 @@ class BatchesInFlight:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
 
     def _answer(self, one: BatchInFlight, frame: Frame) -> BatchOutputs:
-        requests = len(one.batch.requests)
-        return messages.unpack_answer(frame, self._link.imported, requests, one.blocks)
+        return messages.unpack_answer(frame, self._link.imported, len(one.batch.requests))
 
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
         one = self._open.pop(number, None)

@@ -280,17 +280,13 @@ def _join(count: int, written: bytes, text: bytes) -> bytes:
     return b"".join((_PREFIX.pack(count, len(written)), written, text))
 
 
-def _split(
-    frame: Frame, imported: ImportedBlocks, lent: list[Any] | None = None, batch_number: int = 0
-) -> tuple[list[Read], bytes]:
+def _split(frame: Frame, imported: ImportedBlocks) -> tuple[list[Read], bytes]:
     try:
         count, length = _PREFIX.unpack_from(frame.payload)
         if count > _TENSORS:
             raise ValueError(f"{count} tensors are too many")
         start = _PREFIX.size
-        found = tensor_descriptors.read(
-            frame.payload, start, length, count, imported, lent, batch_number
-        )
+        found = tensor_descriptors.read(frame.payload, start, length, count, imported)
         return found, frame.payload[start + length :]
     except (ValueError, BlockError, struct.error) as error:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
@@ -360,7 +356,7 @@ def unpack_batch(
     Raises:
         ChannelError: The message does not add up.
     """
-    found, text = _split(frame, imported, batch_number=frame.batch_number)
+    found, text = _split(frame, imported)
     note = load(RunMessage, text, frame.lenient)
     named = _named(note.names, found, note.tensor_parameters)
     batch = BatchInputs(
@@ -407,18 +403,13 @@ def pack_answer(outputs: BatchOutputs, written: bytes, call: int = 0) -> tuple[b
     return _join(len(note.names), written, text), lenient
 
 
-def unpack_answer(
-    frame: Frame, imported: ImportedBlocks, requests: int, lent: list[Any] | None = None
-) -> BatchOutputs:
+def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> BatchOutputs:
     """Return the answer of an ANSWER or CHUNK message; its arrays are views of shared blocks.
-
-    Args:
-        lent: What was lent with the batch; see `tensor_descriptors.write`.
 
     Raises:
         ChannelError: The message does not add up.
     """
-    return _answer(frame, imported, requests, lent)[1]
+    return _answer(frame, imported, requests)[1]
 
 
 def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, list[Tensor] | KsrvError]:
@@ -441,10 +432,8 @@ def _read_plain(frame: Frame) -> tuple[int, str, str, list[Tensor]]:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
 
 
-def _answer(
-    frame: Frame, imported: ImportedBlocks, requests: int, lent: list[Any] | None = None
-) -> tuple[int, BatchOutputs]:
-    found, text = _split(frame, imported, lent)
+def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int, BatchOutputs]:
+    found, text = _split(frame, imported)
     note = load(AnswerMessage, text, frame.lenient)
     named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
     for index in (*named, *(note.only or ())):

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,7 +25,8 @@ from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.batch_dispatcher import DispatchedBatch
 from ksrv._native.process.batch_ring import WorkerRing
 from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Frame, Link
-from ksrv.engine.processes import ExecutorAbsent, ExecutorDied, messages, uses_ring
+from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
+from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
 from ksrv.engine.processes.calls import BatchCalls, ProcessCalls, RingCalls, is_outdated
 from ksrv.engine.processes.environment import handler_environment
@@ -365,7 +365,7 @@ class ProcessExecutor:
                 raise self._died(process, "while it ran the batch") from error
             assert self._calls is not None, "a process that lives may make calls"
             calls = BatchCalls(self._calls, lambda: batch, number)
-            return self._answer(link, outbox, process, batch, number, deadline_ns, calls, blocks)
+            return self._answer(link, outbox, process, batch, number, deadline_ns, calls)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines.
@@ -422,9 +422,7 @@ class ProcessExecutor:
                     raise self._died(process, "while it ran the batch")
                 number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
                 under_way = calls.of(number, lambda: batch)
-                return self._answer(
-                    link, outbox, process, batch, number, deadline_ns, under_way, []
-                )
+                return self._answer(link, outbox, process, batch, number, deadline_ns, under_way)
         finally:
             calls.close()
 
@@ -437,14 +435,13 @@ class ProcessExecutor:
         batch_number: int,
         deadline_ns: int | None,
         calls: BatchCalls,
-        blocks: list[Any],
     ) -> BatchOutputs:
         """Wait for the answer on the channel; the caller holds the lock."""
         if deadline_ns is not None and batch.emit is not None:
             # For a handler that asks between two chunks which clients are left.
             deadline_ns += _STREAM_GRACE_NS
         try:
-            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls, blocks)
+            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls)
         except TimeoutError as error:
             self._kill(process, "it had not answered when the deadline passed")
             raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
@@ -470,7 +467,6 @@ class ProcessExecutor:
         batch_number: int,
         deadline_ns: int | None,
         calls: BatchCalls,
-        blocks: list[Any],
     ) -> BatchOutputs | KsrvError:
         """Return the answer, or the error that failed the whole batch."""
         requests = len(batch.requests)
@@ -483,7 +479,7 @@ class ProcessExecutor:
             if frame.batch_number != batch_number:
                 raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
             if frame.kind == MessageType.ANSWER:
-                return messages.unpack_answer(frame, link.imported, requests, blocks)
+                return messages.unpack_answer(frame, link.imported, requests)
             if frame.kind == MessageType.ASK:
                 self._tell_listening(outbox, batch, batch_number)
                 continue
@@ -492,7 +488,7 @@ class ProcessExecutor:
                 continue
             if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)
-            chunk = messages.unpack_answer(frame, link.imported, requests, blocks)
+            chunk = messages.unpack_answer(frame, link.imported, requests)
             if batch.emit is not None:
                 batch.emit(chunk)
         raise TimeoutError("the process sent other messages until the deadline had passed")

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ksrv.engine.processes import ExecutorDied
+from ksrv.engine.executor import ExecutorDied
 from ksrv.errors import (
     BodyTooLarge,
     DeadlineExceeded,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.processes import Executor
+from ksrv.engine.executor import Executor
 from ksrv.errors import DeadlineExceeded, KsrvError, NotFound
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository

@@ -9,8 +9,8 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances import instance
-from ksrv.engine.processes import ExecutorAbsent, ExecutorDied
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.request import BatchOutputs, InferRequest
 from tests.support.engine.engine_models import (

@@ -53,9 +53,7 @@ class Answers:
         """
         link = self._link
         with bounded("the handler's answer"):
-            written, blocks = tensor_descriptors.write(
-                outputs.tensors, link.exported, link.imported, batch_number
-            )
+            written, blocks = tensor_descriptors.write(outputs.tensors, link.exported)
             payload, lenient = messages.pack_answer(outputs, written)
             # Emptied before sending, because the message names the input blocks without references,
             # and an output may be a view of an input.

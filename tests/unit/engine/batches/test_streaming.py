@@ -9,7 +9,7 @@ import pytest
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.engine.batches import streaming as streaming_module
-from ksrv.engine.processes import ExecutorDied
+from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.requests import response_stream
 from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
 from ksrv.errors import Cancelled, HandlerFailed, Overloaded

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.processes import ExecutorDied
+from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.limits import Limits
