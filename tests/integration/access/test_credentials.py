@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from ksrv.request import FORWARDED
+from ksrv.server.workers.banner import OPEN_TO_PROXIES
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.wire.http_reader import double_body
@@ -77,7 +78,7 @@ def test_the_token_opens_what_does_not_change_things(guarded):
 
 @pytest.mark.differs_by("tls", why="a server with TLS of its own is behind no proxy")
 def test_who_a_proxy_on_this_machine_speaks_for_is_told_at_the_start(repository, guarded, tmp_path):
-    note = "a proxy on this machine that sets no X-Forwarded-For"
+    note = OPEN_TO_PROXIES
     assert note not in guarded.log  # it has a control token
     with Server(repository, grpc="off") as running:
         assert note in running.log
