@@ -194,11 +194,11 @@ void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
 
 // ---- out of the ring ------------------------------------------------------------------------
 
-void BatchDispatcher::hand_over(Landing why) noexcept {
+void BatchDispatcher::hand_over(HandBack reason) noexcept {
     batch.release_requests();
     std::swap(batch, at(landed_ + 1));
     ++landed_;
-    landing = why;
+    why = reason;
 }
 
 // Answers what the process has completed. False: Python has to go on with `batch`.
@@ -212,11 +212,11 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
         fault = sane ? ring_->read_answer(first.number, &answer) : RING_COUNTS;
         if (!first.started) start(first, fault == RING_OK ? answer.began_ns : 0, terms);
         if (fault != RING_OK) {
-            hand_over(Landing::malformed);
+            hand_over(HandBack::malformed);
             return false;
         }
         if (answer.form == RING_ON_CHANNEL || !finish(first)) {
-            hand_over(answer.form == RING_ON_CHANNEL ? Landing::on_channel : Landing::outputs);
+            hand_over(answer.form == RING_ON_CHANNEL ? HandBack::on_channel : HandBack::outputs);
             return false;
         }
         first.release_requests();
@@ -339,7 +339,7 @@ void BatchDispatcher::take_back() noexcept {
 // ---- the loop -------------------------------------------------------------------------------
 
 // Waits until there may be something to land, or Python has to look at the first batch's process or calls.
-BatchDispatcher::Woke BatchDispatcher::wait(const DispatchTerms &terms, std::int64_t look_ns) noexcept {
+BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
     RingControl &control = ring_->control();
     const DispatchedBatch &first = at(landed_ + 1);
     const std::uint64_t target = landed_ + (in_ring() + 1) / 2;
@@ -351,19 +351,18 @@ BatchDispatcher::Woke BatchDispatcher::wait(const DispatchTerms &terms, std::int
     }
     std::int64_t until = std::min(first.deadline_ns, look_ns);
     if (in_ring() > 1) until = std::min(until, now_ns() + LOOK_NS);
-    int kind = 0;
-    const Bell bell = wait_for_bell(channel_, until, &kind);
+    const Bell bell = wait_for_bell(channel_, until);
     control.worker_sleeps.store(0);
     // A process that goes on ringing or sending does not put its deadline off.
     const bool late = now_ns() >= first.deadline_ns && control.completed.load() <= landed_;
     switch (bell) {
     case BELL_RANG:
     case BELL_INTERRUPTED: return late ? Woke::python : Woke::look;
-    case BELL_MESSAGE: return !late && kind < 64 && (terms.call_kinds >> kind & 1) ? Woke::called : Woke::python;
+    case BELL_MESSAGE: return late ? Woke::python : Woke::message;
     case BELL_PASSED: {
         const std::int64_t now = now_ns();
         if (now >= first.deadline_ns) return Woke::python;
-        if (now >= look_ns) return Woke::called;
+        if (now >= look_ns) return Woke::message;
         const bool runs = control.completed.load() <= landed_;
         if (runs && in_ring() > 1 && now - first.began_ns >= STUCK_NS) take_back();
         return Woke::look;
@@ -399,12 +398,12 @@ Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
             start(at(put_), now_ns(), terms);
         }
         fill(terms);
-        const Woke woke = wait(terms, look_ns);
+        const Woke woke = wait(look_ns);
         if (woke == Woke::look) continue;
         if (!land(terms)) return Served::started;
         if (in_ring() == 0) continue;
-        if (woke == Woke::called) return Served::called;
-        hand_over(Landing::on_channel);
+        if (woke == Woke::message) return Served::message;
+        hand_over(HandBack::on_channel);
         return Served::started;
     }
 }

@@ -2,10 +2,10 @@
 // its answers from there into the connections.
 //
 // Strategy: the thread of an instance calls `serve`, which returns only where Python is needed: for a size of
-// pictures that came for the first time, for a batch that does not fit the ring, and for one whose answer is not plain: a failure, an answer on the channel, a
-// deadline that passed, a process that died, an answer that is malformed. Python then goes on with that
-// batch, and calls `serve` again. So all rules about failures exist once, in Python.
-// A message about a call to another model is Python's as well, and leaves the batch where it is.
+// pictures that came for the first time, for a batch that does not fit the ring, for a message of the process,
+// and for a batch without a common answer: a failure, an answer on the channel, a deadline that passed, a
+// process that died, an answer that is malformed. Python then goes on with that batch, and calls `serve`
+// again. So all rules about failures exist once, in Python. A message leaves the batch where it is.
 //
 // A quick handler gets its next batches while it still runs the first, so that neither side has to wake the
 // other for each of them. Such a batch stays one that waits (STATE_TAKEN) until the handler has come to it:
@@ -33,11 +33,11 @@ enum class Served : int {
     nudged,
     started,   // a batch that was dispatched: `batch` has it, running; Python ends it
     plans,     // `rows.missing` has sizes of pictures to keep plans for; the batch goes on with the next call
-    called,    // the batch `running` has sent a message of `call_kinds`, or Python is to look after its calls
+    message,   // the batch `running` has sent a message, or Python is to look after its calls
 };
 
-// Why Python gets a batch that was dispatched.
-enum class Landing : int {
+// Why the dispatcher returns a dispatched batch to Python.
+enum class HandBack : int {
     on_channel = 0,  // the answer is, or will be, a message; or the channel is closed, or the deadline over
     outputs,         // `answer` has them: they are too large for an answer of the common form
     malformed,
@@ -48,8 +48,7 @@ struct DispatchTerms {
     std::size_t slot;
     std::uint64_t max_rows;
     std::int64_t delay_ns, run_timeout_ns;
-    std::uint64_t call_kinds;  // a bit for each kind of message that is about calls to other models
-    bool has_calls;            // calls are under way, which Python looks after now and then
+    bool has_calls;  // calls to other models are under way, which Python looks after now and then
 };
 
 // One batch in the ring, or on its way to Python. Its requests are held.
@@ -77,15 +76,15 @@ class BatchDispatcher {
 
     // The batch that `serve` returned last.
     DispatchedBatch batch;
-    Landing landing = Landing::on_channel;
-    RingAnswer answer;  // of Landing::outputs
+    HandBack why = HandBack::on_channel;
+    RingAnswer answer;  // of HandBack::outputs
     RingFault fault = RING_OK;
     BatchRows rows;
 
     std::size_t in_ring() const noexcept { return put_ - landed_; }
 
     // Gives the first batch of the ring to Python, as `batch`.
-    void hand_over(Landing why) noexcept;
+    void hand_over(HandBack why) noexcept;
 
     // The batch that the handler has come to, as `serve` returned.
     const DispatchedBatch &running() noexcept { return at(landed_ + 1); }
@@ -114,8 +113,8 @@ class BatchDispatcher {
     void fill(const DispatchTerms &terms) noexcept;
     void take_back() noexcept;
     void put_back_from(std::uint64_t first) noexcept;
-    enum class Woke { look, python, called };
-    Woke wait(const DispatchTerms &terms, std::int64_t look_ns) noexcept;
+    enum class Woke { look, python, message };
+    Woke wait(std::int64_t look_ns) noexcept;
     std::uint64_t depth() const noexcept;
 
     const std::size_t room_;

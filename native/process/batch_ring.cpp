@@ -14,7 +14,6 @@
 
 #include "base/clock.hpp"
 #include "base/utf8.hpp"
-#include "process/channel.hpp"
 
 namespace ksrv {
 
@@ -164,7 +163,7 @@ void ring_bell(int channel) noexcept {
     }
 }
 
-Bell wait_for_bell(int channel, std::int64_t deadline_ns, int *kind) noexcept {
+Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
     for (;;) {
         timespec timeout{};
         if (deadline_ns != NEVER) {
@@ -177,14 +176,11 @@ Bell wait_for_bell(int channel, std::int64_t deadline_ns, int *kind) noexcept {
         const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
         if (ready == 0) return BELL_PASSED;
         if (ready < 0) return errno == EINTR ? BELL_INTERRUPTED : BELL_CLOSED;
-        unsigned char room[MESSAGE_KIND_AT + 1] = {};
+        unsigned char room[1] = {};
         const ssize_t length = recv(channel, room, sizeof room, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
         if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (length <= 0) return BELL_CLOSED;
-        if (length > 1) {
-            if (kind != nullptr) *kind = room[MESSAGE_KIND_AT];
-            return BELL_MESSAGE;
-        }
+        if (length > 1) return BELL_MESSAGE;
         (void)!recv(channel, room, sizeof room, MSG_DONTWAIT);
         return BELL_RANG;
     }

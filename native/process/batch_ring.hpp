@@ -175,9 +175,8 @@ enum Bell : int {
     BELL_INTERRUPTED,
 };
 
-// Sleeps until something comes on the channel; takes in the bell. NEVER waits without end. `kind` gets the
-// kind of a message that waits.
-Bell wait_for_bell(int channel, std::int64_t deadline_ns, int *kind = nullptr) noexcept;
+// Sleeps until something comes on the channel; takes in the bell. NEVER waits without end.
+Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept;
 
 // The worker's side: takes back what was dispatched behind batch `kept` and is not begun. Returns the last
 // batch that stays dispatched.

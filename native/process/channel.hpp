@@ -15,8 +15,6 @@ namespace ksrv {
 inline constexpr int MESSAGE_BYTES = 160 * 1024;
 // The kernel's own bound is 253.
 inline constexpr int MESSAGE_DESCRIPTORS = 128;
-// Where a message has its kind: the first byte behind the magic of its head.
-inline constexpr int MESSAGE_KIND_AT = 4;
 
 enum Wait : int { WAIT_READY = 0, WAIT_PASSED, WAIT_INTERRUPTED, WAIT_FAILED };
 

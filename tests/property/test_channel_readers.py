@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.process import plain_tensors, tensor_descriptors
+from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.channel import Channel, Link
 from ksrv._native.process.shared_blocks import BlockError
 from ksrv._native.tensor.datatype import DTYPES, NAMES
@@ -66,41 +66,18 @@ class Bytes:
         return found
 
 
-def plain_read(payload: bytes) -> Any:
-    """Read what `plain_tensors.write` writes."""
-    reader = Bytes(payload)
-
-    def text(length: int) -> str:
-        try:
-            return reader.take(length).decode()
-        except UnicodeDecodeError:
-            raise Refused from None
-
-    number, tensors, name_length, span_length = struct.unpack("<QIHH", reader.take(16))
-    sure(tensors <= plain_tensors.PLAIN_TENSORS)
-    name, span = text(name_length), text(span_length)
-    found = []
-    for _ in range(tensors):
-        nbytes, length, code, rank = struct.unpack("<IHBB", reader.take(8))
-        sure(rank <= MOST_RANK)
-        shape = struct.unpack(f"<{rank}q", reader.take(8 * rank))
-        sure(code < BYTES)
-        width = DTYPES[code].itemsize
-        sure(count_of(shape, width) * width == nbytes <= plain_tensors.PLAIN_BYTES)
-        found.append((text(length), NAMES[code], shape, nbytes))
-    values = [(*one[:3], reader.take(one[3])) for one in found]
-    sure(not reader.left)
-    return number, name, span, values
-
-
-def plain_read_descriptors(payload: bytes, count: int, blocks: dict[int, bytes]) -> Any:
+def plain_read_descriptors(payload: bytes, blocks: dict[int, bytes]) -> Any:
     """Read what `tensor_descriptors.write` writes."""
-    reader = Bytes(payload)
+    message = Bytes(payload)
+    count, described, inlined = struct.unpack("<III", message.take(12))
+    sure(count <= 65_536)
+    reader = Bytes(message.take(described))
+    in_message = {0: message.take(inlined)}
     allowed = ALLOWED
 
-    def part(number: int, offset: int, nbytes: int) -> bytes:
-        sure(number in blocks and offset + nbytes <= len(blocks[number]))
-        return blocks[number][offset : offset + nbytes]
+    def part(number: int, offset: int, nbytes: int, held: dict[int, bytes] = blocks) -> bytes:
+        sure(number in held and offset + nbytes <= len(held[number]))
+        return held[number][offset : offset + nbytes]
 
     found = []
     for _ in range(count):
@@ -117,7 +94,7 @@ def plain_read_descriptors(payload: bytes, count: int, blocks: dict[int, bytes])
             values = []
             if elements or nbytes:
                 sure(elements * 8 <= nbytes)
-                content = Bytes(part(block, offset, nbytes))
+                content = Bytes(part(block, offset, nbytes, blocks | in_message))
                 sizes = struct.unpack(f"<{elements}Q", content.take(8 * elements))
                 for length in sizes:
                     if length & REFERRED_TO:
@@ -134,14 +111,14 @@ def plain_read_descriptors(payload: bytes, count: int, blocks: dict[int, bytes])
         sure(size * width == nbytes)
         if nbytes:
             sure(offset % width == 0)
-        data = part(block, offset, nbytes) if nbytes else b""
+        data = part(block, offset, nbytes, blocks | in_message) if nbytes else b""
         array = np.frombuffer(data, DTYPES[code]).reshape(shape)
         if permuted:
             sure(sorted(order) == list(range(rank)))
             array = array.transpose([order.index(axis) for axis in range(rank)])
         found.append((NAMES[code], array.shape, array.tobytes()))
     sure(not reader.left)
-    return found
+    return found, len(payload) - len(message.left)
 
 
 def lied(data: st.DataObject, text: bytes) -> bytes:
@@ -156,39 +133,6 @@ def lied(data: st.DataObject, text: bytes) -> bytes:
     return bytes(changed[: len(changed) - end]) + data.draw(st.sampled_from([b"", b"", b"", b"1"]))
 
 
-@st.composite
-def plain_payloads(draw: st.DrawFn) -> bytes:
-    records, content = [], b""
-    for _ in range(draw(st.integers(0, 3))):
-        code = draw(st.integers(0, len(NAMES) - 2))
-        shape = draw(st.lists(st.integers(0, 3), max_size=3))
-        nbytes = math.prod(shape) * DTYPES[code].itemsize
-        content += draw(st.binary(min_size=nbytes, max_size=nbytes))
-        if draw(st.integers(0, 5)) == 0:
-            shape = draw(st.lists(DIMENSIONS, max_size=4))
-        name = draw(st.text(max_size=5)).encode()
-        head = struct.pack("<IHBB", nbytes, len(name), code, len(shape))
-        records.append(head + struct.pack(f"<{len(shape)}q", *shape) + name)
-    model, span = draw(st.text(max_size=5)).encode(), draw(st.text(max_size=5)).encode()
-    head = struct.pack("<QIHH", draw(NUMBERS), len(records), len(model), len(span))
-    return head + model + span + b"".join(records) + content
-
-
-@examples(3000)
-@given(st.data(), plain_payloads())
-def test_a_message_of_plain_tensors(data, payload):
-    payload = lied(data, payload)
-    try:
-        expected = plain_read(payload)
-    except Refused:
-        with pytest.raises(ValueError):
-            plain_tensors.read(payload)
-        return
-    number, name, span, tensors = plain_tensors.read(payload)
-    found = [(one.name, one.datatype, tuple(one.shape), one.data.tobytes()) for one in tensors]
-    assert (number, name, span, found) == expected
-
-
 @pytest.fixture(scope="module")
 def imported() -> Iterator[tuple[Any, dict[int, bytes]]]:
     """The blocks of a link's other end, of which there is one, and what lies in it."""
@@ -200,8 +144,7 @@ def imported() -> Iterator[tuple[Any, dict[int, bytes]]]:
         content[at : at + len(some)] = np.frombuffer(some, "u1")
     content[144:160] = np.frombuffer(struct.pack("<QQ", 1, 4096), "u1")
     outputs = BatchOutputs([Tensor("t", "UINT8", (SIZE,), content)])
-    written, blocks = tensor_descriptors.write(outputs.tensors, sender.exported)
-    payload, lenient = messages.pack_answer(outputs, written)
+    payload, lenient, blocks = messages.pack_answer(outputs, sender.exported)
     sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
     receiver.receive()
     receiver.imported.most_bytes = ALLOWED
@@ -223,7 +166,7 @@ def descriptors(draw: st.DrawFn) -> bytes:
         width = DTYPES[code].itemsize
         at, count = width * draw(st.integers(0, 1000)), 0
         nbytes = math.prod(shape) * width
-    number = 1
+    number = draw(st.integers(0, 1))  # in the message, or in the block
     lie = draw(st.integers(0, 12))
     if lie == 0:
         shape = draw(st.lists(DIMENSIONS, max_size=5))
@@ -244,18 +187,50 @@ def descriptors(draw: st.DrawFn) -> bytes:
 
 @examples(3000)
 @given(st.data(), st.lists(descriptors(), max_size=4), st.integers(0, 20))
-def test_descriptors_of_tensors_in_blocks(imported, data, written, more):
+def test_descriptors_of_tensors_in_messages_and_in_blocks(imported, data, written, more):
     blocks, contents = imported
-    payload = lied(data, b"".join(written))
-    count = len(written) + (more == 0)
+    described = b"".join(written)
+    inlined = contents[1][: data.draw(st.sampled_from([0, 400, 3000]))]
+    head = struct.pack("<III", len(written) + (more == 0), len(described), len(inlined))
+    payload = lied(data, head + described) + inlined
     try:
-        expected = plain_read_descriptors(payload, count, contents)
+        expected, end = plain_read_descriptors(payload, contents)
     except Refused:
         with pytest.raises((ValueError, BlockError)):
-            tensor_descriptors.read(payload, 0, len(payload), count, blocks)
+            tensor_descriptors.read(payload, blocks)
         return
-    found = tensor_descriptors.read(payload, 0, len(payload), count, blocks)
+    found, rest = tensor_descriptors.read(payload, blocks)
+    assert rest == end
     assert [
         (name, shape, list(map(bytes, held)) if name == "BYTES" else held.tobytes())
         for name, shape, held in found
     ] == expected
+
+
+@examples(500)
+@given(st.lists(st.tuples(st.integers(0, len(NAMES) - 1), st.integers(0, 9_000)), max_size=5))
+def test_tensors_come_as_they_went(imported, asked):
+    sent = [
+        Tensor("t", "BYTES", (2,), [b"x" * size, b""])
+        if code == BYTES
+        else Tensor("t", NAMES[code], (size,), np.arange(size).astype(DTYPES[code]))
+        for code, size in asked
+    ]
+    near, far = Channel.pair()
+    sender, receiver = Link(near), Link(Channel(far))
+    try:
+        payload, lenient, held = messages.pack_answer(BatchOutputs(sent), sender.exported)
+        copied = sum(-(-one.nbytes // 64) * 64 for one in sent)
+        assert bool(held) is (copied > 32 * 1024)  # small ones lie in the message itself
+        sender.send(MessageType.ANSWER, payload, blocks=held, lenient=lenient)
+        found = messages.unpack_answer(receiver.receive(), receiver.imported, 1).tensors
+        for one, other in zip(sent, found, strict=True):
+            assert (other.datatype, tuple(other.shape)) == (one.datatype, one.shape)
+            if one.datatype == "BYTES":
+                assert list(map(bytes, other.data)) == one.data
+            else:
+                assert np.array_equal(other.data, one.data)
+                assert other.data.flags.writeable
+    finally:
+        sender.close()
+        receiver.close()

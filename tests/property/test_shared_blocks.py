@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.channel import Channel, ChannelError, Link
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.messages import MessageType
@@ -50,10 +49,11 @@ class Sides:
         sender, receiver = self.links if step["there"] else reversed(self.links)
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
         outputs = BatchOutputs(tensors)
-        written, blocks = tensor_descriptors.write(outputs.tensors, sender.exported)
-        payload, lenient = messages.pack_answer(outputs, written)
-        sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
-        del blocks
+        packed = messages.pack_answer(outputs, sender.exported)
+        sender.send(
+            MessageType.ANSWER, packed.payload, blocks=packed.blocks, lenient=packed.lenient
+        )
+        del packed
         received = messages.unpack_answer(receiver.receive(), receiver.imported, 1)
         self.check([(tensor.data, pattern) for tensor in received.tensors])
         if step["keep"]:
@@ -116,9 +116,8 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
         tensor = (
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
-        written, blocks = tensor_descriptors.write([tensor], sender.exported)
-        payload, _ = messages.pack_answer(BatchOutputs([tensor]), written)
-        sender.send(MessageType.ANSWER, payload, blocks=blocks)
+        packed = messages.pack_answer(BatchOutputs([tensor]), sender.exported)
+        sender.send(MessageType.ANSWER, packed.payload, blocks=packed.blocks)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
         changed = bytearray(message)
         for place, value in mutations:
@@ -138,7 +137,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
             if isinstance(one.data, np.ndarray):
                 one.data.sum(dtype="f8")
             else:
-                assert sum(map(len, one.data)) <= sum(len(block) for block in blocks)
+                assert sum(map(len, one.data)) <= len(message) + sum(map(len, packed.blocks))
     finally:
         for end in (receiver, sender, tap, forward):
             end.close()

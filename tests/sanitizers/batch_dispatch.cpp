@@ -166,7 +166,7 @@ struct World {
             });
             {
                 BatchDispatcher dispatcher(queue, ring.get(), ends[0], &sums, max_rows ? 64 : 1);
-                const DispatchTerms terms = {slot, max_rows, 0, 0, 0, false};
+                const DispatchTerms terms = {slot, max_rows, 0, 0, false};
                 bool dead = false;
                 while (!dead && !closed) {
                     const Served served = dispatcher.serve(terms);
@@ -174,8 +174,8 @@ struct World {
                     if (served == Served::requests) end(dispatcher.batch);  // all large places are kept
                     if (served != Served::started) continue;
                     char room[64];
-                    dead = dispatcher.landing == Landing::malformed;
-                    while (!dead && dispatcher.landing == Landing::on_channel) {
+                    dead = dispatcher.why == HandBack::malformed;
+                    while (!dead && dispatcher.why == HandBack::on_channel) {
                         const ssize_t length = recv(ends[0], room, sizeof room, 0);
                         dead = length <= 0;
                         if (length != 1) break;

@@ -52,19 +52,18 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         SERVED_NUDGED "ksrv::Served::nudged"
         SERVED_STARTED "ksrv::Served::started"
         SERVED_PLANS "ksrv::Served::plans"
-        SERVED_CALLED "ksrv::Served::called"
+        SERVED_MESSAGE "ksrv::Served::message"
 
-    cdef enum Landing "ksrv::Landing":
-        LANDING_ON_CHANNEL "ksrv::Landing::on_channel"
-        LANDING_OUTPUTS "ksrv::Landing::outputs"
-        LANDING_MALFORMED "ksrv::Landing::malformed"
+    cdef enum HandBack "ksrv::HandBack":
+        HAND_BACK_ON_CHANNEL "ksrv::HandBack::on_channel"
+        HAND_BACK_OUTPUTS "ksrv::HandBack::outputs"
+        HAND_BACK_MALFORMED "ksrv::HandBack::malformed"
 
     cdef struct DispatchTerms:
         size_t slot
         uint64_t max_rows
         int64_t delay_ns
         int64_t run_timeout_ns
-        uint64_t call_kinds
         cbool has_calls
 
     cdef cppclass CDispatchedBatch "ksrv::DispatchedBatch":
@@ -88,12 +87,12 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         Served serve(const DispatchTerms &terms) noexcept
         void put_back() noexcept
         CDispatchedBatch batch
-        Landing landing
+        HandBack why
         RingAnswer answer
         RingFault fault
         CBatchRows rows
         const CDispatchedBatch &running() noexcept
-        void hand_over(Landing why) noexcept
+        void hand_over(HandBack reason) noexcept
         const ModelSignature *pending() noexcept
 
 cdef tuple DTYPES = DATATYPE_DTYPES
@@ -161,8 +160,6 @@ cdef class BatchDispatcher:
         self.terms.max_rows = max_rows
         self.terms.delay_ns = delay_ns
         self.terms.run_timeout_ns = run_timeout_ns
-        for kind in ring.calls.kinds:
-            self.terms.call_kinds |= <uint64_t>1 << <int>kind
         self.dispatcher = new CBatchDispatcher(
             queue.queue, ring.ring, ring.channel, &stats.sums, room
         )
@@ -174,11 +171,11 @@ cdef class BatchDispatcher:
         """Serve the process until Python is needed; the GIL is free meanwhile.
 
         Returns:
-            As `Queue.take`, or a `DispatchedBatch`, or the number of the batch that runs, whose
-            calls to other models want to be looked after.
+            As `Queue.take`, or a `DispatchedBatch`, or the number of the batch that runs, which has
+            sent a message or has calls to look after.
         """
         cdef Served served
-        self.terms.has_calls = self.ring.calls.under_way
+        self.terms.has_calls = self.ring.batches.wants_looks
         while True:
             with nogil:
                 served = self.dispatcher.serve(self.terms)
@@ -193,7 +190,7 @@ cdef class BatchDispatcher:
             return []
         if served == SERVED_STARTED:
             return self._started()
-        if served == SERVED_CALLED:
+        if served == SERVED_MESSAGE:
             return FIRST_BATCH_NUMBER + self.dispatcher.running().number
         handles = _handles_of(&self.dispatcher.batch)
         self.dispatcher.batch.release_requests()
@@ -205,7 +202,7 @@ cdef class BatchDispatcher:
 
     def hand_over(self) -> DispatchedBatch:
         """Return the batch that runs, for Python to end; its process has ended, or is to."""
-        self.dispatcher.hand_over(LANDING_ON_CHANNEL)
+        self.dispatcher.hand_over(HAND_BACK_ON_CHANNEL)
         return self._started()
 
     def put_back(self) -> None:
@@ -247,9 +244,9 @@ cdef class BatchDispatcher:
         made.deadline_ns = None if batch.deadline_ns == NEVER else batch.deadline_ns
         made.assemble_ns = batch.assemble_ns
         made.fault = ""
-        if self.dispatcher.landing == LANDING_MALFORMED:
+        if self.dispatcher.why == HAND_BACK_MALFORMED:
             made.fault = ring_fault_text(self.dispatcher.fault).decode()
-        elif self.dispatcher.landing == LANDING_OUTPUTS:
+        elif self.dispatcher.why == HAND_BACK_OUTPUTS:
             self._read(made, self.ring.ring.answer_rows(batch.number))
         made.handles = _handles_of(batch)
         batch.release_requests()

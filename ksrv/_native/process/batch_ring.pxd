@@ -109,4 +109,4 @@ cdef class WorkerRing:
     cdef BatchRing *ring
     cdef int channel
     cdef public object collect
-    cdef public object calls
+    cdef public object batches

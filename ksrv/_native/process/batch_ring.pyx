@@ -56,8 +56,7 @@ cdef class WorkerRing:
     Attributes:
         collect: Gives the outputs of a batch that the ring could not answer: called with the batch
             and its `DispatchedBatch`.
-        calls: The calls of its batches to other models: see
-            `ksrv.engine.processes.calls.RingCalls`.
+        batches: The `ksrv.engine.processes.batches.ProcessBatches` of the process.
 
     Raises:
         MemoryError: There is no memory for it.

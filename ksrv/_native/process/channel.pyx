@@ -81,7 +81,6 @@ cdef struct Spilled:
 cdef enum:
     IN_BLOCK = 1
     LENIENT = 2
-    PLAIN = 4
     INLINE_PAYLOAD = 64 * 1024
     NUMBERS = 2048
 
@@ -230,14 +229,12 @@ cdef class Frame:
         batch_number: Of the batch that it belongs to; 0 outside of one.
         payload: Its payload.
         lenient: Whether the JSON in it is the standard library's, with NaN and lone surrogates.
-        plain: Whether the payload is that of `plain_tensors`, without blocks and JSON.
     """
 
     cdef readonly int kind
     cdef readonly uint64_t batch_number
     cdef readonly bytes payload
     cdef readonly bint lenient
-    cdef readonly bint plain
 
 
 cdef class Link:
@@ -275,7 +272,6 @@ cdef class Link:
         uint64_t batch_number=0,
         list blocks=None,
         bint lenient=False,
-        bint plain=False,
         bint wait=True,
     ) -> None:
         """Send a message.
@@ -285,7 +281,6 @@ cdef class Link:
             batch_number: Of the batch that it belongs to.
             blocks: The blocks of this side that the payload refers to, and what it lends.
             lenient: Whether the JSON is the standard library's.
-            plain: Whether the payload is that of `plain_tensors`.
             wait: Whether to wait for room in the socket.
 
         Raises:
@@ -308,7 +303,7 @@ cdef class Link:
         memset(&head, 0, sizeof(Head))
         memcpy(head.magic, b"ksv1", 4)
         head.kind = <uint8_t>kind
-        head.flags = (LENIENT if lenient else 0) | (PLAIN if plain else 0)
+        head.flags = LENIENT if lenient else 0
         head.batch_number = batch_number
         head.length = tail_bytes
         if tail_bytes > INLINE_PAYLOAD:
@@ -459,7 +454,6 @@ cdef class Link:
         frame.kind = head.kind
         frame.batch_number = head.batch_number
         frame.lenient = (head.flags & LENIENT) != 0
-        frame.plain = (head.flags & PLAIN) != 0
         return frame
 
     def close(self) -> None:

@@ -1,24 +1,25 @@
 # It relies on the GIL: the books of shared_blocks.
-"""Tensors in shared blocks: written once on one side, viewed on the other.
+"""Tensors of a message: written once on one side, viewed on the other.
 
-A descriptor names the block, the place in it, the datatype and the shape. An array that already
-lies in one of this side's blocks is referred to where it is; all other arrays of a batch are copied
-into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
-handler sees as NCHW) keeps its memory order, and the other side sees the same view. BYTES elements
-lie one after the other behind a table of their sizes; in the place of one that is not copied lies
-a reference to it.
+A descriptor names the block, the offset in it, the datatype and the shape. An array that already
+lies in one of this side's blocks is referred to where it is. All other arrays are copied: into the
+message itself if they are small together, else into one block. An array whose axes are a
+permutation of contiguous memory (an NHWC batch that the handler sees as NCHW) keeps its memory
+order, and the other side sees the same view. BYTES elements lie one after the other behind a table
+of their sizes; in the place of one that is not copied lies a reference to it.
 
 An array or a long element in the large body of a request is not copied: its block is lent.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+cimport numpy as cnp
+
 from ksrv._native.memory.buffer_pool cimport Block, count_copied
-from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.tensor.datatype cimport (
     DIMENSION_LIMIT, RANK_LIMIT, DT_BYTES,
     DT_COUNT,
@@ -30,6 +31,7 @@ from ksrv._native.tensor.datatype cimport (
     datatype_of,
     item_size_of,
 )
+from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.process.shared_blocks cimport (
     ExportedBlocks, ImportedBlocks, Shared,
 )
@@ -38,12 +40,20 @@ import numpy
 
 from ksrv._native.tensor import datatype as _datatype
 
+cnp.import_array()
 
 ELEMENT_VIEW_BYTES = 64 * 1024
 """BYTES elements of this size and above are views; smaller ones are copied out."""
 
 
+cdef struct Inlined:
+    const unsigned char *data
+    size_t nbytes
+
+
 cdef enum:
+    INLINE_BYTES = 32 * 1024  # of a message's tensors; above it a block costs less
+    MOST_TENSORS = 65536
     DIRECT_BLOCKS = 64  # of one message; further ones are copied, because descriptors are few
     RELEASE_GIL_BYTES = 128 * 1024
 
@@ -54,13 +64,19 @@ cdef tuple DTYPES = _datatype.DTYPES
 cdef tuple NAMES = _datatype.NAMES
 
 
+cdef struct Head:
+    uint32_t count
+    uint32_t described  # bytes of all descriptors, behind this head
+    uint32_t inlined    # bytes of small tensors, behind the descriptors
+
+
 cdef struct TensorDescriptor:
     uint8_t datatype
     uint8_t rank
     uint8_t permuted
     uint8_t unused[5]
     uint64_t elements
-    uint64_t block  # 0 where there are no bytes
+    uint64_t block  # 0 where there are no bytes, or they are in the message itself
     uint64_t offset
     uint64_t nbytes
 
@@ -75,20 +91,21 @@ cdef inline size_t aligned(size_t size) noexcept:
 
 
 def write(tensors, ExportedBlocks exported not None) -> tuple:
-    """Put tensors into shared blocks.
+    """Put tensors into a message and into shared blocks.
 
     Args:
         tensors: Objects with `name`, `datatype`, `shape` and `data`: an array of the datatype's
             dtype, or a list of BYTES elements.
 
     Returns:
-        The descriptors as bytes, and the blocks that they refer to; the caller keeps the blocks
-        until the descriptors are sent.
+        The head, the descriptors and the bytes in the message, as `read` takes them, and the blocks
+        that they refer to; the caller keeps the blocks until the message is sent.
 
     Raises:
         TypeError: An array's dtype is not its datatype's.
         MemoryError: There is no memory for a block.
         TooLarge: The other side takes no message with so many bytes of tensors.
+        ValueError: They are too many.
     """
     cdef list places = []
     cdef list blocks = []
@@ -97,6 +114,11 @@ def write(tensors, ExportedBlocks exported not None) -> tuple:
     cdef size_t total = 0
     cdef uint64_t nbytes = 0
     cdef Py_ssize_t i
+    if len(written) > MOST_TENSORS:
+        raise ValueError(
+            f"{len(written)} tensors are too many for a handler process, which exchanges at most "
+            f"{MOST_TENSORS} at a time"
+        )
     for i in range(len(written)):
         place = place_of(written[i])
         places.append(place)
@@ -115,26 +137,49 @@ def write(tensors, ExportedBlocks exported not None) -> tuple:
         place.descriptor.offset = total
         total += aligned(place.descriptor.nbytes)
     exported.check_size(nbytes)
+    return describe(places, exported, blocks, total), blocks
+
+
+cdef bytes describe(list places, ExportedBlocks exported, list blocks, size_t total):
+    """Copy tensors into the message or into a block, and return the message's part."""
+    cdef Place place
+    cdef Head head
     cdef Block scratch = None
-    if total:
+    cdef uint64_t number = 0
+    cdef unsigned char *copies
+    cdef char *at
+    cdef bytes message
+    head.count = <uint32_t>len(places)
+    head.inlined = 0 if total > INLINE_BYTES else <uint32_t>total
+    head.described = 0
+    for place in places:
+        head.described += <uint32_t>place.described()
+    message = PyBytes_FromStringAndSize(
+        NULL, <Py_ssize_t>(sizeof(Head) + head.described + head.inlined)
+    )
+    at = PyBytes_AS_STRING(message)
+    memcpy(at, &head, sizeof(Head))
+    at += sizeof(Head)
+    if total > INLINE_BYTES:
         scratch = exported.lease(total)
         blocks.append(scratch)
-    return describe(places, scratch, exported.number_of(scratch) if total else 0), blocks
-
-
-cdef bytes describe(list places, Block scratch, uint64_t number):
-    """Copy what is to be copied into a block with a number, and return all descriptors."""
-    cdef Place place
-    cdef string descriptors
+        number = exported.number_of(scratch)
+        copies = scratch.block.data
+    else:
+        copies = <unsigned char *>at + head.described
+        memset(copies, 0, head.inlined)
     for place in places:
         if place.is_copied and place.descriptor.nbytes:
             place.descriptor.block = number
-            fill(place, scratch)
-        descriptors.append(<char *>&place.descriptor, sizeof(TensorDescriptor))
-        descriptors.append(<char *>place.shape, place.descriptor.rank * sizeof(int64_t))
+            fill(place, copies)
+        memcpy(at, &place.descriptor, sizeof(TensorDescriptor))
+        at += sizeof(TensorDescriptor)
+        memcpy(at, place.shape, place.descriptor.rank * sizeof(int64_t))
+        at += place.descriptor.rank * sizeof(int64_t)
         if place.descriptor.permuted:
-            descriptors.append(<char *>place.order, place.descriptor.rank)
-    return <bytes>descriptors
+            memcpy(at, place.order, place.descriptor.rank)
+            at += place.descriptor.rank
+    return message
 
 
 cdef class Place:
@@ -148,6 +193,11 @@ cdef class Place:
     cdef list elements
     cdef vector[Reference] references  # for each element; empty where all are copied
     cdef bint is_copied
+
+    cdef size_t described(self) noexcept:
+        """Return the bytes of the descriptor, the shape and the order of the axes."""
+        cdef size_t rank = self.descriptor.rank
+        return sizeof(TensorDescriptor) + rank * (sizeof(int64_t) + self.descriptor.permuted)
 
 
 cdef bint lies_here(Place place, ExportedBlocks exported, list blocks) except -1:
@@ -271,9 +321,9 @@ cdef Place place_of(object tensor):
     return place
 
 
-cdef int fill(Place place, Block block) except -1:
-    """Copy a tensor to its offset in a block."""
-    cdef unsigned char *target = block.block.data + place.descriptor.offset
+cdef int fill(Place place, unsigned char *copies) except -1:
+    """Copy a tensor to its offset in a block or in the message."""
+    cdef unsigned char *target = copies + place.descriptor.offset
     cdef size_t nbytes = place.descriptor.nbytes
     cdef Py_buffer view
     cdef uint64_t size, length
@@ -315,37 +365,48 @@ cdef int fill(Place place, Block block) except -1:
     return 0
 
 
-def read(payload, size_t start, size_t length, size_t count,
-         ImportedBlocks imported not None) -> list:
-    """View tensors that the other side wrote.
+def read(bytes payload not None, ImportedBlocks imported not None) -> tuple:
+    """View the tensors that the other side wrote.
 
     Args:
-        payload: Bytes with the descriptors in them.
-        start: Where the descriptors begin.
-        length: How many bytes they have.
+        payload: What `write` wrote, and anything behind it.
 
     Returns:
-        Datatype, shape and data of each; arrays and long elements are views of the blocks.
+        Datatype, shape and data of each tensor, and where in the payload the rest begins. Arrays
+        and long elements in blocks are views of them; what lay in the message is copied out.
 
     Raises:
         ValueError: A descriptor does not add up, or the tensors are larger than `imported` allows.
         BlockError: A descriptor names bytes that do not exist.
     """
     cdef list tensors = []
-    cdef ExportedBytes held
-    held.take(payload)
-    cdef size_t size = held.length
-    if start > size or length > size - start:
-        raise ValueError(f"{length} bytes of descriptors were announced, and {size} bytes came")
-    cdef const unsigned char *at = held.data + start if size else NULL
-    cdef size_t left = length
-    cdef size_t tail
+    cdef const unsigned char *at = <const unsigned char *>PyBytes_AS_STRING(payload)
+    cdef size_t left = <size_t>PyBytes_GET_SIZE(payload)
+    cdef size_t rest, tail
+    cdef Head head
+    cdef Inlined inlined
     cdef uint64_t allowed = imported.most_bytes
     cdef TensorDescriptor descriptor
     cdef int64_t shape[RANK_LIMIT]
     cdef uint8_t order[RANK_LIMIT]
     cdef list numbers = []
-    for _ in range(count):
+    if left < sizeof(Head):
+        raise ValueError("the message ends before its tensors")
+    memcpy(&head, at, sizeof(Head))
+    at += sizeof(Head)
+    left -= sizeof(Head)
+    if head.count > MOST_TENSORS:
+        raise ValueError(f"{head.count} tensors are too many")
+    if head.described > left or head.inlined > left - head.described:
+        raise ValueError(
+            f"{head.described} bytes of descriptors and {head.inlined} of tensors were announced, "
+            f"and {left} bytes came"
+        )
+    rest = sizeof(Head) + head.described + head.inlined
+    inlined.data = at + head.described
+    inlined.nbytes = head.inlined
+    left = head.described
+    for _ in range(head.count):
         if left < sizeof(TensorDescriptor):
             raise ValueError("the descriptors end too soon")
         memcpy(&descriptor, at, sizeof(TensorDescriptor))
@@ -367,17 +428,19 @@ def read(payload, size_t start, size_t length, size_t count,
             raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
         allowed -= descriptor.nbytes
         numbers.append(descriptor.block)
-        tensors.append(read_one(&descriptor, shape, order, imported, &allowed, numbers))
+        tensors.append(
+            read_one(&descriptor, shape, order, imported, inlined, &allowed, numbers)
+        )
     if left:
         raise ValueError(f"{left} bytes follow the last descriptor")
     for number in numbers:
         imported.settle(number)
-    return tensors
+    return tensors, rest
 
 
 cdef tuple read_one(
     const TensorDescriptor *descriptor, const int64_t *shape, const uint8_t *order,
-    ImportedBlocks imported, uint64_t *allowed, list numbers,
+    ImportedBlocks imported, Inlined inlined, uint64_t *allowed, list numbers,
 ):
     """Return a tensor as `read` does.
 
@@ -392,6 +455,8 @@ cdef tuple read_one(
     cdef uint64_t nbytes = 0
     cdef size_t where = 0
     cdef size_t width = item_size_of(<Datatype>descriptor.datatype)
+    cdef cnp.npy_intp sizes[RANK_LIMIT]
+    cdef cnp.ndarray made
     cdef int i
     cdef tuple dimensions = tuple([shape[i] for i in range(descriptor.rank)])
     limits.rank = RANK_LIMIT
@@ -407,7 +472,7 @@ cdef tuple read_one(
             raise ValueError(
                 f"a BYTES tensor of shape {list(dimensions)} has {descriptor.elements} elements"
             )
-        return name, dimensions, read_elements(descriptor, imported, allowed, numbers)
+        return name, dimensions, read_elements(descriptor, imported, inlined, allowed, numbers)
     if nbytes != descriptor.nbytes:
         raise ValueError(
             f"a {name} tensor of shape {list(dimensions)} has {descriptor.nbytes} bytes"
@@ -416,11 +481,16 @@ cdef tuple read_one(
         raise ValueError(
             f"a {name} tensor begins at byte {descriptor.offset}, which is not aligned"
         )
-    if nbytes:
+    if nbytes and descriptor.block:
         block = imported.part(descriptor.block, descriptor.offset, nbytes)
         array = numpy.ndarray(dimensions, DTYPES[descriptor.datatype], block, descriptor.offset)
     else:
-        array = numpy.empty(dimensions, DTYPES[descriptor.datatype])
+        for i in range(descriptor.rank):
+            sizes[i] = <cnp.npy_intp>shape[i]
+        made = new_array(DTYPES[descriptor.datatype], descriptor.rank, sizes)
+        if nbytes:
+            memcpy(cnp.PyArray_DATA(made), bytes_of(descriptor, inlined), nbytes)
+        array = made
     if descriptor.permuted:
         axes = [order[i] for i in range(descriptor.rank)]
         if sorted(axes) != list(range(descriptor.rank)):
@@ -430,8 +500,22 @@ cdef tuple read_one(
     return name, dimensions, array
 
 
+cdef const unsigned char *bytes_of(
+    const TensorDescriptor *descriptor, Inlined inlined
+) except NULL:
+    """Return the bytes of a tensor that are in the message."""
+    if (descriptor.offset > inlined.nbytes
+            or descriptor.nbytes > inlined.nbytes - descriptor.offset):
+        raise ValueError(
+            f"{descriptor.nbytes} bytes from byte {descriptor.offset} on were named of a message's "
+            f"{inlined.nbytes}"
+        )
+    return inlined.data + descriptor.offset
+
+
 cdef list read_elements(
-    const TensorDescriptor *descriptor, ImportedBlocks imported, uint64_t *allowed, list numbers
+    const TensorDescriptor *descriptor, ImportedBlocks imported, Inlined inlined,
+    uint64_t *allowed, list numbers,
 ):
     cdef Reference where
     cdef list found = []
@@ -440,15 +524,21 @@ cdef list read_elements(
     cdef uint64_t size = 0
     cdef uint64_t i
     cdef size_t at
+    cdef Block block
+    cdef const unsigned char *sizes
+    cdef object view = None
     if count == 0 and left == 0:
         return found
     if count > left // 8:
         raise ValueError(f"{count} elements have {left} bytes")
-    cdef Block block = imported.part(descriptor.block, descriptor.offset, descriptor.nbytes)
-    cdef const unsigned char *sizes = block.block.data + descriptor.offset
-    cdef object view = memoryview(block)
+    if descriptor.block:
+        block = imported.part(descriptor.block, descriptor.offset, descriptor.nbytes)
+        sizes = block.block.data + descriptor.offset
+        view = memoryview(block)
+    else:
+        sizes = bytes_of(descriptor, inlined)
     left -= 8 * count
-    at = descriptor.offset + 8 * count
+    at = 8 * count
     for i in range(count):
         # Read once: the other side may change it between a check and a second look.
         memcpy(&size, sizes + 8 * i, 8)
@@ -456,7 +546,7 @@ cdef list read_elements(
             size ^= REFERRED_TO
             if left < sizeof(Reference):
                 raise ValueError("the references to elements end too soon")
-            memcpy(&where, block.block.data + at, sizeof(Reference))
+            memcpy(&where, sizes + at, sizeof(Reference))
             left -= sizeof(Reference)
             at += sizeof(Reference)
             if not VIEW_BYTES <= size <= allowed[0]:
@@ -471,10 +561,10 @@ cdef list read_elements(
         if size > left:
             raise ValueError(f"an element has {size} bytes, and {left} are left")
         left -= size
-        if size >= VIEW_BYTES:
-            found.append(view[at : at + size])
+        if size >= VIEW_BYTES and view is not None:
+            found.append(view[descriptor.offset + at : descriptor.offset + at + size])
         else:
-            found.append((<char *>block.block.data)[at : at + size])
+            found.append((<const char *>sizes)[at : at + size])
         at += size
     if left:
         raise ValueError(f"{left} bytes follow the last element")

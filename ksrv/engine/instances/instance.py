@@ -235,7 +235,7 @@ class Instance(BatchRunner):
                     continue  # the decoded requests are among the ready batches
                 break
             if type(taken) is int and dispatcher is not None:
-                if dispatcher.ring.calls.take(taken, partial(self._caller, dispatcher)):
+                if dispatcher.ring.batches.take_message(taken, partial(self._caller, dispatcher)):
                     continue
                 taken = dispatcher.hand_over()
             if type(taken) is DispatchedBatch:
@@ -288,7 +288,7 @@ class Instance(BatchRunner):
         """Put the batches that a process had not come to when it ended back into the queue."""
         if self._dispatcher is not None:
             self._dispatcher.put_back()
-            self._dispatcher.ring.calls.close()
+            self._dispatcher.ring.batches.leave_ring()
         self._dispatcher = None
 
     def _decode_apart(self, handles: list[QueuedRequest]) -> None:

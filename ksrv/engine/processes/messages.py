@@ -7,17 +7,17 @@ the standard library's reader and writer, and the message says so.
 
 import json
 import math
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from ksrv import errors
-from ksrv._native.process import plain_tensors, tensor_descriptors
+from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.channel import ChannelError, Frame
-from ksrv._native.process.shared_blocks import BlockError, ImportedBlocks
+from ksrv._native.process.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.limits import Limits
@@ -38,10 +38,13 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-_PREFIX = struct.Struct("<II")
-"""Number of tensors, bytes of their descriptors; the JSON follows them."""
-
-_TENSORS = 65_536
+CHUNKS_UNDER_WAY = 32
+"""Chunks of a batch that are sent before the worker has said that its clients keep up."""
+CHUNK_BYTES_UNDER_WAY = 1 << 18
+"""Bytes of their tensors; one chunk may be larger."""
+MOST_CALLS = 1024
+"""Calls of one process that are under way, or whose results it has not taken."""
+MOST_TENSORS = 65_536
 """The most of one message."""
 
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
@@ -69,7 +72,6 @@ class MessageType(IntEnum):
     ANSWER = 17
     FAILED = 18
     CHUNK = 19
-    ASK = 20
     CALL = 21
     CANCEL_CALL = 22
     GIVE_UP = 23
@@ -125,12 +127,22 @@ class RunMessage(msgspec.Struct, omit_defaults=True):
     traceparent: str = ""
 
 
-class NumbersMessage(msgspec.Struct):
-    """Of CANCEL_CALL, the calls that the handler gives up; of ROOM, how many more chunks of a batch may come; of
-    END_SEQUENCES, the sequences whose state is to go.
-    """
+class CancelCalls(msgspec.Struct):
+    """CANCEL_CALL: the calls that the handler gives up."""
 
-    numbers: list[int]
+    call_ids: list[int]
+
+
+class ChunkCredit(msgspec.Struct):
+    """ROOM: how many more chunks of a batch the process may send."""
+
+    chunks: int
+
+
+class EndSequences(msgspec.Struct):
+    """END_SEQUENCES: the sequences whose state the handler drops."""
+
+    sequence_ids: list[int]
 
 
 class ErrorMessage(msgspec.Struct, omit_defaults=True):
@@ -218,12 +230,34 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         AnswerMessage,
         ListeningMessage,
         CallMessage,
-        NumbersMessage,
+        CancelCalls,
+        ChunkCredit,
+        EndSequences,
         LogMessage,
         SpecMessage,
         MetricsMessage,
     )
 }
+
+
+def chunk_bytes(outputs: BatchOutputs) -> int:
+    """Return the bytes of a chunk's tensors."""
+    return sum(tensor.nbytes for tensor in outputs.tensors)
+
+
+@contextmanager
+def bounded(what: str) -> Iterator[None]:
+    """Tell a handler that what it has the process send is more than the worker takes.
+
+    Raises:
+        HandlerFailed: It is too large.
+    """
+    try:
+        yield
+    except TooLarge as error:
+        raise HandlerFailed(
+            f"{what} has {error}, the larger of the limits 'body' and 'in_flight'"
+        ) from None
 
 
 def most_bytes(limits: Limits) -> int:
@@ -241,28 +275,47 @@ def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:
     )
 
 
-def dump(
-    note: msgspec.Struct, parameters: Iterable[Mapping[str, Parameter]] = ()
-) -> tuple[bytes, bool]:
-    """Return a note as JSON, and whether it is the standard library's.
+class Packed(NamedTuple):
+    """The content of a message.
+
+    Attributes:
+        lenient: Whether its JSON is the standard library's.
+        blocks: The blocks of this side that it names, and those that it lends; kept until it is sent.
+    """
+
+    payload: bytes = b""
+    lenient: bool = False
+    blocks: list[Any] | None = None
+
+
+EMPTY = Packed()
+
+
+def dump(note: msgspec.Struct, parameters: Iterable[Mapping[str, Parameter]] = ()) -> Packed:
+    """Return a message that is a note alone.
 
     Args:
         parameters: Where in it a client's or handler's numbers stand.
     """
     if _speakable(parameters):
         try:
-            return _ENCODER.encode(note), False
+            return Packed(_ENCODER.encode(note))
         except UnicodeEncodeError:
             pass  # a lone surrogate, which the standard library writes as an escape
-    return json.dumps(msgspec.to_builtins(note, str_keys=True)).encode("ascii"), True
+    text = json.dumps(msgspec.to_builtins(note, str_keys=True))
+    return Packed(text.encode("ascii"), lenient=True)
 
 
-def load(kind: type[Message], text: bytes, lenient: bool) -> Message:
-    """Return the note that `dump` wrote.
+def load(kind: type[Message], frame: Frame) -> Message:
+    """Return the note of a message that `dump` made.
 
     Raises:
         ChannelError: It is not JSON of that form.
     """
+    return _load(kind, frame.payload, frame.lenient)
+
+
+def _load(kind: type[Message], text: bytes, lenient: bool) -> Message:
     try:
         if lenient:
             return msgspec.convert(json.loads(text), kind, str_keys=True)
@@ -272,24 +325,30 @@ def load(kind: type[Message], text: bytes, lenient: bool) -> Message:
         raise ChannelError(f"the other side sent no {kind.__name__}: {error}") from error
 
 
-def _join(count: int, written: bytes, text: bytes) -> bytes:
-    if count > _TENSORS:
+def _written(
+    tensors: Sequence[Tensor],
+    exported: ExportedBlocks,
+    note: msgspec.Struct,
+    parameters: Iterable[Mapping[str, Parameter]],
+) -> Packed:
+    """Return a message of tensors, with a note behind them; see `dump`."""
+    if len(tensors) > MOST_TENSORS:
         raise HandlerFailed(
-            f"{count} tensors are too many for a handler process, which exchanges at most {_TENSORS} at a time"
+            f"{len(tensors)} tensors are too many for a handler process, which exchanges at most "
+            f"{MOST_TENSORS} at a time"
         )
-    return b"".join((_PREFIX.pack(count, len(written)), written, text))
+    written, blocks = tensor_descriptors.write(tensors, exported)
+    text = dump(note, parameters)
+    return Packed(written + text.payload, text.lenient, blocks)
 
 
 def _split(frame: Frame, imported: ImportedBlocks) -> tuple[list[Read], bytes]:
+    """Return the tensors of a message, and the JSON behind them."""
     try:
-        count, length = _PREFIX.unpack_from(frame.payload)
-        if count > _TENSORS:
-            raise ValueError(f"{count} tensors are too many")
-        start = _PREFIX.size
-        found = tensor_descriptors.read(frame.payload, start, length, count, imported)
-        return found, frame.payload[start + length :]
-    except (ValueError, BlockError, struct.error) as error:
+        found, rest = tensor_descriptors.read(frame.payload, imported)
+    except (ValueError, BlockError) as error:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
+    return found, frame.payload[rest:]
 
 
 def _named(
@@ -303,12 +362,17 @@ def _named(
     ]
 
 
+def _names(tensors: Sequence[Tensor]) -> list[str]:
+    """Return the names of tensors, which a handler may have made of a class of its own."""
+    return [str.__str__(tensor.name) for tensor in tensors]
+
+
 def _tensor_parameters(named: Sequence[Tensor]) -> dict[int, dict[str, Parameter]]:
     return {index: dict(each.parameters) for index, each in enumerate(named) if each.parameters}
 
 
-def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
-    """Return the payload of RUN, and whether its JSON is the standard library's."""
+def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
+    """Return the RUN message of a batch."""
     note = RunMessage(
         names=list(batch.tensors),
         rows=batch.rows,
@@ -331,7 +395,9 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
         streamed=batch.emit is not None,
         traceparent=current_traceparent(),
     )
-    text, lenient = dump(
+    return _written(
+        list(batch.tensors.values()),
+        exported,
         note,
         [
             *(request.parameters for request in batch.requests),
@@ -340,7 +406,6 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
             *note.tensor_parameters.values(),
         ],
     )
-    return _join(len(note.names), written, text), lenient
 
 
 def unpack_batch(
@@ -357,7 +422,7 @@ def unpack_batch(
         ChannelError: The message does not add up.
     """
     found, text = _split(frame, imported)
-    note = load(RunMessage, text, frame.lenient)
+    note = _load(RunMessage, text, frame.lenient)
     named = _named(note.names, found, note.tensor_parameters)
     batch = BatchInputs(
         tensors={tensor.name: tensor for tensor in named},
@@ -381,15 +446,15 @@ def unpack_batch(
     return batch, note.traceparent
 
 
-def pack_answer(outputs: BatchOutputs, written: bytes, call: int = 0) -> tuple[bytes, bool]:
-    """Return the payload of ANSWER, CHUNK or RESULT, and whether its JSON is the standard library's.
+def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) -> Packed:
+    """Return an ANSWER, CHUNK or RESULT message.
 
     Args:
         outputs: The handler's answer, or that of the called model.
         call: Of RESULT, the number of the call.
     """
     note = AnswerMessage(
-        names=[tensor.name for tensor in outputs.tensors],
+        names=_names(outputs.tensors),
         call=call,
         failures={index: to_message(error) for index, error in outputs.failures.items()},
         timings=outputs.timings,
@@ -399,8 +464,8 @@ def pack_answer(outputs: BatchOutputs, written: bytes, call: int = 0) -> tuple[b
         only=None if outputs.only is None else sorted(outputs.only),
         torchserve=outputs.torchserve,
     )
-    text, lenient = dump(note, [*note.parameters.values(), *note.tensor_parameters.values()])
-    return _join(len(note.names), written, text), lenient
+    parameters = [*note.parameters.values(), *note.tensor_parameters.values()]
+    return _written(outputs.tensors, exported, note, parameters)
 
 
 def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> BatchOutputs:
@@ -418,23 +483,13 @@ def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, list[Ten
     Raises:
         ChannelError: The message does not add up.
     """
-    if frame.plain:
-        number, _, _, tensors = _read_plain(frame)
-        return number, tensors
     number, outputs = _answer(frame, imported, 1)
     return number, outputs.failures.get(0) or outputs.tensors
 
 
-def _read_plain(frame: Frame) -> tuple[int, str, str, list[Tensor]]:
-    try:
-        return plain_tensors.read(frame.payload)
-    except ValueError as error:
-        raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
-
-
 def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int, BatchOutputs]:
     found, text = _split(frame, imported)
-    note = load(AnswerMessage, text, frame.lenient)
+    note = _load(AnswerMessage, text, frame.lenient)
     named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
     for index in (*named, *(note.only or ())):
         if not 0 <= index < requests:
@@ -451,26 +506,18 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
     )
 
 
-def pack_plain_call(request: InferRequest, number: int) -> bytes | None:
-    """Return the payload of a CALL in the common form, or None for a call of another form."""
-    if request.model_version or request.outputs or request.parameters:
-        return None
-    return plain_tensors.write(number, request.model_name, current_traceparent(), request.inputs)
-
-
-def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes, bool]:
-    """Return the payload of CALL, and whether its JSON is the standard library's."""
+def pack_call(request: InferRequest, number: int, exported: ExportedBlocks) -> Packed:
+    """Return a CALL message."""
     note = CallMessage(
         number,
         request.model_name,
-        [tensor.name for tensor in request.inputs],
+        _names(request.inputs),
         request.model_version,
         [output.name for output in request.outputs],
         dict(request.parameters),
         current_traceparent(),
     )
-    text, lenient = dump(note, [note.parameters])
-    return _join(len(note.names), written, text), lenient
+    return _written(request.inputs, exported, note, [note.parameters])
 
 
 def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest]:
@@ -479,13 +526,8 @@ def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferReque
     Raises:
         ChannelError: The message does not add up.
     """
-    if frame.plain:
-        number, model, span, tensors = _read_plain(frame)
-        return number, InferRequest(
-            model, inputs=tensors, headers={TRACEPARENT: span} if span else {}
-        )
     found, text = _split(frame, imported)
-    note = load(CallMessage, text, frame.lenient)
+    note = _load(CallMessage, text, frame.lenient)
     return note.number, InferRequest(
         note.model,
         note.version,
@@ -525,9 +567,9 @@ def to_error(fault: ErrorMessage) -> KsrvError:
     return error
 
 
-def pack_spec(spec: ModelSpec) -> bytes:
+def pack_spec(spec: ModelSpec) -> Packed:
     """Return the payload of LOADED."""
-    return _ENCODER.encode(SpecMessage(spec))
+    return Packed(_ENCODER.encode(SpecMessage(spec)))
 
 
 def unpack_spec(frame: Frame) -> ModelSpec:
@@ -536,10 +578,10 @@ def unpack_spec(frame: Frame) -> ModelSpec:
     Raises:
         ChannelError: It is not one.
     """
-    return load(SpecMessage, frame.payload, frame.lenient).spec
+    return load(SpecMessage, frame).spec
 
 
-def pack_metrics(records: list[MetricRecord]) -> tuple[bytes, bool]:
+def pack_metrics(records: list[MetricRecord]) -> Packed:
     """Return the payload of METRICS, and whether its JSON is the standard library's."""
     return dump(MetricsMessage(records), [{"value": record.value} for record in records])
 
@@ -550,4 +592,4 @@ def unpack_metrics(frame: Frame) -> list[MetricRecord]:
     Raises:
         ChannelError: They are not of that form.
     """
-    return load(MetricsMessage, frame.payload, frame.lenient).records
+    return load(MetricsMessage, frame).records

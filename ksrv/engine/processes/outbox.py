@@ -3,9 +3,9 @@
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any
 
 from ksrv._native.process.channel import Link
+from ksrv.engine.processes.messages import EMPTY, Packed
 
 
 class Outbox:
@@ -24,7 +24,7 @@ class Outbox:
         self._link = link
         self._waits = waits
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, int, bytes, dict[str, Any]]] = deque()
+        self._kept: deque[tuple[int, int, Packed, int]] = deque()
         self.waiting = 0
         self.kept_bytes = 0
 
@@ -34,41 +34,23 @@ class Outbox:
             return sum(one[1] == kind for one in self._kept)
 
     def send(
-        self,
-        kind: int,
-        payload: bytes = b"",
-        *,
-        batch_number: int = 0,
-        blocks: list[Any] | None = None,
-        lenient: bool = False,
-        plain: bool = False,
-        nbytes: int = 0,
+        self, kind: int, packed: Packed = EMPTY, *, batch_number: int = 0, nbytes: int = 0
     ) -> None:
-        """Send a message; see `Link.send`.
+        """Send a message.
 
         Args:
-            kind: See there, as of the others but for the last.
-            nbytes: The bytes of the tensors in the blocks.
+            nbytes: The bytes of the tensors in its blocks.
 
         Raises:
             ChannelClosed: The other end is closed.
             MemoryError: There is no memory for a long payload.
         """
-        options: dict[str, Any] = {
-            "batch_number": batch_number,
-            "blocks": blocks,
-            "lenient": lenient,
-            "plain": plain,
-        }
         with self._lock:
-            if self._waits:
-                self._link.send(kind, payload, **options)
-                return
             if self._kept:
                 self._send_kept()
-            if self._kept or not self._sent(kind, payload, options):
-                nbytes += len(payload)
-                self._kept.append((nbytes, kind, payload, options))
+            if self._kept or not self._sent(kind, packed, batch_number):
+                nbytes += len(packed.payload)
+                self._kept.append((nbytes, kind, packed, batch_number))
                 self.waiting += 1
                 self.kept_bytes += nbytes
 
@@ -87,9 +69,17 @@ class Outbox:
                 self.waiting -= 1
                 self.kept_bytes -= self._kept.popleft()[0]
 
-    def _sent(self, kind: int, payload: bytes, options: dict[str, Any]) -> bool:
+    def _sent(self, kind: int, packed: Packed, batch_number: int) -> bool:
+        payload, lenient, blocks = packed
         try:
-            self._link.send(kind, payload, wait=False, **options)
+            self._link.send(
+                kind,
+                payload,
+                batch_number=batch_number,
+                blocks=blocks,
+                lenient=lenient,
+                wait=self._waits,
+            )
         except BlockingIOError:
             return False
         return True

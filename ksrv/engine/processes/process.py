@@ -1,7 +1,7 @@
 """The executor whose handler runs in a process of its own.
 
 An exit, a crash or a hang of the handler then concerns the running batch and nothing else; where the
-handler has coroutines, the batches that run (`in_flight`). Tensors pass in shared blocks; the process's
+handler has coroutines, the batches that run (`batches`). Tensors pass in shared blocks; the process's
 answers are checked like a client's bytes, because it runs user code.
 """
 
@@ -13,26 +13,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.batch_dispatcher import DispatchedBatch
 from ksrv._native.process.batch_ring import WorkerRing
 from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
-from ksrv.engine.processes.calls import BatchCalls, ProcessCalls, RingCalls, is_outdated
+from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.environment import handler_environment
-from ksrv.engine.processes.in_flight import BatchesInFlight
 from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
-from ksrv.engine.processes.outbox import Outbox
 from ksrv.engine.processes.process_log import ProcessLog
 from ksrv.engine.processes.watcher import HandlerProcess, ProcessExit
 from ksrv.errors import (
@@ -55,12 +50,9 @@ from ksrv.spec import ModelSpec
 
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
-_LAST_WORDS_S = 2.0
+_EXIT_STATUS_WAIT_S = 2.0
 _KILLS = (signal.SIGKILL, signal.SIGTERM)
 """The signals of the kernel without memory, and of people."""
-_STREAM_GRACE_NS = 1_000_000_000
-_LOOK_NS = 50_000_000
-"""Between two looks whether a client still waits for a batch with calls under way."""
 
 _executors: weakref.WeakSet["ProcessExecutor"] = weakref.WeakSet()
 _executors_lock = threading.Lock()
@@ -118,11 +110,8 @@ class ProcessExecutor:
         self._callbacks: list[Callable[[str], None]] = []
         self._process: HandlerProcess | None = None
         self._link: Link | None = None
-        self._outbox: Outbox | None = None
-        self._calls: ProcessCalls | None = None
-        self._in_flight: BatchesInFlight | None = None
+        self._batches: ProcessBatches | None = None
         self._ring: WorkerRing | None = None
-        self._batch_number = 0
         self._loaded = False
         self._spec: ModelSpec | None = None
         self._uses_ring = False
@@ -133,8 +122,9 @@ class ProcessExecutor:
         """Have the process log from the level on that the worker's log has now."""
         process = self._process
         if process is not None:
-            payload, _ = messages.dump(messages.LevelMessage(_log_level()))
-            process.tell(MessageType.LEVEL, payload)
+            process.tell(
+                MessageType.LEVEL, messages.dump(messages.LevelMessage(_log_level())).payload
+            )
 
     @property
     def alive(self) -> bool:
@@ -157,11 +147,9 @@ class ProcessExecutor:
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         """Have the process drop the state of sequences; see `Executor.end_sequences`."""
-        outbox = self._outbox
-        if numbers and outbox is not None and self.alive:
-            payload, lenient = messages.dump(messages.NumbersMessage(list(numbers)))
-            with suppress(ChannelClosed):  # the process ends, and the states with it
-                outbox.send(MessageType.END_SEQUENCES, payload, lenient=lenient)
+        batches = self._batches
+        if numbers and batches is not None and self.alive:
+            batches.end_sequences(list(numbers))
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
@@ -198,12 +186,15 @@ class ProcessExecutor:
                 if self._uses_ring and not ring.seal():
                     raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
                 ring.close_fd()
-                outbox = self._outbox = Outbox(link, waits=False)
-                confused = partial(self._confused, process)
-                calls = self._calls = ProcessCalls(self._submit, link, outbox)
-                ring.calls = RingCalls(calls, self._lock, confused)
-                if self._spec.concurrency:
-                    self._in_flight = self._batches_in_flight(calls, process)
+                self._batches = ring.batches = ProcessBatches(
+                    link,
+                    self._submit,
+                    self._lock,
+                    died=lambda: self._died(process, "while it ran the batch"),
+                    violated=partial(self._protocol_violation, process),
+                    kill=partial(self._kill, process),
+                    has_coroutines=bool(self._spec.concurrency),
+                )
             except BaseException:
                 self._backoff.ended()
                 self._drop_process()
@@ -240,14 +231,6 @@ class ProcessExecutor:
             )
         return spec
 
-    def _batches_in_flight(self, calls: ProcessCalls, process: HandlerProcess) -> BatchesInFlight:
-        return BatchesInFlight(
-            calls,
-            died=lambda: self._died(process, "while it ran the batch"),
-            confused=partial(self._confused, process),
-            kill=partial(self._kill, process),
-        )
-
     def _spawn(self) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
         try:
@@ -281,7 +264,7 @@ class ProcessExecutor:
         finally:
             channel_end.close()
             events_end.close()
-        ring.collect = partial(self._collect, link, process)
+        ring.collect = partial(self._collect, process)
         return link, process, ring
 
     def _load(self, link: Link, process: HandlerProcess, source: ModelSource) -> ModelSpec:
@@ -294,7 +277,7 @@ class ProcessExecutor:
         )
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         try:
-            payload, lenient = messages.dump(note)
+            payload, lenient, _ = messages.dump(note)
             link.send(MessageType.LOAD, payload, lenient=lenient)
             frame = link.receive(deadline_ns)
             if frame.kind == MessageType.LOADED:
@@ -308,7 +291,7 @@ class ProcessExecutor:
         except ChannelClosed as error:
             raise self._died(process, "while it loaded the model") from error
         except ChannelError as error:
-            raise self._confused(process, error) from error
+            raise self._protocol_violation(process, error) from error
 
     def lease(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` that the process will see without a copy.
@@ -344,28 +327,15 @@ class ProcessExecutor:
         """
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
-        self._living()  # this thread does not wait while the process is replaced
-        if self._in_flight is not None:
-            return self._run_beside_others(batch, deadline_ns)
-        with self._lock:
-            link, outbox, process = self._living()
-            try:
-                written, blocks = tensor_descriptors.write(batch.tensors.values(), link.exported)
-                payload, lenient = messages.pack_batch(batch, written)
-            except MemoryError as error:
-                raise Overloaded(str(error), "memory") from error
+        # This thread does not wait while the process is replaced.
+        batches, _ = self._living()
+        if batches.has_coroutines:
             self._backoff.served()
-            self._batch_number += 1
-            number = self._batch_number
-            try:
-                outbox.send(
-                    MessageType.RUN, payload, batch_number=number, blocks=blocks, lenient=lenient
-                )
-            except ChannelClosed as error:
-                raise self._died(process, "while it ran the batch") from error
-            assert self._calls is not None, "a process that lives may make calls"
-            calls = BatchCalls(self._calls, lambda: batch, number)
-            return self._answer(link, outbox, process, batch, number, deadline_ns, calls)
+            return batches.run(batch, deadline_ns)
+        with self._lock:
+            batches, _ = self._living()
+            self._backoff.served()
+            return batches.run(batch, deadline_ns)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines.
@@ -374,147 +344,42 @@ class ProcessExecutor:
             done: Called once with its answer, on another thread.
             deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
 
+        Returns:
+            A function that cancels it.
+
         Raises:
             ExecutorAbsent: The process has gone.
             Overloaded: There is no memory for the message.
         """
-        self._living()
-        in_flight = self._in_flight
-        if in_flight is None:
-            raise ExecutorAbsent(f"{self._label} is being replaced")
+        batches, _ = self._living()
         self._backoff.served()
-        return in_flight.begin(batch, done, deadline_ns)
-
-    def _run_beside_others(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
-        ended: Future[BatchOutputs | KsrvError] = Future()
-        self.begin(batch, ended.set_result, deadline_ns)
-        outcome = ended.result()
-        if isinstance(outcome, KsrvError):
-            raise outcome
-        return outcome
+        return batches.begin(batch, done, deadline_ns)
 
     def _collect(
-        self,
-        link: Link,
-        process: HandlerProcess,
-        batch: BatchInputs,
-        dispatched: DispatchedBatch,
+        self, process: HandlerProcess, batch: BatchInputs, dispatched: DispatchedBatch
     ) -> BatchOutputs:
         """Return the outputs of a batch that the process was given in its ring; see `run`.
 
         Args:
             batch: The batch, for the answer on the channel.
+            dispatched: What is known of it.
         """
-        calls: RingCalls = dispatched.ring.calls
+        batches: ProcessBatches = dispatched.ring.batches
         try:
             if dispatched.fault:
-                raise self._confused(
-                    process, ChannelError(f"an answer is malformed: {dispatched.fault}")
-                )
+                fault = ChannelError(f"an answer is malformed: {dispatched.fault}")
+                raise self._protocol_violation(process, fault)
             if dispatched.outputs is not None:
                 return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
             # This thread does not wait while the process is replaced.
             if process.ending is not None:
                 raise self._died(process, "while it ran the batch")
             with self._lock:
-                outbox = self._outbox
-                if dispatched.ring is not self._ring or outbox is None:
+                if batches is not self._batches:
                     raise self._died(process, "while it ran the batch")
-                number, deadline_ns = dispatched.batch_number, dispatched.deadline_ns
-                under_way = calls.of(number, lambda: batch)
-                return self._answer(link, outbox, process, batch, number, deadline_ns, under_way)
+                return batches.collect(dispatched, batch)
         finally:
-            calls.close()
-
-    def _answer(
-        self,
-        link: Link,
-        outbox: Outbox,
-        process: HandlerProcess,
-        batch: BatchInputs,
-        batch_number: int,
-        deadline_ns: int | None,
-        calls: BatchCalls,
-    ) -> BatchOutputs:
-        """Wait for the answer on the channel; the caller holds the lock."""
-        if deadline_ns is not None and batch.emit is not None:
-            # For a handler that asks between two chunks which clients are left.
-            deadline_ns += _STREAM_GRACE_NS
-        try:
-            answer = self._await(link, outbox, batch, batch_number, deadline_ns, calls)
-        except TimeoutError as error:
-            self._kill(process, "it had not answered when the deadline passed")
-            raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
-        except ChannelClosed as error:
-            raise self._died(process, "while it ran the batch") from error
-        except ChannelError as error:
-            raise self._confused(process, error) from error
-        except BaseException:
-            # An answer may still come, and would be taken for the next batch's.
-            self._kill(process, "the wait for its answer was broken off")
-            raise
-        finally:
-            calls.close()
-        if isinstance(answer, KsrvError):
-            raise answer
-        return answer
-
-    def _await(
-        self,
-        link: Link,
-        outbox: Outbox,
-        batch: BatchInputs,
-        batch_number: int,
-        deadline_ns: int | None,
-        calls: BatchCalls,
-    ) -> BatchOutputs | KsrvError:
-        """Return the answer, or the error that failed the whole batch."""
-        requests = len(batch.requests)
-        late = False  # a process that goes on sending does not put its deadline off
-        while not late:
-            frame = self._next_frame(link, outbox, deadline_ns, calls)
-            late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
-            if is_outdated(frame, batch_number):
-                continue
-            if frame.batch_number != batch_number:
-                raise ChannelError(f"it answered batch {frame.batch_number}, not {batch_number}")
-            if frame.kind == MessageType.ANSWER:
-                return messages.unpack_answer(frame, link.imported, requests)
-            if frame.kind == MessageType.ASK:
-                self._tell_listening(outbox, batch, batch_number)
-                continue
-            if frame.kind in (MessageType.CALL, MessageType.CANCEL_CALL):
-                calls.take(frame)
-                continue
-            if frame.kind != MessageType.CHUNK:
-                return self._failure(frame)
-            chunk = messages.unpack_answer(frame, link.imported, requests)
-            if batch.emit is not None:
-                batch.emit(chunk)
-        raise TimeoutError("the process sent other messages until the deadline had passed")
-
-    def _next_frame(
-        self, link: Link, outbox: Outbox, deadline_ns: int | None, calls: BatchCalls
-    ) -> Frame:
-        """Wait for a message; look meanwhile after calls, and after messages without room."""
-        while calls.pending or outbox.waiting:
-            until_ns = time.monotonic_ns() + _LOOK_NS
-            try:
-                return link.receive(until_ns if deadline_ns is None else min(until_ns, deadline_ns))
-            except TimeoutError:
-                if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
-                    raise
-            outbox.flush()
-            calls.cancel_abandoned()
-        return link.receive(deadline_ns)
-
-    def _tell_listening(self, outbox: Outbox, batch: BatchInputs, batch_number: int) -> None:
-        """Answer the handler's question whether a client still waits for the batch."""
-        emit = batch.emit
-        if emit is None:
-            raise ChannelError("it asked for listeners of a batch without streams")
-        payload, lenient = messages.dump(messages.ListeningMessage(sorted(emit.listening())))
-        outbox.send(MessageType.LISTENING, payload, batch_number=batch_number, lenient=lenient)
+            batches.leave_ring()
 
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
@@ -524,13 +389,13 @@ class ProcessExecutor:
             if process is not None:
                 self._kill(process, "it was still busy when the model was closed")
         try:
-            link, outbox, process = self._link, self._outbox, self._process
+            link, batches, process = self._link, self._batches, self._process
             if link is not None and process is not None and process.ending is None:
-                if self._in_flight is not None and not self._in_flight.wait_idle(CLOSE_TIMEOUT_S):
+                if batches is not None and not batches.wait_idle(CLOSE_TIMEOUT_S):
                     self._kill(process, "it was still busy when the model was closed")
                 try:
-                    if outbox is not None:
-                        outbox.send(MessageType.CLOSE)
+                    if batches is not None:
+                        batches.outbox.send(MessageType.CLOSE)
                     link.channel.finish()
                 except ChannelClosed:
                     process.kill()
@@ -540,24 +405,24 @@ class ProcessExecutor:
         finally:
             self._lock.release()
 
-    def _living(self) -> tuple[Link, Outbox, HandlerProcess]:
-        link, outbox, process = self._link, self._outbox, self._process
-        if link is None or outbox is None or process is None or not self._loaded:
+    def _living(self) -> tuple[ProcessBatches, HandlerProcess]:
+        batches, process = self._batches, self._process
+        if batches is None or process is None or not self._loaded:
             raise ExecutorAbsent(f"{self._label} is not running")
         if process.ending is not None:
             raise ExecutorAbsent(f"{self._label} {process.ending}")
-        return link, outbox, process
+        return batches, process
 
     def _drop_process(self) -> None:
         """End the process and its children, and free everything that belonged to it."""
-        link, process, in_flight = self._link, self._process, self._in_flight
-        self._link = self._outbox = self._process = self._in_flight = self._ring = None
+        link, process, batches = self._link, self._process, self._batches
+        self._link = self._process = self._batches = self._ring = None
         self._loaded = False
         if process is not None:
             process.kill()
             process.wait()
-        if in_flight is not None:
-            in_flight.join()  # it reads from the socket that is closed now
+        if batches is not None:
+            batches.join()  # it reads from the socket that is closed now
         if link is not None:
             link.close()
 
@@ -565,30 +430,30 @@ class ProcessExecutor:
         if process.ending is None:
             self._log.say(logging.ERROR, f"the process is killed: {why}")
             process.kill()
-            process.wait(_LAST_WORDS_S)
+            process.wait(_EXIT_STATUS_WAIT_S)
 
     def _died(self, process: HandlerProcess, when: str) -> ExecutorDied:
         """Return the error for a closed socket, once the watching thread knows the reason."""
-        ending = process.wait(_LAST_WORDS_S)
+        ending = process.wait(_EXIT_STATUS_WAIT_S)
         if ending is None:  # it closed the socket and lives on
             self._kill(process, "it closed its socket")
-            ending = process.wait(_LAST_WORDS_S)
+            ending = process.wait(_EXIT_STATUS_WAIT_S)
         killed = ending is not None and not ending.killed and -ending.status in _KILLS
         text = f"{self._label} {ending or 'closed its socket'} {when}"
         return ExecutorDied(text, killed=killed)
 
-    def _confused(self, process: HandlerProcess, error: ChannelError) -> ExecutorDied:
+    def _protocol_violation(self, process: HandlerProcess, error: ChannelError) -> ExecutorDied:
         self._kill(process, str(error))
         return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
     def _failure(self, frame: Frame) -> KsrvError:
         if frame.kind != MessageType.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
-        return messages.to_error(messages.load(ErrorMessage, frame.payload, frame.lenient))
+        return messages.to_error(messages.load(ErrorMessage, frame))
 
     def _take_event(self, frame: Frame) -> None:
         if frame.kind == MessageType.LOG:
-            self._log.record(messages.load(LogMessage, frame.payload, frame.lenient))
+            self._log.record(messages.load(LogMessage, frame))
         elif frame.kind == MessageType.METRICS:
             for record in messages.unpack_metrics(frame):
                 self._emit(record)

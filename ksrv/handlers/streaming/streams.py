@@ -11,7 +11,6 @@ such form, so that it is told to stream.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
-from time import monotonic_ns
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
 Read = Callable[[Any], list[Tensor]]
 """Makes tensors of a chunk; raises KsrvError where it does not fit the batch."""
-
-
-ASK_NS = 10_000_000
-"""Between two questions whether clients still wait: a handler process asks its worker."""
 
 
 class RowEnded:
@@ -76,7 +71,6 @@ class BatchStream:
         self._emitted = False
         self._told: set[int] = set()
         self._ended_rows: set[int] = set()
-        self._ask_at_ns = 0
 
     def take(self, chunk: Any) -> bool:
         """Hand one chunk on.
@@ -125,10 +119,6 @@ class BatchStream:
             and self._ended_rows.issuperset(range(request.slice.start, request.slice.stop))
         ]
         self._end(done, {})
-        now = monotonic_ns()
-        if now < self._ask_at_ns:
-            return True
-        self._ask_at_ns = now + ASK_NS
         listening = emit.listening()
         for index, request in enumerate(self._inputs.requests):
             if index not in listening:

@@ -16,7 +16,7 @@ import requests
 
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.processes.calls import BatchCalls
+from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.repository.layout import Repository
 from ksrv.testing import Server
@@ -59,7 +59,7 @@ import asyncio, os, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ksrv import BaseHandler
-from ksrv.engine.processes.messages import MessageType
+from ksrv.engine.processes.messages import MessageType, Packed
 from ksrv.errors import KsrvError
 
 class Caller(BaseHandler):
@@ -152,7 +152,7 @@ class Caller(BaseHandler):
 
     def _say(self, kind, payload, number):
         calls = self.context.models["double"]._submit
-        calls._outbox.send(kind, payload, batch_number=number)
+        calls._outbox.send(kind, Packed(payload), batch_number=number)
 
     def way_30(self, x, models):
         self._say(MessageType.CALL, b"nonsense", 1 << 63 | 1)
@@ -175,7 +175,7 @@ class Caller(BaseHandler):
     def way_34(self, x, models):
         models["double"].submit({"x": x})
         (call,) = models["double"]._submit._open.values()
-        while True: self._say(MessageType.CANCEL_CALL, b'{"numbers": [1]}', call.batch_number)
+        while True: self._say(MessageType.CANCEL_CALL, b'{"call_ids": [1]}', call.batch_number)
 """
 
 
@@ -326,7 +326,7 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
     engine.start()
     try:
         with opened(engine) as (_, address), monkeypatch.context() as slow:
-            slow.setattr(BatchCalls, "take", take)
+            slow.setattr(ProcessBatches, "_take", take)
             sent = message("apart", {"x": row(34)}, parameters={"timeout": 1_000_000})
             assert status(ask(address, sent)[0]) == 504
             after = message("apart", {"x": row(-20)})  # which makes no call

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource
@@ -38,20 +39,36 @@ def running(
 
 
 class Chunks(list[Any]):
-    """An emitter that keeps what it was given.
+    """An emitter that keeps what it was given, and the handle of its only client.
 
     Args:
-        leaves_after: The number of chunks after which the only client has left.
+        leaves_after: The number of chunks after which the client has left.
     """
+
+    deadline_ns = NO_DEADLINE
+    headers: Mapping[str, str] = {}
 
     def __init__(self, leaves_after: int = 1000) -> None:
         self.leaves_after = leaves_after
+        self.callbacks: list[Any] = []
 
-    def __call__(self, outputs: Any) -> None:
+    def offer(self, outputs: Any) -> None:
         self.append(outputs)
+        if self.done():
+            for callback in self.callbacks:
+                callback(self)
 
     def listening(self) -> Any:
-        return frozenset({0} if len(self) < self.leaves_after else ())
+        return frozenset(() if self.done() else {0})
+
+    def without_room(self) -> list[int]:
+        return []
+
+    def done(self) -> bool:
+        return len(self) >= self.leaves_after
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
 
 
 def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields: Any) -> BatchInputs:

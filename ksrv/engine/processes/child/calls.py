@@ -9,20 +9,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.batch_ring import ProcessRing
 from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.calls import MOST_CALLS
-from ksrv.engine.processes.child.answers import bounded
 from ksrv.engine.processes.child.inbox import Inbox
-from ksrv.engine.processes.messages import MessageType, NumbersMessage
+from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType, bounded
 from ksrv.engine.processes.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
 from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle, Tensor
 
 
-class CallsHome:
+class WorkerCalls:
     """Submits requests through the worker; see `Submit`.
 
     Attributes:
@@ -37,9 +34,9 @@ class CallsHome:
         self._lock = threading.Lock()
         self._batches: dict[int, int] = {}
         self._number = 0
-        self._open: dict[int, CallHome] = {}
+        self._open: dict[int, PendingCall] = {}
         self._unanswered = 0
-        self._awaited: set[CallHome] = set()
+        self._awaited: set[PendingCall] = set()
         self._has_receiver = False
         self.always_receiving = False
         self.ring: ProcessRing | None = None
@@ -92,7 +89,7 @@ class CallsHome:
             )
         return call
 
-    def _submit(self, request: InferRequest, caller: BatchInputs | None) -> "CallHome | None":
+    def _submit(self, request: InferRequest, caller: BatchInputs | None) -> "PendingCall | None":
         """Send a call, unless too many are under way; threads of the handler call side by side."""
         with self._lock:
             if self._unanswered >= MOST_CALLS:
@@ -104,27 +101,13 @@ class CallsHome:
                     f"`self.context.models[...]` in the stages"
                 )
             self._number += 1
-            call = CallHome(self, request, batch_number, self._number)
-            payload = messages.pack_plain_call(request, call.number)
-            if payload is None:
-                self._send_in_blocks(request, call)
-            else:
-                self._outbox.send(MessageType.CALL, payload, batch_number=batch_number, plain=True)
+            call = PendingCall(self, request, batch_number, self._number)
+            with bounded(f"the request to the model {request.model_name}"):
+                packed = messages.pack_call(request, call.number, self._link.exported)
+                self._outbox.send(MessageType.CALL, packed, batch_number=batch_number)
             self._open[call.number] = call
             self._unanswered += 1
         return call
-
-    def _send_in_blocks(self, request: InferRequest, call: "CallHome") -> None:
-        with bounded(f"the request to the model {request.model_name}"):
-            written, blocks = tensor_descriptors.write(request.inputs, self._link.exported)
-            payload, lenient = messages.pack_call(request, call.number, written)
-            self._outbox.send(
-                MessageType.CALL,
-                payload,
-                batch_number=call.batch_number,
-                blocks=blocks,
-                lenient=lenient,
-            )
 
     def _number_of(self, caller: BatchInputs | None) -> int | None:
         number = self._batches.get(id(caller))
@@ -140,33 +123,31 @@ class CallsHome:
         if call is not None:  # else it was given up, or its batch is over
             self._settle(call, outcome)
 
-    def _settle(self, call: "CallHome", outcome: list[Tensor] | KsrvError) -> None:
+    def _settle(self, call: "PendingCall", outcome: list[Tensor] | KsrvError) -> None:
         if self._awaited:
             with self._lock:
                 self._awaited.discard(call)
         call.settle(outcome)
 
-    def wait(self, call: "CallHome") -> None:
+    def wait(self, call: "PendingCall") -> None:
         """Wait for the end of a call."""
         self._inbox.wait_for(call.settled)
 
-    def cancel(self, call: "CallHome") -> bool:
+    def cancel(self, call: "PendingCall") -> bool:
         """Give a call up; return whether this ended it."""
         return self._give_up(call, f"the call to {call.model} was given up")
 
-    def _give_up(self, call: "CallHome", why: str) -> bool:
+    def _give_up(self, call: "PendingCall", why: str) -> bool:
         with self._lock:
             if self._open.pop(call.number, None) is None:
                 return False
-            payload, lenient = messages.dump(NumbersMessage([call.number]))
-            self._outbox.send(
-                MessageType.CANCEL_CALL, payload, batch_number=call.batch_number, lenient=lenient
-            )
+            note = messages.dump(CancelCalls([call.number]))
+            self._outbox.send(MessageType.CANCEL_CALL, note, batch_number=call.batch_number)
         self._settle(call, HandlerFailed(why))
         self._inbox.wake()
         return True
 
-    def receive_for(self, call: "CallHome") -> None:
+    def receive_for(self, call: "PendingCall") -> None:
         """Have a thread receive the result of a call that a coroutine waits for."""
         with self._lock:
             if self.always_receiving or call.number not in self._open:
@@ -186,8 +167,8 @@ class CallsHome:
             return not self._has_receiver
 
 
-class CallHome:
-    """A call that the worker has: a `RequestHandle`.
+class PendingCall:
+    """A call to another model that the worker runs for this process: a `RequestHandle`.
 
     Attributes:
         model: The name of the called model.
@@ -196,7 +177,7 @@ class CallHome:
     """
 
     def __init__(
-        self, calls: CallsHome, request: InferRequest, batch_number: int, number: int
+        self, calls: WorkerCalls, request: InferRequest, batch_number: int, number: int
     ) -> None:
         self._calls = calls
         self._version = request.model_version

@@ -1,8 +1,10 @@
 """The messages that a handler process receives, for whichever of its threads waits for them."""
 
-import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Condition, Lock
 
 from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
 
@@ -20,58 +22,59 @@ class Inbox:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
         self._sleepers = 0
         self._is_receiving = False
         self._takers: dict[int, Take] = {}
-        self._frames: list[Frame] = []
+        self._frames: deque[Frame] = deque()
         self._failure: ChannelClosed | ChannelError | None = None
 
     def on(self, kind: int, take: Take) -> None:
         """Have a function take each message of a kind, on the thread that receives it."""
         self._takers[kind] = take
 
-    def take(self, wanted: Callable[[Frame], bool]) -> Frame:
-        """Wait for a message.
-
-        Args:
-            wanted: Tells whether a message is the one.
+    def take(self) -> Frame:
+        """Wait for the next message that no function takes; for the main thread alone.
 
         Raises:
             ChannelClosed: No message will come any more.
             ChannelError: A message does not add up.
         """
-        found: list[Frame] = []
+        self.wait_for(lambda: bool(self._frames))
+        return self._frames.popleft()
 
-        def look() -> bool:
-            for place, frame in enumerate(self._frames):
-                if wanted(frame):
-                    found.append(self._frames.pop(place))
-                    return True
-            return False
+    def taken(self) -> Frame | None:
+        """Return the next message that has been received, as `take`; None where there is none."""
+        return self._frames.popleft() if self._frames else None
 
-        self.wait_for(look)
-        return found[0]
-
-    def wait_for(self, ended: Callable[[], bool]) -> None:
+    def wait_for(self, ended: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Receive messages, or wait while another thread does, until a condition holds.
 
         Args:
             ended: The condition; asked again after each message.
 
+        Returns:
+            Whether it holds; False after `timeout_s` seconds.
+
         Raises:
             ChannelClosed: No message will come any more.
             ChannelError: A message does not add up.
         """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while not ended():
                 if self._failure is not None:
                     raise self._failure
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
                 if self._is_receiving:
-                    self._sleep()
+                    self._sleep(left)
                 else:
-                    self._receive_one()
+                    with suppress(TimeoutError):
+                        self._receive_one(None if until is None else int(until * 1e9))
+        return True
 
     def receive_waiting(self) -> None:
         """Receive the messages that have come, unless another thread receives.
@@ -86,14 +89,14 @@ class Inbox:
         if self._failure is not None:
             raise self._failure
 
-    def _sleep(self) -> None:
+    def _sleep(self, timeout_s: float | None) -> None:
         self._sleepers += 1
         try:
-            self._changed.wait()
+            self._changed.wait(timeout_s)
         finally:
             self._sleepers -= 1
 
-    def _receive_one(self, deadline_ns: int | None = None) -> None:
+    def _receive_one(self, deadline_ns: int | None) -> None:
         """Receive a message without the lock, which the caller holds."""
         self._is_receiving = True
         self._lock.release()

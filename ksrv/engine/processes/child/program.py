@@ -1,8 +1,6 @@
 """The program of a handler process: `python -m ksrv.engine.processes.child.program`, started by process.py.
 
-It loads one handler, runs one batch at a time on its main thread, those of its ring in a compiled
-loop and those of its channel here, or, where the handler has coroutines, many at a time on the
-handler's event loop (`concurrent`). It ends when told, when the worker's end of the socket
+It loads one handler and runs its batches (`batches`). It ends when told, when the worker's end of the socket
 closes, or with the worker. Everything it says comes home: log records as events, the output of
 `print` through pipes.
 """
@@ -25,25 +23,20 @@ from msgspec.structs import replace
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.process.batch_ring import ProcessRing
-from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Link
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.processes import messages, uses_ring
-from ksrv.engine.processes.child.answers import Answers
-from ksrv.engine.processes.child.calls import CallsHome
-from ksrv.engine.processes.child.concurrent import (
-    CHUNK_BYTES_UNDER_WAY,
-    chunk_bytes,
-    serve_concurrently,
-)
+from ksrv.engine.processes.child.batches import Answers, Batches
+from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
-from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType
+from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType, Packed
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
-from ksrv.observe.tracing import continued, stop
-from ksrv.request import BatchOutputs, BatchRequest
+from ksrv.observe.tracing import stop
+from ksrv.request import BatchRequest
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
@@ -66,10 +59,10 @@ class Events:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def send(self, kind: MessageType, payload: bytes, lenient: bool) -> None:
+    def send(self, kind: MessageType, packed: Packed) -> None:
         """Send an event, or drop it when the worker does not keep up: a handler never waits."""
         with contextlib.suppress(BlockingIOError, ChannelClosed):
-            self._link.send(kind, payload, lenient=lenient, wait=False)
+            self._link.send(kind, packed.payload, lenient=packed.lenient, wait=False)
 
     def follow_level(self) -> None:
         """Log from the level on that the worker names, whenever it does."""
@@ -81,13 +74,13 @@ class Events:
                 frame = self._link.receive()
                 if frame.kind != MessageType.LEVEL:
                     raise ChannelError(f"a message was {frame.kind}, not LEVEL")
-                note = messages.load(messages.LevelMessage, frame.payload, frame.lenient)
+                note = messages.load(messages.LevelMessage, frame)
                 logging.getLogger().setLevel(note.level)
                 log.debug("the process logs from %s on", logging.getLevelName(note.level))
 
     def metrics(self, records: list[MetricRecord]) -> None:
         """Send values that the handler reported."""
-        self.send(MessageType.METRICS, *messages.pack_metrics(records))
+        self.send(MessageType.METRICS, messages.pack_metrics(records))
 
 
 class EventLogHandler(logging.Handler):
@@ -108,54 +101,7 @@ class EventLogHandler(logging.Handler):
         ids = getattr(record, "request_ids", None)
         named = ids if isinstance(ids, list) and all(isinstance(one, str) for one in ids) else []
         note = LogMessage(record.name, record.levelno, text, named)
-        self._events.send(MessageType.LOG, *messages.dump(note))
-
-
-class Chunks:
-    """The emitter for the handler of one batch, `BatchInputs.emit`.
-
-    The threads of a handler may use it at once. Once the batch has its answer nothing more is sent,
-    because it would be taken for the next batch's. The worker hands on what it receives while clients keep
-    up, and answers a question behind that: so a question after some bytes bounds what is sent ahead.
-
-    Args:
-        inbox: Receives what the worker says of its clients.
-    """
-
-    def __init__(self, batch_number: int, answers: Answers, inbox: Inbox) -> None:
-        self._batch_number = batch_number
-        self._answers = answers
-        self._inbox = inbox
-        self._lock = threading.Lock()
-        self._ahead_bytes = 0
-        self._ended = False
-
-    def __call__(self, outputs: BatchOutputs) -> None:
-        """See `ksrv.request.Emitter`."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ahead_bytes += chunk_bytes(outputs)
-            self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
-            if self._ahead_bytes >= CHUNK_BYTES_UNDER_WAY:
-                self._ask()
-
-    def listening(self) -> frozenset[int]:
-        """Ask the worker; see `ksrv.request.Emitter.listening`."""
-        with self._lock:
-            return frozenset() if self._ended else self._ask()
-
-    def _ask(self) -> frozenset[int]:
-        self._answers.outbox.send(MessageType.ASK, batch_number=self._batch_number)
-        frame = self._inbox.take(lambda one: one.kind == MessageType.LISTENING)
-        self._ahead_bytes = 0
-        note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
-        return frozenset(note.indices)
-
-    def end(self) -> None:
-        """Send nothing more: the batch has its answer."""
-        with self._lock:
-            self._ended = True
+        self._events.send(MessageType.LOG, messages.dump(note))
 
 
 class Child:
@@ -173,14 +119,14 @@ class Child:
         self._is_concurrent = False
         self._inbox = Inbox(link)
         self._answers = Answers(link)
-        self._calls = CallsHome(link, self._answers.outbox, self._inbox)
+        self._calls = WorkerCalls(link, self._answers.outbox, self._inbox)
 
     def serve(self) -> int:
         """Load the handler and run batches until there are none."""
-        frame = self._inbox.take(_is_for_main)
+        frame = self._inbox.take()
         if frame.kind != MessageType.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
-        note = messages.load(LoadMessage, frame.payload, frame.lenient)
+        note = messages.load(LoadMessage, frame)
         root = logging.getLogger()
         root.setLevel(note.level)
         root.addHandler(EventLogHandler(self._events))
@@ -189,11 +135,15 @@ class Child:
         if runner is None:
             return 1
         try:
-            if self._is_concurrent:
-                serve_concurrently(runner, self._link, self._inbox, self._answers, self._calls)
-            else:
-                while self._step(runner):
-                    pass
+            Batches(
+                runner,
+                self._link,
+                self._inbox,
+                self._answers,
+                self._calls,
+                self._ring,
+                self._is_concurrent,
+            ).serve()
         except ChannelClosed:
             log.debug("the worker closed the socket")
         finally:
@@ -242,47 +192,6 @@ class Child:
             return ProcessRing(self._descriptor, channel, inputs, ring_requests)
         finally:
             os.close(self._descriptor)
-
-    def _step(self, runner: Runner) -> bool:
-        """Run the batches of the ring and take the next message; False when it ends the process."""
-        if self._ring is not None:
-            self._ring.serve(runner.run, self._answer, self._answers.fail_batch)
-        frame = self._inbox.take(_is_for_main)
-        if frame.kind == MessageType.CLOSE:
-            return False
-        if frame.kind == MessageType.END_SEQUENCES:
-            note = messages.load(messages.NumbersMessage, frame.payload, frame.lenient)
-            runner.sequences.end(note.numbers)
-            return True
-        if frame.kind != MessageType.RUN:
-            raise ChannelError(f"a message was {frame.kind}, not RUN, END_SEQUENCES or CLOSE")
-        try:
-            self._run(runner, frame)
-        except SystemExit:
-            raise
-        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
-            self._answers.fail_batch(frame.batch_number, error)
-        return True
-
-    def _run(self, runner: Runner, frame: Frame) -> None:
-        chunks = Chunks(frame.batch_number, self._answers, self._inbox)
-        batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
-        self._calls.begin(batch, frame.batch_number)
-        try:
-            with continued(span):
-                outputs = runner.run(batch)
-        finally:
-            chunks.end()
-            self._calls.finish(batch)
-        del batch
-        self._answer(frame.batch_number, outputs)
-
-    def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
-        self._answers.send(MessageType.ANSWER, batch_number, outputs)
-
-
-def _is_for_main(frame: Frame) -> bool:
-    return frame.kind != MessageType.LISTENING  # which a handler waits for, on whatever thread
 
 
 def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:

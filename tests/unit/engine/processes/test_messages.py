@@ -50,7 +50,7 @@ class Liar:
         note = {"names": list(names), "number": 1, "model": "m", "call": 1, **note}
         text = json.dumps(note).encode() if text is None else text
         count = len(names) if count is None and records else count or 0
-        payload = struct.pack("<II", count, len(records)) + records + text
+        payload = struct.pack("<III", count, len(records), 0) + records + text
         self.link.send(MessageType.ANSWER, payload, batch_number=1, blocks=self.keep)
 
     def head(

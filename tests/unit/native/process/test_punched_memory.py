@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.batch_ring import WorkerRing
 from ksrv._native.process.channel import Channel, Link
 from ksrv.engine.processes import messages
@@ -62,10 +61,11 @@ class Sides:
     def exchange(self) -> None:
         for sender, receiver in ((self.worker, self.process), (self.process, self.worker)):
             outputs = BatchOutputs([Tensor("t", "UINT8", (200_000,), np.ones(200_000, "u1"))])
-            written, blocks = tensor_descriptors.write(outputs.tensors, sender.exported)
-            payload, lenient = messages.pack_answer(outputs, written)
-            sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
-            del blocks
+            packed = messages.pack_answer(outputs, sender.exported)
+            sender.send(
+                MessageType.ANSWER, packed.payload, blocks=packed.blocks, lenient=packed.lenient
+            )
+            del packed
             found = messages.unpack_answer(receiver.receive(), receiver.imported, 1)
             assert (found.tensors[0].data == 1).all()
             del found  # so that the block goes back with the next message

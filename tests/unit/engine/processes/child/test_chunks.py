@@ -1,13 +1,10 @@
-"""The chunks of a handler process with coroutines: how many it sends ahead of the worker."""
+"""The chunks of a handler process: how many it sends ahead of the worker, and what it hears of clients."""
 
 import numpy as np
 import pytest
 
-from ksrv.engine.processes.child.concurrent import (
-    CHUNK_BYTES_UNDER_WAY,
-    CHUNKS_UNDER_WAY,
-    ConcurrentChunks,
-)
+from ksrv.engine.processes.child.batches import Chunks
+from ksrv.engine.processes.messages import CHUNK_BYTES_UNDER_WAY, CHUNKS_UNDER_WAY
 from ksrv.request import BatchOutputs, Tensor
 
 
@@ -25,14 +22,38 @@ class Answers:
         outputs.tensors.clear()
 
 
+class Worker:
+    """What the worker says, instead of an inbox: whenever the process receives, the next thing."""
+
+    def __init__(self) -> None:
+        self.said = []
+
+    def receive_waiting(self):
+        while self.said:
+            self.said.pop(0)()
+
+    def wait_for(self, ended, timeout_s):
+        while not ended() and self.said:
+            self.said.pop(0)()
+        return ended()
+
+    def wake(self):
+        pass
+
+
+@pytest.fixture
+def worker():
+    return Worker()
+
+
 @pytest.fixture
 def answers():
     return Answers()
 
 
 @pytest.fixture
-def chunks(answers):
-    made = ConcurrentChunks(1, answers)
+def chunks(answers, worker):
+    made = Chunks(1, answers, worker)
     made.begin(1)
     return made
 
@@ -87,3 +108,28 @@ def test_a_chunk_that_could_not_be_sent_takes_no_room(chunks, answers):
     assert not chunks.without_room()
     answers.fails = False
     assert offer_until_full(chunks, 1) == answers.sent == CHUNKS_UNDER_WAY
+
+
+def test_a_handler_waits_for_room_once_so_many_bytes_are_under_way(chunks, answers, worker):
+    worker.said = [lambda: chunks.add_room(0), lambda: chunks.add_room(1), lambda: 1 / 0]
+    for _ in range(2):
+        chunks(chunk(CHUNK_BYTES_UNDER_WAY // 2))
+    assert answers.sent == 2
+    assert len(worker.said) == 1  # it went on as soon as there was room
+
+
+def test_a_handler_hears_that_its_clients_have_gone_where_it_asks_and_where_it_waits(
+    chunks, worker
+):
+    assert chunks.listening() == {0}
+    worker.said = [lambda: chunks.hear(frozenset())]
+    chunks(chunk(CHUNK_BYTES_UNDER_WAY))
+    assert not worker.said
+    assert chunks.listening() == frozenset()
+
+
+def test_nothing_is_sent_behind_the_answer(chunks, answers):
+    chunks.end()
+    chunks(chunk(CHUNK_BYTES_UNDER_WAY))
+    assert answers.sent == 0
+    assert chunks.listening() == frozenset()

@@ -1,0 +1,531 @@
+"""The book of a handler process: the batches that it runs, and the calls to other models that they make.
+
+One thread at a time receives what the process sends: the one that waits for a batch; the thread of the instance,
+where a batch of the ring sends a message; or a thread of the book's own, where the handler has coroutines and runs
+batches beside one another. A call is submitted when it comes, and its result is sent by the thread that ended the
+call. Every CALL has one RESULT, also where it was given up, and the process answers a batch once it has all of them.
+
+The process runs user code: what does not add up ends it. A batch whose deadline has passed is given up: a handler
+that streams or has coroutines is told so and has `CANCEL_GRACE_NS` to end it, and any other process is killed.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ksrv._native.process.batch_dispatcher import DispatchedBatch
+from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.messages import (
+    CHUNK_BYTES_UNDER_WAY,
+    CHUNKS_UNDER_WAY,
+    MOST_CALLS,
+    CancelCalls,
+    ChunkCredit,
+    EndSequences,
+    ErrorMessage,
+    ListeningMessage,
+    MessageType,
+    chunk_bytes,
+)
+from ksrv.engine.processes.outbox import Outbox
+from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
+from ksrv.handlers.concurrent import Done
+from ksrv.handlers.models import Submit
+from ksrv.request import BatchInputs, BatchOutputs, RequestHandle, Tensor
+
+log = logging.getLogger("ksrv.engine")
+
+LOOK_NS = 50_000_000
+"""Between two looks whether a client still waits for a batch with calls under way."""
+FLUSH_NS = 5_000_000
+"""Between two tries to send what the socket had no room for."""
+CANCEL_GRACE_NS = 2_000_000_000
+"""For a handler that was told that its batch is given up to end it."""
+
+LOST = "the result of the call is lost"
+
+
+class ProcessBatch:
+    """One batch in the process.
+
+    Args:
+        inputs: Returns the batch. One of the ring is made when a message asks for it, and kept while calls of it
+            are under way, because it holds the bodies of its requests.
+        done: Called once with the outcome, or None.
+        due_ns: `time.monotonic_ns` at which the batch is given up, or None.
+
+    Attributes:
+        calls: The calls under way, by their numbers.
+        failure: Its outcome, whatever the process answers.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        inputs: Callable[[], BatchInputs],
+        done: Done | None = None,
+        due_ns: int | None = None,
+    ) -> None:
+        self.number = number
+        self._inputs = inputs
+        self._caller: BatchInputs | None = None
+        self._inherited: Any = None
+        self.done = done
+        self.due_ns = due_ns
+        self.calls: dict[int, RequestHandle] = {}
+        self.failure: KsrvError | None = None
+        self.outcome: BatchOutputs | KsrvError | None = None
+        self.lock = threading.Lock()
+        self.owed = 0  # chunks that the process may send again once the clients keep up
+        self.owed_bytes = 0
+        self.awaits_room = False
+
+    def caller(self) -> BatchInputs:
+        """Return the batch."""
+        batch = self._caller
+        if batch is None:
+            batch = self._caller = self._inputs()
+            batch.inherited = self._inherited
+        return batch
+
+    def rest(self) -> None:
+        """Let go of the batch where no call of it is under way."""
+        if not self.calls and self._caller is not None:
+            self._inherited, self._caller = self._caller.inherited, None
+
+    def cancel_calls(self, numbers: Iterable[int] | None = None) -> None:
+        """Give up calls that are under way, by default all; each has its result all the same."""
+        for number in list(self.calls) if numbers is None else numbers:
+            pending = self.calls.get(number)  # None where its result is on the way
+            if pending is not None:
+                pending.cancel()
+
+    def cancel_abandoned_calls(self) -> None:
+        """Give up the calls once no client waits for the batch; the handler is told of each."""
+        handles = self.caller().handles if self.calls else []
+        if handles and all(handle.done() for handle in handles):
+            self.cancel_calls()
+
+
+class ProcessBatches:
+    """The book of one process.
+
+    Args:
+        submit: Submits requests to other models.
+        lock: Held while a thread of the executor uses the link, and while the process is replaced.
+        died: Returns the error for a process that has gone.
+        violated: Kills a process that sent what cannot be read, and returns the error for it.
+        kill: Kills the process for a reason.
+        has_coroutines: Whether batches run beside one another.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        submit: Submit,
+        lock: threading.Lock,
+        *,
+        died: Callable[[], ExecutorDied],
+        violated: Callable[[ChannelError], ExecutorDied],
+        kill: Callable[[str], None],
+        has_coroutines: bool,
+    ) -> None:
+        self.link = link
+        self.outbox = Outbox(link, waits=False)
+        self.has_coroutines = has_coroutines
+        self._submit = submit
+        self._link_lock = lock
+        self._died = died
+        self._violated = violated
+        self._kill = kill
+        self._lock = threading.Lock()
+        self._open: dict[int, ProcessBatch] = {}
+        self._ring_batch: ProcessBatch | None = None
+        self._calls: set[int] = set()
+        self._closed = False
+        self._last_number = 0
+        self._thread: threading.Thread | None = None
+        if has_coroutines:
+            self._thread = threading.Thread(
+                target=self._serve, args=(lambda: False,), name="ksrv-process-batches", daemon=True
+            )
+            self._thread.start()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no batch runs; return whether that is so."""
+        give_up = time.monotonic() + timeout_s
+        while self._open and time.monotonic() < give_up:
+            time.sleep(0.01)
+        return not self._open
+
+    def join(self) -> None:
+        """Wait for the end of the thread, after that of the process."""
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def end_sequences(self, numbers: list[int]) -> None:
+        """Have the process drop the state of sequences."""
+        with suppress(ChannelClosed):  # the process ends, and the states with it
+            self.outbox.send(MessageType.END_SEQUENCES, messages.dump(EndSequences(numbers)))
+
+    # ---- batches ----------------------------------------------------------------------------
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        """Run a batch and wait for it.
+
+        Args:
+            deadline_ns: `time.monotonic_ns` at which it is given up, or None.
+
+        Raises:
+            ExecutorAbsent: The process had gone before.
+            KsrvError: The batch failed, or its process died.
+        """
+        if self.has_coroutines:
+            ended: Future[BatchOutputs | KsrvError] = Future()
+            self._give(batch, ended.set_result, deadline_ns)
+            return _outputs(ended.result())
+        return self._wait(self._give(batch, None, deadline_ns))
+
+    def _wait(self, one: ProcessBatch) -> BatchOutputs:
+        self._serve(lambda: one.outcome is not None)
+        assert one.outcome is not None, "a batch has an outcome once it is over"
+        return _outputs(one.outcome)
+
+    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
+        """Give a batch to the process; return a function that cancels it.
+
+        Args:
+            done: Called once with its outcome, on the thread that receives.
+            deadline_ns: As for `run`.
+
+        Raises:
+            ExecutorAbsent: The process has gone.
+            Overloaded: There is no memory for the message.
+        """
+        return partial(self._cancel, self._give(batch, done, deadline_ns))
+
+    def _give(self, batch: BatchInputs, done: Done | None, due_ns: int | None) -> ProcessBatch:
+        batch.beside_others = self.has_coroutines
+        try:
+            packed = messages.pack_batch(batch, self.link.exported)
+        except MemoryError as error:
+            raise Overloaded(str(error), "memory") from error
+        with self._lock:
+            if self._closed:
+                raise ExecutorAbsent("the process of the handler has ended")
+            self._last_number += 1
+            number = self._last_number
+            one = self._open[number] = ProcessBatch(number, lambda: batch, done, due_ns)
+        try:
+            self.outbox.send(MessageType.RUN, packed, batch_number=number)
+        except ChannelClosed:
+            pass  # the thread that receives ends this batch with all others
+        except MemoryError as error:
+            if self._open.pop(number, None) is not None:  # else the thread has ended it
+                raise Overloaded(str(error), "memory") from error
+        # Whoever began a batch beside others cancels it once all of its requests have ended.
+        told_apart = not self.has_coroutines or len(batch.handles or ()) > 1
+        if batch.emit is not None and batch.handles and told_apart:
+            for handle in batch.handles:
+                handle.add_done_callback(lambda _: self._tell_listening(one))
+        return one
+
+    def _cancel(self, one: ProcessBatch) -> None:
+        self._send(one, MessageType.LISTENING, ListeningMessage([]))
+
+    def _tell_listening(self, one: ProcessBatch) -> None:
+        emit: Any = one.caller().emit
+        self._send(one, MessageType.LISTENING, ListeningMessage(sorted(emit.listening())))
+
+    def _send(self, one: ProcessBatch, kind: MessageType, note: Any) -> None:
+        if one.number in self._open:
+            with suppress(ChannelClosed):  # the thread that receives ends the batch
+                self.outbox.send(kind, messages.dump(note), batch_number=one.number)
+
+    # ---- batches of the ring ----------------------------------------------------------------
+
+    @property
+    def wants_looks(self) -> bool:
+        """Whether the batch of the ring has calls under way, or messages wait for room in the socket."""
+        one = self._ring_batch
+        return bool((one is not None and one.calls) or self.outbox.waiting)
+
+    def take_message(self, number: int, inputs: Callable[[], BatchInputs]) -> bool:
+        """Take a message of the batch that runs in the ring, if one has come, and look after its calls.
+
+        Args:
+            inputs: See `ProcessBatch`.
+
+        Returns:
+            Whether the batch may go on; False where it has its answer, or its process has ended.
+        """
+        with self._link_lock:
+            one = self._in_ring(number, inputs)
+            try:
+                self._step(0)
+            except ChannelClosed:
+                return False
+            except ChannelError as error:
+                self._violated(error)
+                return False
+            except Exception as error:
+                log.error("a message of a handler process cannot be taken", exc_info=error)
+                self._violated(ChannelError("a message of it could not be taken"))
+                return False
+        return one.outcome is None
+
+    def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
+        """Wait for the answer of a batch of the ring that comes in a message; see `run`."""
+        one = self._in_ring(dispatched.batch_number, lambda: batch)
+        one.due_ns = dispatched.deadline_ns
+        return self._wait(one)
+
+    def leave_ring(self) -> None:
+        """Give up the calls of the ring's batch, and keep nothing of it."""
+        one, self._ring_batch = self._ring_batch, None
+        if one is not None:
+            self._open.pop(one.number, None)
+            one.cancel_calls()
+
+    def _in_ring(self, number: int, inputs: Callable[[], BatchInputs]) -> ProcessBatch:
+        one = self._ring_batch
+        if one is None or one.number != number:
+            self.leave_ring()
+            one = self._ring_batch = self._open[number] = ProcessBatch(number, inputs)
+        return one
+
+    # ---- receiving --------------------------------------------------------------------------
+
+    def _serve(self, until: Callable[[], bool]) -> None:
+        """Receive what the process sends until a condition holds; once it sends nothing more, all batches end."""
+        failure: KsrvError
+        try:
+            while not until():
+                self._step()
+            return
+        except ChannelClosed:
+            failure = self._died()
+        except ChannelError as error:
+            failure = self._violated(error)
+        except BaseException as error:
+            log.error("the answers of a handler process cannot be received", exc_info=error)
+            self._kill("its answers cannot be received")
+            failure = HandlerFailed(
+                f"the answer of the handler's process cannot be received: {type(error).__name__}"
+            )
+        with self._lock:
+            self._closed = True
+        for number in list(self._open):
+            self._end(number, failure)
+
+    def _step(self, until_ns: int | None = None) -> None:
+        """Take the next message; look after what is late. `until_ns` ends the wait, and 0 waits for nothing."""
+        if until_ns is None:
+            until_ns = self._look_at_ns()
+        try:
+            frame = self.link.receive(until_ns)
+        except TimeoutError:
+            self._look()
+            return
+        self._take(frame)
+        # A process that goes on sending does not put a deadline off.
+        if until_ns is not None and time.monotonic_ns() >= until_ns:
+            self._look()
+
+    def _look_at_ns(self) -> int | None:
+        """Return when to look after batches; None where only a message changes anything."""
+        now = time.monotonic_ns()
+        open_batches = list(self._open.values())
+        due = [one.due_ns for one in open_batches if one.due_ns is not None]
+        if self.outbox.waiting:
+            due.append(now + FLUSH_NS)
+        elif self.has_coroutines or any(one.calls for one in open_batches):
+            due.append(now + LOOK_NS)
+        return min(due, default=None)
+
+    def _look(self) -> None:
+        """Send what had no room, and give up what is late or what no client waits for."""
+        if self.outbox.waiting:
+            self.outbox.flush()
+        now = time.monotonic_ns()
+        for one in list(self._open.values()):
+            one.cancel_abandoned_calls()
+            if one.due_ns is None or now < one.due_ns:
+                continue
+            if one.failure is None:
+                text = "the request's deadline passed while the handler ran"
+                one.failure = DeadlineExceeded(text)
+                if self.has_coroutines or one.caller().emit is not None:
+                    one.due_ns += CANCEL_GRACE_NS
+                    self._cancel(one)
+                    continue
+            one.due_ns = None
+            self._kill("it had not answered when the deadline passed")
+
+    def _take(self, frame: Frame) -> None:
+        number, kind = frame.batch_number, frame.kind
+        one = self._open.get(number)
+        if kind == MessageType.CANCEL_CALL:
+            # The answer of a batch in the ring may be seen before the calls that it gave up.
+            note = messages.load(CancelCalls, frame)
+            if one is not None:
+                one.cancel_calls(note.call_ids)
+        elif one is None:
+            raise ChannelError(f"it speaks of batch {number}, which it does not run")
+        elif kind == MessageType.ANSWER:
+            self._end(number, self._answer(one, frame))
+        elif kind == MessageType.FAILED:
+            self._end(number, messages.to_error(messages.load(ErrorMessage, frame)))
+        elif kind == MessageType.CHUNK:
+            self._hand_on(one, self._answer(one, frame))
+        elif kind == MessageType.CALL:
+            self._call(one, frame)
+        elif kind == MessageType.GIVE_UP:
+            self._give_up(one)
+        else:
+            raise ChannelError(f"a message of the kind {kind} has no place here")
+
+    def _answer(self, one: ProcessBatch, frame: Frame) -> BatchOutputs:
+        return messages.unpack_answer(frame, self.link.imported, len(one.caller().requests))
+
+    def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
+        one = self._open.pop(number, None)
+        if one is None:
+            return  # it could not be sent, which its sender was told
+        one.cancel_calls()
+        one.outcome = one.failure or outcome
+        if one.done is None:
+            return
+        try:
+            one.done(one.outcome)
+        except BaseException as error:  # it is the batch's failure, not the thread's
+            log.error("a batch cannot be ended", exc_info=error)
+
+    # ---- calls ------------------------------------------------------------------------------
+
+    def _call(self, one: ProcessBatch, frame: Frame) -> None:
+        number, request = messages.unpack_call(frame, self.link.imported)
+        if number in self._calls:
+            raise ChannelError(f"it made call {number} twice")
+        not_taken = self.outbox.waiting and self.outbox.count(MessageType.RESULT)
+        if len(self._calls) + not_taken >= MOST_CALLS:
+            raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
+        try:
+            pending = self._submit(request, one.caller())
+        except KsrvError as error:
+            one.rest()
+            self.send_result(one.number, number, error)
+            return
+        self._calls.add(number)
+        one.calls[number] = pending
+        pending.add_done_callback(partial(self._end_call, one, number))
+
+    def _end_call(self, one: ProcessBatch, number: int, ended: RequestHandle) -> None:
+        del one.calls[number]
+        one.rest()
+        outcome: list[Tensor] | KsrvError
+        try:
+            outcome = ended.wait().outputs
+        except KsrvError as error:
+            outcome = error
+        except BaseException as error:  # the thread is the called model's
+            log.error("the result of a call between models is lost", exc_info=error)
+            outcome = HandlerFailed(LOST)
+        self._calls.discard(number)
+        self.send_result(one.number, number, outcome)
+
+    def send_result(
+        self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
+    ) -> None:
+        """Send the result of a call; it is kept where the process does not take it now."""
+        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+            try:
+                self._send_result(batch_number, number, outcome)
+            except ChannelClosed:
+                raise
+            except (MemoryError, KsrvError) as error:
+                told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
+                self._send_result(batch_number, number, told)
+            except Exception as error:
+                log.error("the result of a call between models is lost", exc_info=error)
+                self._send_result(batch_number, number, HandlerFailed(LOST))
+
+    def _send_result(
+        self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
+    ) -> None:
+        if isinstance(outcome, KsrvError):
+            answer, nbytes = BatchOutputs([], {0: outcome}), 0
+        else:
+            answer, nbytes = BatchOutputs(outcome), sum(one.nbytes for one in outcome)
+        kept, most = self.outbox.kept_bytes, self.link.imported.most_bytes
+        if kept and kept + nbytes > most and not answer.failures:
+            raise Overloaded(
+                f"the results of calls that the handler has not taken have {kept} bytes, and this one "
+                f"{nbytes}; together they have at most {most}, the larger of the limits 'body' and "
+                f"'in_flight'. Take results before you make further calls"
+            )
+        packed = messages.pack_answer(answer, self.link.exported, number)
+        self.outbox.send(MessageType.RESULT, packed, batch_number=batch_number, nbytes=nbytes)
+
+    # ---- chunks -----------------------------------------------------------------------------
+
+    def _hand_on(self, one: ProcessBatch, chunk: BatchOutputs) -> None:
+        emit: Any = one.caller().emit
+        nbytes = chunk_bytes(chunk)
+        if emit is not None:
+            try:
+                emit.offer(chunk)
+            except Exception as error:
+                log.error("a chunk cannot be handed on", exc_info=error)
+                failed = f"a chunk of the answer cannot be sent: {type(error).__name__}"
+                one.failure = one.failure or HandlerFailed(failed)
+                self._cancel(one)
+        with one.lock:
+            one.owed += 1
+            one.owed_bytes += nbytes
+        self._make_room(one)
+
+    def _make_room(self, one: ProcessBatch) -> None:
+        """Let the process send further chunks once all clients keep up."""
+        emit: Any = one.caller().emit
+        if emit is not None and not emit.listening():
+            return  # the batch is about to be cancelled, and would go on until then
+        slow = [] if emit is None else emit.without_room()
+        with one.lock:
+            owed = one.owed
+            few = owed < CHUNKS_UNDER_WAY // 2 and one.owed_bytes < CHUNK_BYTES_UNDER_WAY // 2
+            if one.awaits_room or (few and not slow):
+                return
+            if slow:
+                one.awaits_room = True
+            else:
+                one.owed = one.owed_bytes = 0
+        if slow:
+            emit.call_with_room(slow[0], partial(self._note_room, one))
+        else:
+            self._send(one, MessageType.ROOM, ChunkCredit(owed))
+
+    def _note_room(self, one: ProcessBatch) -> None:
+        with one.lock:
+            one.awaits_room = False
+        self._make_room(one)
+
+    def _give_up(self, one: ProcessBatch) -> None:
+        """End the requests whose clients stand still; the process knows only that it waits for room."""
+        emit: Any = one.caller().emit
+        if emit is not None:
+            for index in emit.stalled():
+                emit.give_up(index)
+
+
+def _outputs(outcome: BatchOutputs | KsrvError) -> BatchOutputs:
+    if isinstance(outcome, KsrvError):
+        raise outcome
+    return outcome

@@ -1,0 +1,346 @@
+"""The batches of a handler process: how they are run, and how their answers and chunks reach the worker.
+
+Where the handler has coroutines, its event loop runs many batches at a time. Otherwise the main thread runs one after
+the other, those of the ring in a compiled loop and those of messages here.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+
+from ksrv._native.process.batch_ring import ProcessRing
+from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.child.calls import WorkerCalls
+from ksrv.engine.processes.child.inbox import Inbox
+from ksrv.engine.processes.messages import (
+    CHUNK_BYTES_UNDER_WAY,
+    CHUNKS_UNDER_WAY,
+    ChunkCredit,
+    EndSequences,
+    ListeningMessage,
+    MessageType,
+    bounded,
+    chunk_bytes,
+)
+from ksrv.engine.processes.outbox import Outbox
+from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.concurrent import STALL_SECONDS
+from ksrv.handlers.runner import Runner
+from ksrv.observe.tracing import continued
+from ksrv.request import BatchInputs, BatchOutputs
+
+log = logging.getLogger("ksrv.handler")
+
+_WAIT_S = 0.1
+"""Of a thread that waits for room, until it looks whether the batch has its answer."""
+
+
+class Answers:
+    """Sends answers, intermediate answers and failures.
+
+    Args:
+        link: The link for batches.
+
+    Attributes:
+        outbox: Sends on it.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.outbox = Outbox(link, waits=True)
+
+    def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
+        """Send an answer or an intermediate one; its tensors are gone from `outputs` afterwards.
+
+        Args:
+            kind: ANSWER or CHUNK.
+
+        Raises:
+            HandlerFailed: It is too large.
+        """
+        with bounded("the handler's answer"):
+            packed = messages.pack_answer(outputs, self._link.exported)
+            # Emptied before sending, because the message names the input blocks without references,
+            # and an output may be a view of an input.
+            outputs.tensors.clear()
+            self.outbox.send(kind, packed, batch_number=batch_number)
+
+    def fail_batch(self, batch_number: int, error: BaseException) -> None:
+        """Tell the worker why a batch has no answer."""
+        if isinstance(error, KsrvError):
+            self.fail(error.with_traceback(None), batch_number)
+            return
+        # The runner's own fault, or outputs that do not fit.
+        log.error("a batch failed outside of its handler", exc_info=error)
+        text = f"the batch's answer cannot be sent: {type(error).__name__}"
+        self.fail(HandlerFailed(text), batch_number)
+
+    def fail(self, error: KsrvError, batch_number: int = 0) -> None:
+        """Send a failure.
+
+        Args:
+            batch_number: The batch; 0 for the load.
+        """
+        note = messages.dump(messages.to_message(error))
+        self.outbox.send(MessageType.FAILED, note, batch_number=batch_number)
+
+
+class Chunks:
+    """The emitter of one batch, `BatchInputs.emit`.
+
+    The threads of a handler may use it at once. The worker says which clients are left, and how many chunks it has
+    handed on, without being asked. Once the batch has its answer nothing more is sent.
+
+    Args:
+        inbox: Receives what the worker says.
+    """
+
+    def __init__(self, batch_number: int, answers: Answers, inbox: Inbox) -> None:
+        self._batch_number = batch_number
+        self._answers = answers
+        self._inbox = inbox
+        self._waiting = Lock()  # held by a thread that waits for room
+        self._lock = Lock()
+        self._under_way: deque[int] = deque()  # the bytes of each chunk
+        self._nbytes = 0
+        self._callbacks: list[Callable[[], object]] = []
+        self._listening: frozenset[int] = frozenset()
+        self._ended = False
+
+    def begin(self, requests: int) -> None:
+        """Note that all clients of a batch wait for it."""
+        self._listening = frozenset(range(requests))
+
+    def __call__(self, outputs: BatchOutputs) -> None:
+        """Hand one chunk on, and wait for slow clients; see `ksrv.request.Emitter`."""
+        self.offer(outputs)
+        if not self._is_full():
+            return
+        give_up = monotonic() + STALL_SECONDS
+        with self._waiting:
+            while not self._inbox.wait_for(lambda: not self._is_full(), _WAIT_S):
+                if monotonic() >= give_up:
+                    self.give_up(0)
+                    return
+
+    def offer(self, outputs: BatchOutputs) -> None:
+        """Hand one chunk on without waiting."""
+        with self._lock:
+            if not self._ended:
+                nbytes = chunk_bytes(outputs)  # its tensors are gone once it is sent
+                self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
+                self._under_way.append(nbytes)
+                self._nbytes += nbytes
+
+    def listening(self) -> frozenset[int]:
+        """See `ksrv.request.Emitter.listening`."""
+        if self._ended:
+            return frozenset()
+        self._inbox.receive_waiting()
+        return self._listening
+
+    def without_room(self) -> list[int]:
+        """Return [0] while a client reads more slowly than the handler sends; which one, the worker knows."""
+        return [0] if self._is_full() else []
+
+    def _is_full(self) -> bool:
+        if self._ended or not self._listening:
+            return False
+        return len(self._under_way) >= CHUNKS_UNDER_WAY or self._nbytes >= CHUNK_BYTES_UNDER_WAY
+
+    def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
+        """Have a function called once the clients keep up, or have gone.
+
+        Args:
+            index: Of `without_room`.
+        """
+        with self._lock:
+            if self._is_full():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def give_up(self, index: int) -> None:
+        """End the requests whose clients do not read.
+
+        Args:
+            index: Of `without_room`.
+        """
+        with self._lock:
+            if not self._ended:
+                self._answers.outbox.send(MessageType.GIVE_UP, batch_number=self._batch_number)
+
+    def hear(self, listening: frozenset[int]) -> None:
+        """Note which clients are left."""
+        self._listening = listening
+        self.add_room(0)
+
+    def add_room(self, chunks: int) -> None:
+        """Note that the worker has handed chunks on."""
+        with self._lock:
+            for _ in range(min(chunks, len(self._under_way))):
+                self._nbytes -= self._under_way.popleft()
+            if self._is_full():
+                return
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def end(self) -> None:
+        """Send nothing more: the batch has its answer."""
+        with self._lock:
+            self._ended = True
+        # A thread of the handler's that outlives the batch must not receive what is for the next one.
+        self._inbox.wake()
+        with self._waiting:
+            pass
+
+
+class RunningBatch:
+    """A batch that came in a message and has no answer yet.
+
+    Attributes:
+        cancel: Cancels its task, where it has one.
+    """
+
+    def __init__(self, chunks: Chunks) -> None:
+        self.chunks = chunks
+        self.cancel: Callable[[], object] = bool
+
+
+class Batches:
+    """Runs the batches that come, until the worker ends that.
+
+    Args:
+        runner: The runner, loaded.
+        link: The link for batches.
+        inbox: Receives on it.
+        answers: Sends on it.
+        calls: Submits what the handler calls.
+        ring: The memory for batches without messages, or None.
+        is_concurrent: Whether the handler has coroutines.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        link: Link,
+        inbox: Inbox,
+        answers: Answers,
+        calls: WorkerCalls,
+        ring: ProcessRing | None,
+        is_concurrent: bool,
+    ) -> None:
+        self._runner = runner
+        self._link = link
+        self._inbox = inbox
+        self._answers = answers
+        self._calls = calls
+        self._ring = ring
+        self._is_concurrent = is_concurrent
+        self._running: dict[int, RunningBatch] = {}
+        calls.always_receiving = is_concurrent
+        inbox.on(MessageType.LISTENING, self._hear)
+        inbox.on(MessageType.ROOM, self._add_room)
+
+    def serve(self) -> None:
+        """Run batches.
+
+        Raises:
+            ChannelClosed: The worker has gone.
+        """
+        while True:
+            frame = self._next()
+            if frame.kind == MessageType.CLOSE:
+                return
+            if frame.kind == MessageType.END_SEQUENCES:
+                note = messages.load(EndSequences, frame)
+                self._runner.sequences.end(note.sequence_ids)
+            elif frame.kind == MessageType.RUN:
+                self._begin(frame)
+            else:
+                raise ChannelError(f"a message was {frame.kind}, not RUN, END_SEQUENCES or CLOSE")
+
+    def _next(self) -> Frame:
+        """Run the batches of the ring until a message for this thread has come, and return it."""
+        if self._ring is None:
+            return self._inbox.take()
+        while (frame := self._inbox.taken()) is None:
+            self._ring.serve(self._runner.run, self._answer, self._answers.fail_batch)
+            self._inbox.receive_waiting()
+        return frame
+
+    def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
+        self._answers.send(MessageType.ANSWER, batch_number, outputs)
+
+    def _hear(self, frame: Frame) -> None:
+        heard = messages.load(ListeningMessage, frame)
+        batch = self._running.get(frame.batch_number)
+        if batch is not None:  # else its answer is on the way
+            if not heard.indices:
+                batch.cancel()  # first: what waits for clients would go on without any
+            batch.chunks.hear(frozenset(heard.indices))
+
+    def _add_room(self, frame: Frame) -> None:
+        batch = self._running.get(frame.batch_number)
+        if batch is not None:
+            batch.chunks.add_room(messages.load(ChunkCredit, frame).chunks)
+
+    def _begin(self, frame: Frame) -> None:
+        number = frame.batch_number
+        chunks = Chunks(number, self._answers, self._inbox)
+        try:
+            batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
+        except MemoryError as error:
+            self._answers.fail_batch(number, error)
+            return
+        chunks.begin(len(batch.requests))
+        self._calls.begin(batch, number)
+        self._running[number] = RunningBatch(chunks)
+        if self._is_concurrent:
+            self._begin_beside_others(number, batch, span, chunks)
+            return
+        outputs: BatchOutputs | BaseException
+        try:
+            with continued(span):
+                outputs = self._runner.run(batch)
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+            outputs = error
+        self._end(number, chunks)
+        self._calls.finish(batch)
+        del batch  # whose arrays the answer must not keep
+        self._finish(number, outputs)
+
+    def _begin_beside_others(
+        self, number: int, batch: BatchInputs, span: str, chunks: Chunks
+    ) -> None:
+        def done(outputs: BatchOutputs | KsrvError) -> None:
+            """Answer the batch; on the event loop."""
+            self._end(number, chunks)
+            self._calls.end(batch)
+            with suppress(ChannelClosed):  # the main thread learns of it as well
+                self._finish(number, outputs)
+
+        with continued(span):
+            self._running[number].cancel = self._runner.begin(batch, done)
+
+    def _end(self, number: int, chunks: Chunks) -> None:
+        del self._running[number]
+        chunks.end()
+
+    def _finish(self, number: int, outputs: BatchOutputs | BaseException) -> None:
+        """Answer a batch."""
+        try:
+            if isinstance(outputs, BaseException):
+                raise outputs
+            self._answer(number, outputs)
+        except ChannelClosed:
+            raise
+        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+            self._answers.fail_batch(number, error)

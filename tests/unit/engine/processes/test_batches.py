@@ -1,0 +1,217 @@
+"""The worker's book of a handler process: its calls to other models, and messages that do not add up."""
+
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ksrv._native.process.channel import Channel, Link
+from ksrv._native.process.shared_blocks import ExportedBlocks
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.batches import ProcessBatches
+from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
+from ksrv.errors import Cancelled
+from ksrv.request import BatchOutputs, InferRequest, Tensor
+from tests.support.engine.process_models import batch_of
+
+
+class Pending:
+    """A call that does not end by itself."""
+
+    cancelled = 0
+
+    def cancel(self):
+        self.cancelled += 1
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback(self)
+        return callback is not None
+
+    def done(self):
+        return False
+
+    def wait(self):
+        raise Cancelled("it was cancelled")
+
+    def add_done_callback(self, callback):
+        self.callback = callback
+
+
+class Process:
+    """The process's end of a link, whose worker runs batch 1 of the ring."""
+
+    def __init__(self, near, far, pending):
+        self.far = far
+        self.batches = ProcessBatches(
+            near,
+            lambda request, caller: pending,
+            threading.Lock(),
+            died=lambda: None,
+            violated=self._note,
+            kill=lambda why: None,
+            has_coroutines=False,
+        )
+        self.violation = None
+        self._batch = batch_of(np.zeros((1, 1), "f4"))
+
+    def _note(self, error):
+        self.violation = error
+
+    def sends(self, kind, packed=messages.EMPTY, number=1):
+        """Send a message, and have the worker take it; return whether the batch goes on."""
+        self.far.send(
+            kind, packed.payload, batch_number=number, blocks=packed.blocks, lenient=packed.lenient
+        )
+        return self.batches.take_message(1, lambda: self._batch)
+
+    def call(self, number):
+        packed = messages.pack_call(InferRequest("other"), number, ExportedBlocks())
+        return self.sends(MessageType.CALL, packed)
+
+    def cancel(self, *numbers):
+        return self.sends(MessageType.CANCEL_CALL, messages.dump(CancelCalls(list(numbers))))
+
+    def results(self):
+        """Take the numbers of the calls whose results came."""
+        found = []
+        with suppress(TimeoutError):
+            while True:
+                found.append(messages.unpack_result(self.far.receive(0), self.far.imported)[0])
+        return found
+
+
+@pytest.fixture
+def pending():
+    return Pending()
+
+
+@pytest.fixture
+def ends():
+    near, far = Channel.pair()
+    links = Link(near), Link(Channel(far))
+    yield links
+    for one in links:
+        one.close()
+
+
+@pytest.fixture
+def process(ends, pending):
+    return Process(*ends, pending)
+
+
+def test_a_call_has_a_number_of_its_own(process):
+    assert process.call(1)
+    assert not process.call(1)
+    assert "twice" in str(process.violation)
+
+
+def test_a_process_cannot_cancel_calls_that_it_did_not_make(process, pending):
+    process.call(1)
+    assert process.cancel(2, -1, 2**70)
+    assert pending.cancelled == 0
+    assert process.results() == []
+    assert process.cancel(1, 1)
+    assert pending.cancelled == 1
+    assert process.results() == [1]  # each call has one result, also where it is given up
+    assert not process.batches.wants_looks
+
+
+def test_calls_that_a_batch_gave_up_may_be_told_behind_its_answer(process, pending):
+    process.call(1)
+    note = messages.dump(CancelCalls([1]))
+    assert process.sends(MessageType.CANCEL_CALL, note, number=7)
+    assert pending.cancelled == 0
+    assert not process.sends(MessageType.CALL, note, number=7)
+    assert "batch 7, which it does not run" in str(process.violation)
+
+
+def test_calls_are_given_up_with_their_batch(process, pending):
+    process.call(1)
+    process.batches.leave_ring()
+    assert pending.cancelled == 1
+    assert process.results() == [1]  # the process counts its calls by their results
+
+
+def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
+    answer = BatchOutputs([Tensor("y", "FP32", (1,), np.ones(1, "f4"))])
+    packed = messages.pack_answer(answer, ExportedBlocks())
+    assert not process.sends(MessageType.ANSWER, packed)
+    assert process.violation is None
+    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
+    found = process.batches.collect(dispatched, None)
+    assert [tensor.name for tensor in found.tensors] == ["y"]
+
+
+def test_a_process_that_takes_no_results_may_not_go_on_calling(process):
+    for number in range(MOST_CALLS):
+        assert process.call(number)
+    assert not process.call(MOST_CALLS)
+    assert f"more than {MOST_CALLS} calls" in str(process.violation)
+
+
+def test_results_that_the_process_has_not_taken_count_as_its_calls(process):
+    outbox = process.batches.outbox
+    while outbox.count(MessageType.RESULT) < MOST_CALLS:
+        process.batches.send_result(1, 1, [])
+    assert not process.call(1)
+    assert "without taking their results" in str(process.violation)
+
+
+def test_other_messages_that_the_process_has_not_taken_are_no_calls_of_it(process):
+    outbox = process.batches.outbox
+    while outbox.waiting < MOST_CALLS:
+        outbox.send(MessageType.END_SEQUENCES, messages.dump(EndSequences([1])))
+    assert process.call(1)
+
+
+def test_results_that_are_not_taken_are_bounded_in_bytes(ends, process):
+    near, far = ends
+    near.imported.most_bytes = 1_000_000
+    batches, outbox = process.batches, process.batches.outbox
+    result = [Tensor("y", "FP32", (100_000,), np.ones(100_000, "f4"))]
+    sent = 0
+    while outbox.kept_bytes < 800_000:
+        batches.send_result(1, sent, result)
+        sent += 1
+    batches.send_result(1, sent, result)
+    assert outbox.kept_bytes < 1_000_000
+
+    def taken():
+        return messages.unpack_result(far.receive(), far.imported)
+
+    for number in range(sent):
+        found, (tensor,) = taken()
+        assert (found, tensor.nbytes) == (number, 400_000)
+        outbox.flush()
+    found, error = taken()
+    assert found == sent
+    assert "has not taken" in error.message
+    assert "at most 1000000" in error.message
+    assert outbox.kept_bytes == outbox.waiting == 0
+    batches.send_result(1, sent + 1, result)
+    assert taken()[1][0].nbytes == 400_000
+
+
+def test_a_result_of_too_many_tensors_is_told_as_an_error(ends, process):
+    _, far = ends
+    process.batches.send_result(1, 5, [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537)
+    number, error = messages.unpack_result(far.receive(), far.imported)
+    assert number == 5
+    assert "65537 tensors are too many" in error.message
+
+
+def test_a_result_that_cannot_be_sent_is_told_as_lost(ends, process, caplog):
+    _, far = ends
+    process.batches.send_result(1, 5, [Tensor("y", "FP32", (1,), np.ones(1, "f8"))])
+    number, error = messages.unpack_result(far.receive(), far.imported)
+    assert (number, error.message) == (5, "the result of the call is lost")
+    assert "an array of float64" in caplog.text
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b'{"call_ids": "x"}', b"\xff"])
+@pytest.mark.parametrize("kind", [MessageType.CALL, MessageType.CANCEL_CALL])
+def test_a_message_that_is_none_is_refused(process, kind, payload):
+    assert not process.sends(kind, messages.Packed(payload))
+    assert process.violation is not None
