@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 CORE = {
     "base": set(),
+    "reactor": {"base"},
     "tensor": {"base"},
     "memory": {"base"},
     "json": {"base", "tensor"},
@@ -18,10 +19,11 @@ CORE = {
     "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
     "infer": {"base", "tensor", "json", "images"},
-    "server": {"base", "images", "memory", "http", "queue", "tls", "infer"},
+    "server": {"base", "reactor", "images", "memory", "http", "queue", "tls", "infer"},
     "http2": set(),
     "grpc": {
         "base",
+        "reactor",
         "memory",
         "tensor",
         "protobuf",
@@ -35,6 +37,7 @@ CORE = {
     "process": {"base", "memory", "tensor", "queue", "images", "server"},
 }
 MODULES = {
+    "reactor": set(),
     "memory": set(),
     "tensor": {"memory"},
     "batch": {"tensor"},
@@ -45,8 +48,8 @@ MODULES = {
     "http": set(),
     "queue": set(),
     "infer": {"memory", "tensor"},
-    "server": {"memory", "tensor", "batch", "http", "images", "queue", "tls", "infer"},
-    "grpc": {"memory", "queue", "tls", "server"},
+    "server": {"reactor", "memory", "tensor", "batch", "http", "images", "queue", "tls", "infer"},
+    "grpc": {"reactor", "memory", "queue", "tls", "server"},
     "process": {"batch", "images", "memory", "queue", "server", "tensor"},
 }
 

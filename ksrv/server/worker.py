@@ -1,4 +1,4 @@
-"""The gunicorn worker: the native HTTP server's I/O threads, and the threads that call the app.
+"""The gunicorn worker: the native HTTP server, and the threads that call the app.
 
 gunicorn keeps processes, signals, settings and its parser. The HTTP server owns the listeners and the
 connections, serves fast-path inference, health and descriptions, and receives every other message whole; a
@@ -58,8 +58,6 @@ TICK_SECONDS = 0.25
 MOST_FIELDS = 64
 QUESTION_THREADS = 4
 """Beside gunicorn's number: they answer metadata, metrics and the like whatever the others wait for."""
-STAND_BY_THREADS = 4
-"""They sleep until a handler hangs on the I/O thread that entered Python; as many may hang so."""
 
 
 def head_rules(
@@ -196,7 +194,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             nan_literals=settings.nan_literals,
             shared_memory=service.shared_memory,
         )
+        self._loop = service.io_threads.loop
         self.http_server = http_server = HttpServer(
+            self._loop,
             head_rules(
                 self.cfg,
                 body=limits.body,
@@ -212,7 +212,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 working_extensions(shared_memory=settings.allow_shared_memory),
                 to_pages=bool(settings.allowed_origins),
             ),
-            threads=settings.io_threads,
             connections=self.worker_connections,
             head=settings.head_timeout,
             grace=settings.transfer_grace,
@@ -234,13 +233,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._publishing = threading.Lock()
         service.publish_health = self._publish
         self._publish()
-        self._threads: list[threading.Thread | AppThreads] = [
-            threading.Thread(
-                target=http_server.run, args=(index,), name=f"ksrv-io-{index}", daemon=True
-            )
-            for index in range(settings.io_threads + STAND_BY_THREADS)
-        ]
-        self._threads += [
+        self._threads = [
             AppThreads(
                 f"ksrv-{name}",
                 most,
@@ -259,9 +252,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self._access_log.start()
         self.poller.register(
             self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
-        )
-        self.poller.register(
-            http_server.fileno(), selectors.EVENT_READ, lambda _: http_server.collect()
         )
 
     def _tls_context(self) -> TlsContext | None:
@@ -333,7 +323,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Tell the master that this worker lives: while every I/O thread makes progress."""
         assert self.http_server is not None
         self._publish()
-        if not self.cfg.timeout or self.http_server.stuck() < self.cfg.timeout:
+        if not self.cfg.timeout or self._loop.stuck() < self.cfg.timeout:
             self.notify()
 
     def _count_requests(self) -> None:
@@ -407,7 +397,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
         deadline = time.monotonic() + 1.0
-        for thread in self._threads:  # a handler that hangs keeps its own
+        for thread in self._threads:  # an app that hangs keeps its own
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()

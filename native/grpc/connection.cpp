@@ -42,7 +42,6 @@ Connection::Connection(Server *server, int fd, uint32_t its_slot, uint32_t its_g
     : slot(its_slot), generation(its_generation), server_(server), fd_(fd), session_(this, &out_),
       opened_ns_(now), received_ns_(now), now_(now) {
     idle_since_ns.store(now, std::memory_order_relaxed);
-    due_ns.store(now + server->config.head_ns, std::memory_order_relaxed);
 }
 
 Connection::~Connection() {
@@ -54,6 +53,8 @@ Connection::~Connection() {
 void Connection::release() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
+
+void Connection::look_by(uint64_t when) noexcept { server_->timers.lower(slot, when); }
 
 MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
@@ -360,9 +361,11 @@ bool Connection::ended() noexcept {
 
 // False: the handshake goes on, or the connection is closed.
 bool Connection::shake_hands(bool in_turn) noexcept {
+    if (in_turn) shakes_ = false;
     if (!readable_) return false;  // a silent client costs no memory
     if (!in_turn) {
-        server_->queue_handshake(this);
+        if (!shakes_) server_->queue_handshake(*this);
+        shakes_ = true;
         return false;
     }
     if (!tls_ && !tls_.begin(*server_->tls, fd_)) {

@@ -74,11 +74,7 @@ class Connection final : public http2::SessionEvents {
     size_t place = 0;  // among the open connections; the server's, under its mutex
     sockaddr_storage address{};
     socklen_t address_length = 0;
-    ListPlace deferred;   // the thread in Python will post
-    ListPlace unread;     // to be read again
-    ListPlace shaking;    // its TLS handshake waits for a step
-    ListPlace gathering;  // to be read when a large piece is there, or a millisecond has passed
-    std::atomic<uint64_t> due_ns{0};       // when the sweep is to look; `tick` alone puts it off
+    ListPlace deferred, unread, gathering;  // in the server's lists of these names
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
     std::atomic<uint32_t> stalled{0};     // requests of REST for whose client the HTTP server waits
@@ -93,9 +89,7 @@ class Connection final : public http2::SessionEvents {
     ~Connection();
 
     // connection.cpp
-    void look_by(uint64_t when) noexcept {
-        if (when < due_ns.load(std::memory_order_relaxed)) due_ns.store(when, std::memory_order_relaxed);
-    }
+    void look_by(uint64_t when) noexcept;
     void own() noexcept;
     void run_owned(uint32_t events) noexcept;
     bool shake_hands(bool in_turn) noexcept;
@@ -185,6 +179,7 @@ class Connection final : public http2::SessionEvents {
     bool takes_rest_ = false;    // it came to an address of HTTP,
     bool spoke_grpc_ = false;    // and calls have come over it
     bool agreed_ = false;  // on the keys, or on none
+    bool shakes_ = false;  // its handshake waits for a turn
     http2::OutgoingBytes out_;
     size_t counted_copied_ = 0;  // of its copied bytes, those that the budget has
     http2::Session session_;

@@ -73,7 +73,7 @@ void Connection::tick(uint64_t now) noexcept {
         look_at_call(call, now);
         call = following;
     }
-    due_ns.store(now + GOODBYE_NS, std::memory_order_relaxed);
+    server_->timers.set(slot, now + GOODBYE_NS);
 }
 
 void Connection::look_at_call(Call *call, uint64_t now) noexcept {

@@ -70,7 +70,7 @@ void *Connection::opened(int32_t stream_id) noexcept {
     call->message_ns = now_;  // its head is waited for as its message is
     unfinished.fetch_add(1, std::memory_order_relaxed);
     if (server_->unfinished.fetch_add(1, std::memory_order_relaxed) >= server_->config.calls)
-        server_->make_room();
+        server_->end_unfinished();
     look_by(now_ + server_->config.head_ns);
     return call;
 }

@@ -1,18 +1,13 @@
-// The server of a worker for HTTP/2, which carries gRPC, and REST on the addresses of HTTP: listeners, I/O threads,
-// connections, and the way of calls into Python.
+// The server of a worker for HTTP/2, which carries gRPC, and REST on the addresses of HTTP: connections, and the way of calls into
+// Python.
 //
-// Strategy: one thread leads: it waits in epoll and works on the connections with an event. Calls that are
-// ready wait in the run queue; the leader takes them into Python itself, so that a call meets one
-// thread and one warm cache. When it does not come back soon, another thread takes the lead; when a call
-// hangs in Python, another one takes calls into Python. Answers given by the thread that is in Python are sent
-// when it leaves, those of one connection in one piece.
-//
-// It has an event loop beside the HTTP server's, for a gRPC connection has no place in phases of one message.
+// Strategy: the event loop (native/reactor) tells of events; its thread works on the connections with one. Calls that are ready wait
+// in the run queue until that thread takes them into Python. Answers given by the thread that is in Python are sent when it leaves,
+// those of one connection in one piece.
 
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -20,14 +15,19 @@
 
 #include "base/clock.hpp"
 #include "base/known_callers.hpp"
-#include "base/monotonic_condition.hpp"
 #include "grpc/connection.hpp"
+#include "grpc/connection_list.hpp"
+#include "grpc/open_connections.hpp"
+#include "reactor/access_records.hpp"
+#include "reactor/event_loop.hpp"
+#include "reactor/pending_decrefs.hpp"
+#include "reactor/run_queue.hpp"
+#include "reactor/timers.hpp"
 #include "server/route_table.hpp"
 
 namespace ksrv::grpc {
 
 struct ServerConfig {
-    int threads = 4;
     uint32_t connections = 1000;
     uint32_t streams = 128;           // of a connection
     uint64_t message = 4u << 20;      // bytes of a message
@@ -78,21 +78,35 @@ enum GrpcCounter : int {
 
 using ServeCalls = void (*)(void *owner);
 
-class Server {
+class Server final : public Protocol {
   public:
-    Server(const ServerConfig &config, MemoryBudget *budget, ServeCalls serve, void *owner);
+    Server(EventLoop *loop, const ServerConfig &config, MemoryBudget *budget, ServeCalls serve, void *owner);
     Server(const Server &) = delete;
     Server &operator=(const Server &) = delete;
     ~Server();
 
     void add_method(const Method &method);  // before it listens
     bool listen_on(const int *listeners, size_t count) noexcept;
-    void run(int index) noexcept;
-    void stop() noexcept;
-    void accept_enabled(bool enabled) noexcept;
+    void accept_enabled(bool enabled) noexcept { listeners.accept_enabled(enabled); }
     void drain() noexcept;      // tells every peer that the server stops
     void close_all() noexcept;  // cuts off what is left
     void post_all(uint32_t events) noexcept;
+
+    // ---- for the event loop ----
+    void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept override;
+    void on_handshake(uint64_t tag, uint64_t now) noexcept override;
+    void on_turn(uint64_t now) noexcept override;
+    void on_sweep(uint64_t now) noexcept override;
+    NextTurn next_turn() const noexcept override;
+    bool wants_python() const noexcept override { return !to_run_.empty() || decrefs.are_many(); }
+    void work_in_python() noexcept override;
+    void send_gathered() noexcept override { deferred_.empty([](Connection *connection) { connection->work(); }); }
+    void *take_place() noexcept override { return this; }
+    void give_back_place(void *) noexcept override {}
+    void accepted(void *place, const Accepted &made, bool serves) noexcept override;
+    bool has_room() const noexcept override { return true; }
+    void make_room() noexcept override {}
+    void accept_paused() noexcept override {}
 
     // ---- calls ----
     void run_later(Call *call, int reason) noexcept;
@@ -101,9 +115,10 @@ class Server {
     // The fast calls behind one in the run queue, up to the first that goes to another model.
     size_t take_fast_calls(Call *first, Call **out, size_t room) noexcept;
     void *owner() const noexcept { return owner_; }
-    void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or the HTTP server's turn ends
-    void defer_decref(Payload *payload) noexcept;
-    Payload *take_decrefs() noexcept { return decrefs_.exchange(nullptr, std::memory_order_acquire); }
+    void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or the turn ends
+    void defer_decref(Payload *payload) noexcept {
+        if (decrefs.add(payload, payload->size)) loop_->wake();
+    }
 
     // ---- connections ----
     bool adopt(int fd, const sockaddr_storage *address, socklen_t length,
@@ -114,17 +129,15 @@ class Server {
     bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // once others have had their turn
-    void queue_handshake(Connection *connection) noexcept;
+    void queue_handshake(const Connection &connection) noexcept;
     bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false: that was asked before
     const Method *method(const std::string &path) const noexcept;
     void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
     void record(Call *call, uint64_t now) noexcept;
-    void take_records(std::vector<CallRecord> *out);
-    void make_room() noexcept;  // too many calls wait for their messages
+    void end_unfinished() noexcept;  // too many calls wait for their messages
     // The HTTP server waits for the clients of too many requests: those of another connection end, if it has far more of them
     // than the one that asks.
     void free_streams(uint32_t mine, uint64_t now) noexcept;
-    void wake() noexcept;
     uint64_t least_rate(uint64_t whole) const noexcept {
         const uint64_t rate = whole / 300;
         return rate > config.rate ? rate : config.rate ? config.rate : 1;
@@ -136,88 +149,35 @@ class Server {
     void (*fast_answered)(Request *request, void *answer) = nullptr;  // as `Request::answered`
     std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
     MemoryBudget *const budget;
+    Timers timers;  // of connections: `tick` sets them, everything else lowers them
+    AccessRecords<CallRecord> records;
+    PendingDecrefs<Payload> decrefs;
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
     std::atomic<uint32_t> unfinished{0};  // calls whose message is not there
     std::atomic<uint32_t> open_calls{0};  // calls that Python has, or will have
     std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for its client
-    std::atomic<uint32_t> open_connections{0};
+    OpenConnections connections;
     std::atomic<bool> draining{false};
 
   private:
-    static constexpr int EVENTS = 32, ACCEPTS = 64, NOBODY = -1;
-    static constexpr uint64_t SWEEP_NS = 100000000u, REQUEST_NS = 500000u, VISIT_NS = 2000000u;
-    static constexpr uint64_t STUCK_NS = 20000000u, WATCHED_NS = 20000000u, DEFER_NS = 200000u;
-    static constexpr uint64_t GATHER_NS = 1000000u;  // for a large piece of a message
+    static constexpr uint64_t PIECE_NS = 1000000u;  // for a large piece of a message
     static constexpr uint64_t FREE_STREAMS_NS = 1000000u;  // between two looks at all connections
-    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
-    static constexpr uint64_t DECREF_BYTES = 1u << 20;
-    static constexpr uint64_t LISTENER_TAG = uint64_t(1) << 63, WAKE_TAG = ~uint64_t(0);
 
-    void accept_some(size_t listener) noexcept;
-    void watch_listeners(bool on) noexcept;
-    void pause_accept() noexcept;
     void end_untaken() noexcept;
-    void accept_forgotten(uint64_t now) noexcept;
-    void sweep(uint64_t now) noexcept;
-    void serve(int index) noexcept;
-    void follow(int index) noexcept;
-    void leave_watch(int index) noexcept;
-    void send_deferred() noexcept;
-    void read_waiting() noexcept;
-    void read_gathered(uint64_t now) noexcept;
-    void go_on_with_handshake() noexcept;
-    void visit_python(int index) noexcept;
-    bool wants_python() const noexcept {
-        return to_run_.load(std::memory_order_relaxed) != 0 ||
-               decref_bytes_.load(std::memory_order_relaxed) >= DECREF_BYTES;
-    }
-    Connection *at(uint64_t tag) noexcept;
-    template <typename Visit> void each(Visit visit) noexcept;
-    Connection *with_most(std::atomic<uint32_t> Connection::*count, uint32_t above) noexcept;  // held; or null
-    static bool late(uint64_t since, uint64_t allowed) noexcept {
-        const uint64_t now = unsigned_now_ns();
-        return now > since && now - since >= allowed;
-    }
+    Connection *at(uint64_t tag) noexcept { return connections.at(slot_of(tag), generation_of(tag)); }
 
+    EventLoop *const loop_;
     HttpServer *http_ = nullptr;
     const ServeCalls serve_python_;
     void *const owner_;
-    int epoll_ = -1, wake_ = -1;
-    std::vector<int> listeners_;
     std::unordered_map<std::string, Method> methods_;
-    std::atomic<bool> stopping_{false}, accepts_{false};
-    std::mutex accept_mutex_;
-    bool watches_listeners_ = false;                  // the listeners
-    std::atomic<uint64_t> paused_until_ns_{0};  // without descriptors
-    std::atomic<int> accepting_{0};
-    std::atomic<uint64_t> next_sweep_{0}, next_free_streams_{0};
+    std::atomic<uint64_t> next_free_streams_{0};
 
-    std::mutex connections_mutex_;
-    std::vector<Connection *> connections_;  // by slot
-    std::vector<Connection *> open_;         // in no order; a connection knows its place
-    std::vector<uint32_t> free_;
-    uint32_t generations_ = 0;
-
-    static constexpr size_t RECORDS = 16384;
-    std::mutex records_mutex_;
-    std::vector<CallRecord> records_;
-
-    std::mutex run_mutex_;
-    Call *run_first_ = nullptr, *run_last_ = nullptr;
-    std::atomic<uint32_t> to_run_{0};
-    std::atomic<Payload *> decrefs_{nullptr};
-    std::atomic<uint64_t> decref_bytes_{0};
-    std::mutex handshakes_mutex_;
-    Connection *first_handshake_ = nullptr, *last_handshake_ = nullptr;
-    std::atomic<bool> handshakes_wait_{false};
-    std::atomic<Connection *> unread_{nullptr}, deferred_{nullptr}, gathering_{nullptr};
-    std::atomic<uint64_t> gathered_ns_{0};
-    std::atomic<int> leader_{0}, serving_{NOBODY}, in_python_{NOBODY}, away_{0};
-    std::atomic<uint64_t> request_since_{0}, python_since_{0};
-    std::mutex follow_mutex_;
-    std::atomic<int> watching_{NOBODY};  // the one follower that watches the leader
-    std::atomic<bool> watcher_rests_{false};  // until it is woken
-    MonotonicCondition watch_, follow_;       // of the watcher, and of the others
+    RunQueue<Call, &Call::run_next> to_run_;
+    ConnectionList<&Connection::unread> unread_;       // to be read again
+    ConnectionList<&Connection::deferred> deferred_;   // with answers that wait for the end of a turn
+    ConnectionList<&Connection::gathering> gathering_;  // to be read when a large piece is there,
+    std::atomic<uint64_t> gathered_ns_{0};              // or this time has come
 };
 
 }  // namespace ksrv::grpc

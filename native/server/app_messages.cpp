@@ -36,41 +36,20 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
 // known: its answer closes the connection.
 void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     count(SERVER_APP);
-    deadlines.set(connection->slot, Deadlines::NONE);
+    timers.set(connection->slot, Timers::NONE);
     connection->body_state = state;
     if (state != BodyState::none && state != BodyState::whole) connection->close_after = true;
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     begin_turn(connection);
-    const int which = connection->head.question ? QUESTIONS : OTHERS;
-    std::lock_guard<std::mutex> guard(app_mutex_);
-    connection->next = nullptr;
-    AppQueue &queue = app_queues_[which];
-    (queue.last ? queue.last->next : queue.first) = connection;
-    queue.last = connection;
-    queue.come.notify_one();
+    app_queue_.push(connection->head.question ? AppQueueKind::metadata : AppQueueKind::others, connection);
 }
 
 // Waits for a message that its client still wants answered; null once the server stops.
-Connection *HttpServer::next_app_message(int which) noexcept {
-    AppQueue &queue = app_queues_[which];
+Connection *HttpServer::next_app_message(AppQueueKind kind) noexcept {
     for (;;) {
-        std::unique_lock<std::mutex> lock(app_mutex_);
-        while (!queue.first) {
-            if (stopping_.load(std::memory_order_acquire)) return nullptr;
-            queue.come.wait(lock);
-        }
-        Connection *connection = queue.first;
-        queue.first = connection->next;
-        if (!queue.first) queue.last = nullptr;
-        connection->next = nullptr;
-        lock.unlock();
-        if (!drop_cut(connection)) return connection;
+        Connection *connection = app_queue_.pop(kind);
+        if (!connection || !drop_cut(connection)) return connection;
     }
-}
-
-void HttpServer::stop_app_messages() noexcept {
-    std::lock_guard<std::mutex> guard(app_mutex_);
-    for (AppQueue &queue : app_queues_) queue.come.notify_all();
 }
 
 // Receives the body that the app wants; the app gets the message again when it is there.

@@ -172,7 +172,7 @@ bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &r
     FastRequest *request = make_fast_request(connection, route.signature, unsigned_now_ns());
     if (!request) return false;
     count(SERVER_FAST_PATH);
-    deadlines.set(connection->slot, Deadlines::NONE);
+    timers.set(connection->slot, Timers::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     if (route.queue->inline_for_all.load() && request->layout.decodes_quickly()) {
         connection->fast_request = request;
@@ -197,14 +197,12 @@ std::size_t HttpServer::take_fast_requests(Connection *first, FastRequest **out,
     first->fast_request = nullptr;
     ModelSignature *signature = out[0]->signature;
     if (room <= 1) return count;
-    std::lock_guard<std::mutex> guard(run_mutex_);
-    while (count < room && run_first_ && run_first_->fast_request &&
-           run_first_->fast_request->signature == signature && !is_cut(run_first_)) {
-        Connection *connection = run_first_;
-        run_first_ = connection->next;
-        if (!run_first_) run_last_ = nullptr;
-        connection->next = nullptr;
-        to_run_.fetch_sub(1, std::memory_order_relaxed);
+    const auto joins = [&](Connection *next) {
+        return next->fast_request && next->fast_request->signature == signature && !is_cut(next);
+    };
+    while (count < room) {
+        Connection *connection = to_run_.pop_if(joins);
+        if (!connection) break;
         out[count++] = connection->fast_request;
         connection->fast_request = nullptr;
     }

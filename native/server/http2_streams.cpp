@@ -38,7 +38,7 @@ HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcep
 
 // Gives a connection, with what has come of it, to the server of HTTP/2.
 void HttpServer::hand_over(Connection *connection) noexcept {
-    deadlines.set(connection->slot, Deadlines::NONE);
+    timers.set(connection->slot, Timers::NONE);
     take_from_epoll(connection);
     AcceptedHttp2 accepted;
     accepted.fd = connection->fd;
@@ -66,9 +66,7 @@ bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, s
     }
     Connection *connection = connections.take();
     if (!connection) {
-        accepting_.fetch_add(1);
-        if (wanted_.load() && recycle_idle(false)) connection = connections.take();
-        accepting_.fetch_sub(1);
+        if (listeners.use([this] { return recycle_idle(); })) connection = connections.take();
         if (!connection) {
             streams_.fetch_sub(1, std::memory_order_relaxed);
             return false;
@@ -90,23 +88,12 @@ bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, s
 
 // Has an I/O thread look at a stream's connection. Called by any thread, even while the stream is being armed.
 void HttpServer::wake_stream(uint64_t tag) noexcept {
-    bool first;
-    {
-        std::lock_guard<std::mutex> guard(woken_mutex_);
-        first = woken_.empty();
-        woken_.push_back(tag);
-    }
-    if (first) wake();
+    if (woken_.push(tag)) loop_->wake();
 }
 
 // Its client has reset a stream: a request that waits for its model is cancelled. Called by any thread.
 void HttpServer::cut_stream(uint64_t tag) noexcept {
     if (Connection *connection = connection_of(tag)) cancel_disconnected(connection);
-}
-
-bool HttpServer::gathers_streams() const noexcept {
-    return io_thread.server == this && config.threads > 1 &&
-           leader_.load(std::memory_order_relaxed) == io_thread.index;
 }
 
 // Drops a message that waited for Python, where its client has reset the stream meanwhile. Python would else run as
@@ -122,19 +109,13 @@ bool HttpServer::drop_cut(Connection *connection) noexcept {
     return true;
 }
 
-// A thread that has lost the lead may still be here while the one that has taken it comes: each has a vector of its own.
-void HttpServer::serve_woken_streams(int index, uint64_t now) noexcept {
-    std::vector<uint64_t> &taken = threads_[static_cast<size_t>(index)].woken_streams;
-    {
-        std::lock_guard<std::mutex> guard(woken_mutex_);
-        if (woken_.empty()) return;
-        taken.swap(woken_);
-    }
-    for (const uint64_t tag : taken) {
+// A thread that has lost the lead may still be here while the one that has taken it comes: each has a tag of its own.
+void HttpServer::on_turn(uint64_t now) noexcept {
+    uint64_t tag;
+    for (size_t left = woken_.count(); left && woken_.pop(&tag); --left) {  // those that come meanwhile have the next turn
         Connection *connection = connection_of(tag);
-        if (connection && connection->claim_for_event()) on_event(connection, now);
+        if (connection && connection->claim_for_event()) go_on(connection, now);
     }
-    taken.clear();
 }
 
 }  // namespace ksrv

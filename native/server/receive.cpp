@@ -130,7 +130,7 @@ void HttpServer::remember_caller(const Connection *connection) noexcept {
 // Has Python check the credentials, before a body is waited for. True: the connection is not the caller's.
 bool HttpServer::check_first(Connection *connection) noexcept {
     if (is_admitted(connection)) return false;
-    deadlines.set(connection->slot, Deadlines::NONE);
+    timers.set(connection->slot, Timers::NONE);
     connection->checking = true;
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     queue_to_run(connection);
@@ -206,18 +206,24 @@ bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
 void HttpServer::begin_infer(Connection *connection) noexcept {
     count(SERVER_INFER);
     if (connection->body_got == connection->head.content_length && try_route(connection, true)) return;
-    deadlines.set(connection->slot, Deadlines::NONE);
+    timers.set(connection->slot, Timers::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     queue_to_run(connection);
 }
 
 void HttpServer::queue_to_run(Connection *connection) noexcept {
     if (!connection->fast_request) begin_turn(connection);
-    std::lock_guard<std::mutex> guard(run_mutex_);
-    connection->next = nullptr;
-    (run_last_ ? run_last_->next : run_first_) = connection;
-    run_last_ = connection;
-    to_run_.fetch_add(1);
+    to_run_.push(connection);
+    loop_->wake();
+}
+
+// A request that its client still wants answered; null where none waits.
+Connection *HttpServer::next_to_run() noexcept {
+    loop_->note_request();
+    for (;;) {
+        Connection *connection = to_run_.pop();
+        if (!connection || !drop_cut(connection)) return connection;
+    }
 }
 
 }  // namespace ksrv

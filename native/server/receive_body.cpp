@@ -116,9 +116,8 @@ void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
         refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return;
     }
-    deadlines.set(connection->slot, now + MEMORY_RETRY_NS);
-    if (next_sweep_.load(std::memory_order_relaxed) > now + MEMORY_RETRY_NS)
-        next_sweep_.store(now + MEMORY_RETRY_NS, std::memory_order_relaxed);
+    timers.set(connection->slot, now + MEMORY_RETRY_NS);
+    loop_->sweep_by(now + MEMORY_RETRY_NS);
     arm_for_sweep(connection);
 }
 

@@ -260,40 +260,21 @@ void HttpServer::record(Connection *connection, uint64_t now) noexcept {
         if (connection->byte_stream) tell_version(&made.head, "HTTP/2.0");
         made.peer = connection->peer;
         made.peer_length = connection->peer_length;
-        keep_record(&made);
+        keep_record(std::move(made));
     } catch (const std::bad_alloc &) {
         count(SERVER_LOST_RECORDS);  // a line of the access log is not worth a request
     }
 }
 
-void HttpServer::note_refused(AccessRecord *made) noexcept {
-    count_error(made->status);
-    if (!config.log) return;
-    try {
-        keep_record(made);
-    } catch (const std::bad_alloc &) {
-        count(SERVER_LOST_RECORDS);
-    }
+void HttpServer::note_refused(AccessRecord made) noexcept {
+    count_error(made.status);
+    if (config.log) keep_record(std::move(made));
 }
 
-// May throw std::bad_alloc.
-void HttpServer::keep_record(AccessRecord *made) {
-    clock_gettime(CLOCK_REALTIME, &made->at);
-    const size_t bytes = sizeof *made + made->head.size();
-    std::lock_guard<std::mutex> guard(records_mutex_);
-    if (record_bytes_ + bytes > RECORD_BYTES) {
-        count(SERVER_LOST_RECORDS);
-        return;
-    }
-    records_.push_back(std::move(*made));
-    record_bytes_ += bytes;
-}
-
-void HttpServer::take_records(std::vector<AccessRecord> *out) {
-    std::lock_guard<std::mutex> guard(records_mutex_);
-    out->swap(records_);
-    records_.clear();
-    record_bytes_ = 0;
+void HttpServer::keep_record(AccessRecord made) noexcept {
+    clock_gettime(CLOCK_REALTIME, &made.at);
+    const size_t bytes = made.head.size();
+    if (!records.keep(std::move(made), bytes)) count(SERVER_LOST_RECORDS);
 }
 
 }  // namespace ksrv

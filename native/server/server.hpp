@@ -1,22 +1,17 @@
-// The HTTP server: I/O threads that own a worker's connections, without Python and without the GIL.
+// The HTTP server of a worker: its connections of HTTP/1.1 and its messages, without Python and without the GIL.
 //
-// Strategy: one thread leads: it waits in epoll and runs each connection with an event to
-// completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
-// the run queue; the leader takes them into Python itself. If it does not come back soon, because a
-// Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
-// stays with the sockets. Every other message goes to the Falcon app, on threads of Python's.
+// Strategy: the event loop (native/reactor) tells of events; its thread runs each connection with one to completion. Complete infer
+// requests wait in the run queue until that thread takes them into Python. Every other message goes to the Falcon app, on threads
+// of Python's.
 //
-// http/connection.hpp is what a connection is, receive.cpp and receive_body.cpp how messages come in, send.cpp
-// and stream.cpp how answers go out, app_messages.cpp the way to the app and back, route_table.hpp what is known
-// of each model, known_callers.hpp who may call, fast_path.cpp the requests that need no Python before their handler, acceptor.cpp and
-// event_loop.cpp the threads, accepting and deadlines, python_dispatch.cpp who enters Python,
-// disconnect_watch.cpp requests whose client is gone.
+// http/connection.hpp is what a connection is, events.cpp what becomes of events and timers, accepting.cpp how connections begin,
+// receive.cpp and receive_body.cpp how messages come in, send.cpp and stream.cpp how answers go out, app_messages.cpp the way to
+// the app and back, route_table.hpp what is known of each model, known_callers.hpp who may call, fast_path.cpp the requests that
+// need no Python before their handler, disconnect_watch.cpp requests whose client is gone, http2_streams.cpp HTTP/2.
 
 #pragma once
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,13 +22,17 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/monotonic_condition.hpp"
 #include "base/known_callers.hpp"
 #include "http/connection.hpp"
-#include "http/connection_deadlines.hpp"
 #include "http/connection_table.hpp"
 #include "http/prepared_answer.hpp"
 #include "http/response_head.hpp"
+#include "reactor/access_records.hpp"
+#include "reactor/event_loop.hpp"
+#include "reactor/pending_decrefs.hpp"
+#include "reactor/run_queue.hpp"
+#include "reactor/timers.hpp"
+#include "server/app_queue.hpp"
 #include "server/route_table.hpp"
 
 namespace ksrv {
@@ -44,7 +43,6 @@ struct FastRequestLayout;
 
 struct HttpServerConfig {
     HeadLimits limits;
-    int threads = 2;
     uint32_t connections = 1000;
     uint64_t head_ns = 10000000000u;      // a head must be complete by then
     uint64_t grace_ns = 10000000000u;     // bodies and answers: the rate counts from here on
@@ -118,19 +116,32 @@ enum ServerCounter : int {
 // Statuses of answers that tell of an error: 400 to 599.
 constexpr int LEAST_ERROR = 400, STATUSES = 200;
 
-class HttpServer {
+class HttpServer final : public Protocol {
   public:
-    HttpServer(const HttpServerConfig &config, Serve serve, void *owner);
+    HttpServer(EventLoop *loop, const HttpServerConfig &config, Serve serve, void *owner);
     ~HttpServer();
 
-    // ---- set up and the threads' life (server/event_loop.cpp) ----
+    // ---- set up, and the end (events.cpp) ----
     bool listen_on(const int *listeners, size_t count) noexcept;
-    // One I/O thread, or from `config.threads` on a relief thread; returns after stop().
-    void run(int index) noexcept;
-    void stop() noexcept;
-    void accept_enabled(bool enabled) noexcept;
-    void drain() noexcept;         // answers close, idle connections end soon
-    uint64_t stuck_ns() noexcept;  // how long the busiest thread has not been back in epoll
+    void accept_enabled(bool enabled) noexcept { listeners.accept_enabled(enabled); }
+    void drain() noexcept;  // answers close, idle connections end soon
+    void stop() noexcept;   // nobody waits for a message any more; before the event loop is stopped
+
+    // ---- for the event loop (events.cpp, accepting.cpp) ----
+    void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept override;
+    void on_handshake(uint64_t tag, uint64_t now) noexcept override;
+    void on_turn(uint64_t now) noexcept override;
+    void on_sweep(uint64_t now) noexcept override;
+    NextTurn next_turn() const noexcept override;
+    bool wants_python() const noexcept override { return !to_run_.empty() || decrefs.are_many(); }
+    void work_in_python() noexcept override;
+    void send_gathered() noexcept override {}
+    void *take_place() noexcept override;
+    void give_back_place(void *place) noexcept override;
+    void accepted(void *place, const Accepted &made, bool serves) noexcept override;
+    bool has_room() const noexcept override { return connections.open() < connections.most(); }
+    void make_room() noexcept override;
+    void accept_paused() noexcept override { count(SERVER_ACCEPT_PAUSED); }
 
     // ---- answers ----
     // Sends `connection->out`. True: it is over and `owners` are the caller's to give back; false:
@@ -183,29 +194,20 @@ class HttpServer {
     bool lacks_streams() const noexcept {
         return streams_.load(std::memory_order_relaxed) >= most_streams() - most_streams() / 4;
     }
-    void note_refused(AccessRecord *made) noexcept;  // of a stream that was answered before it was opened
+    void note_refused(AccessRecord made) noexcept;  // of a stream that was answered before it was opened
     bool open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
                      uint16_t listener) noexcept;
 
     // ---- messages for the app ----
-    static constexpr int QUESTIONS = 0, OTHERS = 1;
-    Connection *next_app_message(int which) noexcept;
+    Connection *next_app_message(AppQueueKind kind) noexcept;
     void receive_for_app(Connection *connection, uint64_t most) noexcept;
     // The bytes that a message holds of the budget are the caller's to give back from here on.
     uint64_t take_counted(Connection *connection) noexcept;
-
-    Owners *take_deferred_decrefs() noexcept;
-    void take_records(std::vector<AccessRecord> *out);
-    int notify_fd() const noexcept { return notify_; }
 
     HttpServerConfig config;
     std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
     AdoptHttp2 adopt_http2 = nullptr;  // set before it listens, with its owner; null without HTTP/2
     void *http2_owner = nullptr;
-    void (*send_streams)(void *http2_owner) = nullptr;  // sends what streams have put together
-    // Whether answers on streams may wait until this thread is through with its turn: those of a connection leave in one
-    // piece then. Not where Python keeps it, so that another thread leads.
-    bool gathers_streams() const noexcept;
     PreparedAnswer prepared_answers[PREPARED_ANSWERS];
     NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
@@ -213,63 +215,31 @@ class HttpServer {
     std::atomic<uint64_t> counters[SERVER_COUNTERS] = {};
     std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
     Connections connections;
-    Deadlines deadlines;
+    Timers timers;
+    AccessRecords<AccessRecord> records;
+    PendingDecrefs<Owners> decrefs;
     Routes routes;
     KnownCallers known_callers;
     std::atomic<uint64_t> model_changes{0};  // routes of an earlier state describe no model
     std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this server
 
   private:
-    static constexpr int EVENTS = 16;
-    static constexpr int ACCEPTS = 16;          // connections taken per wake-up
-    static constexpr int LAST_ACCEPTS = 65536;  // and by a server that stops accepting: a kernel's backlog
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
-    static constexpr uint64_t SWEEP_NS = 100000000u;
-    // A leader has left when one request keeps it in Python for so long, or all that it took along.
-    static constexpr uint64_t REQUEST_NS = 500000u;
-    static constexpr uint64_t VISIT_NS = 2000000u;
-    static constexpr uint64_t GATHER_NS = 200000u;  // of one request, behind which answers wait for no other
-    static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
-    static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
     static constexpr uint64_t EARLY_BODY = 65536;  // received before the app is asked for it
     static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
-    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr int RECYCLE_TRIES = 8;
-    static constexpr size_t RECORD_BYTES = 16u << 20;  // of access records that wait to be read
-    static constexpr uint32_t LISTENER_TAG = 0x80000000u;
-    static constexpr uint32_t WAKE_TAG = 0xffffffffu, HANDSHAKES_TAG = 0xfffffffeu;
     static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP;
-
-    struct alignas(64) Thread {
-        std::atomic<uint64_t> busy_since{0};
-        std::vector<uint64_t> woken_streams;  // with an event, which this thread serves
-    };
-
-    struct IoThread {
-        const HttpServer *server = nullptr;
-        int index = -1;
-    };
-    static thread_local IoThread io_thread;  // which this thread is, if any
 
     void count(ServerCounter which) noexcept {
         counters[which].fetch_add(1, std::memory_order_relaxed);
     }
 
-    // acceptor.cpp
+    // accepting.cpp
     void begin_connection(Connection *connection, int fd, uint16_t listener, uint64_t now) noexcept;
-    void accept_some(uint16_t listener, uint64_t now) noexcept;
-    void accept_forgotten(uint64_t now) noexcept;
-    void accept_from(uint16_t listener, uint64_t now, int most, bool serves) noexcept;
-    bool recycle_idle(bool for_waiting) noexcept;
-    bool client_waits() noexcept;
-    void requeue_listener(uint16_t listener) noexcept;
-    void pause_accept(uint64_t until) noexcept;
-    void resume_accept(uint64_t now) noexcept;
-    bool watch_listeners(bool on) noexcept;
-    bool watch_listener(size_t listener, bool on) noexcept;
+    bool recycle_idle() noexcept;
 
     // http2_streams.cpp
     enum class Preface : uint8_t { none, begun, whole };
@@ -281,25 +251,15 @@ class HttpServer {
         return connection->byte_stream && connection->byte_stream->is_cut();
     }
     bool drop_cut(Connection *connection) noexcept;
-    void serve_woken_streams(int index, uint64_t now) noexcept;
-    void send_gathered() noexcept {
-        if (send_streams) send_streams(http2_owner);
-    }
 
-    // event_loop.cpp
-    void wake() noexcept;
-    static uint64_t tag_of(const Connection *connection) noexcept {
-        return static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32 | connection->slot;
+    // events.cpp
+    using Protocol::tag_of;
+    uint64_t tag_of(const Connection *connection) const noexcept {
+        return tag_of(connection->slot, connection->generation.load(std::memory_order_relaxed));
     }
     Connection *connection_of(uint64_t tag) noexcept;  // null where the connection is another by now
-    void look_at(uint64_t tag, uint64_t now) noexcept;
-    void go_on_with_handshake() noexcept;
-    void on_event(Connection *connection, uint64_t now) noexcept;
-    void sweep(uint64_t now) noexcept;
+    void go_on(Connection *connection, uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
-    int epoll_of(const Connection *connection) const noexcept {
-        return connection->phase.load(std::memory_order_relaxed) == Phase::handshake ? handshakes_ : epoll_;
-    }
     bool tell_epoll(Connection *connection, uint32_t events) noexcept;
     void take_from_epoll(Connection *connection) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
@@ -308,24 +268,11 @@ class HttpServer {
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
     bool shake_hands(Connection *connection, uint64_t now) noexcept;
     void release_buffers(Connection *connection) noexcept;
-    void notify() noexcept;
-    void defer_decref(Owners *owners) noexcept;
+    void defer_decref(Connection *connection) noexcept;
 
     // disconnect_watch.cpp
     void cancel_disconnected() noexcept;
     void cancel_disconnected(Connection *connection) noexcept;
-
-    // python_dispatch.cpp
-    void serve(int index) noexcept;
-    void visit_python(int index) noexcept;
-    void leave_python(int index) noexcept;
-    void call_relief() noexcept;
-    void stand_by(int index) noexcept;
-    void follow(int index) noexcept;
-    static bool late(uint64_t since, uint64_t allowed) noexcept {
-        const uint64_t now = unsigned_now_ns();
-        return now > since && now - since >= allowed;
-    }
 
     // receive.cpp
     void advance(Connection *connection, uint64_t now) noexcept;
@@ -355,7 +302,6 @@ class HttpServer {
     // app_messages.cpp
     bool start_app_message(Connection *connection, uint64_t now) noexcept;
     void ask_app(Connection *connection, BodyState state) noexcept;
-    void stop_app_messages() noexcept;
 
     // fast_path.cpp
     bool extend_with_numbers(Connection *connection, const ModelSignature &signature,
@@ -382,7 +328,7 @@ class HttpServer {
     void linger(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
     void record(Connection *connection, uint64_t now) noexcept;
-    void keep_record(AccessRecord *made);
+    void keep_record(AccessRecord made) noexcept;
     void count_error(int status) noexcept {
         if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
             errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
@@ -396,59 +342,17 @@ class HttpServer {
         return since + config.grace_ns + bytes * 1000000u / least_rate(whole) * 1000u;
     }
 
+    EventLoop *const loop_;
     const Serve serve_python_;
     void *const owner_;
-    int epoll_ = -1, wake_ = -1, notify_ = -1;
-    int handshakes_ = -1;  // the epoll that has the connections in a handshake, and is in the other one
-    std::vector<int> listeners_;
-    std::unique_ptr<Thread[]> threads_;
     std::atomic<bool> stopping_{false};
-    std::atomic<uint64_t> next_sweep_{0};
-
-    std::mutex accept_mutex_;
-    std::atomic<bool> wanted_{false};
-    std::atomic<int> accepting_{0};  // threads that use the listeners
-    bool watching_ = false;
-    std::atomic<bool> paused_{false};
-    uint64_t paused_until_ = 0;
-
     std::atomic<uint32_t> streams_{0};  // places that streams hold
-    std::mutex woken_mutex_;
-    std::vector<uint64_t> woken_;  // streams with an event
-
-    std::mutex run_mutex_;
-    Connection *run_first_ = nullptr, *run_last_ = nullptr;
-    std::atomic<uint32_t> to_run_{0};
-    static constexpr int NOBODY = -1;
-    std::atomic<int> serving_{NOBODY};          // who takes requests into Python
-    std::atomic<uint32_t> watched_{0};         // connections that are watched while they wait
-    std::atomic<int> away_{0};                 // I/O threads that are in Python
-    std::mutex relief_mutex_;
-    std::condition_variable relief_;
-    bool relief_called_ = false;
-
-    std::atomic<int> leader_{0};
-    std::atomic<int> in_python_{NOBODY};       // the thread that is there
-    std::atomic<uint64_t> python_since_{0};    // when it went in last,
-    std::atomic<uint64_t> request_since_{0};   // and when it took its last request there
-    std::mutex follow_mutex_;
-    MonotonicCondition follow_;
-    std::atomic<int> resting_{0};              // followers that sleep until they are woken
-
-    struct AppQueue {
-        Connection *first = nullptr, *last = nullptr;
-        std::condition_variable come;
-    };
-    std::mutex app_mutex_;
-    AppQueue app_queues_[2];
-
+    TagQueue woken_;                    // streams with an event
+    RunQueue<Connection, &Connection::next> to_run_;
+    std::atomic<uint32_t> watched_{0};  // connections that are watched while they wait
+    AppQueue app_queue_;
     std::mutex stream_mutex_;
     std::condition_variable stream_moved_;
-    std::atomic<Owners *> deferred_decrefs_{nullptr};
-
-    std::mutex records_mutex_;
-    std::vector<AccessRecord> records_;
-    size_t record_bytes_ = 0;
 };
 
 }  // namespace ksrv

@@ -53,7 +53,7 @@ bool HttpServer::take_back_stopped(Connection *connection, uint64_t turn) noexce
 void HttpServer::resume_stream(Connection *connection) noexcept {
     process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
     connection->answer_room = AnswerRoom::none;
-    deadlines.set(connection->slot, Deadlines::NONE);
+    timers.set(connection->slot, Timers::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     std::lock_guard<std::mutex> guard(stream_mutex_);
     connection->stream.store(StreamState::taken, std::memory_order_release);

@@ -75,7 +75,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     process_pool().cap_bytes.store(0);  // so that the address sanitizer sees each block's end
     MemoryBudget budget;
     budget.set_bound(1 << 18);
-    grpc::Server server(config(), &budget, nullptr, nullptr);
+    EventLoop events(1);
+    grpc::Server server(&events, config(), &budget, nullptr, nullptr);
     server.add_method({"/s/unary", false, false, false, true, false});
     server.add_method({"/s/small", false, true, false, true, false});
     server.add_method({"/s/infer", false, false, true, true, false});
@@ -102,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     answer_all(server, 2);
     server.close_all();
     answer_all(server, 2);
-    require(server.open_connections.load() == 0);
+    require(server.connections.count() == 0);
     require(server.unfinished.load() == 0);
     require(server.open_calls.load() == 0);
     require(server.untaken.load() == 0);

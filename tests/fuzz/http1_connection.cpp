@@ -40,8 +40,9 @@ constexpr int PATIENCE = 20000;  // times 500 us
     } while (false)
 
 struct Worker {
-    HttpServer server{config(), serve_requests, this};
-    DrivenLoop loop{[this] { server.run(0); }, [this] { server.stop(); }};
+    EventLoop events{1};
+    HttpServer server{&events, config(), serve_requests, this};
+    DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
     const std::string body = std::string(LARGE, 'a');
     sockaddr_un address{};
     socklen_t address_length = sizeof address;
@@ -54,7 +55,6 @@ struct Worker {
 
     static HttpServerConfig config() {
         HttpServerConfig made;
-        made.threads = 1;
         made.connections = 4;
         made.limits.body = 1 << 17;
         made.limits.head = 32768;
@@ -79,9 +79,9 @@ struct Worker {
                 getsockname(listener, reinterpret_cast<sockaddr *>(&address), &address_length) == 0 &&
                 server.listen_on(&listener, 1));
         server.accept_enabled(true);
-        for (int which : {HttpServer::QUESTIONS, HttpServer::OTHERS})
-            std::thread([this, which] {
-                while (Connection *connection = server.next_app_message(which)) {
+        for (const AppQueueKind kind : {AppQueueKind::metadata, AppQueueKind::others})
+            std::thread([this, kind] {
+                while (Connection *connection = server.next_app_message(kind)) {
                     std::lock_guard<std::mutex> guard(mutex);
                     asked.push_back(connection);
                     ++taken;

@@ -1,7 +1,7 @@
 // libFuzzer harness of REST over HTTP/2: native/grpc's side of a stream, and the HTTP server's, as in a worker.
 //
 // The bytes stand behind the preface, an empty SETTINGS frame and the answer to the server's. The first byte chooses how they are cut into
-// reads, and how large an answer is. The HTTP server runs on a thread of its own, and requests for the app are
+// reads, and how large an answer is. The event loop runs on a thread of its own, and requests for the app are
 // answered by two more, so that a stream's two sides meet as they do in a worker. Whatever comes, every stream and all
 // memory of the budget are given back once the connection has gone.
 
@@ -29,8 +29,9 @@ void require(bool condition) {
 }
 
 struct Worker {
-    HttpServer http{http_config(), [](void *) {}, nullptr};
-    grpc::Server server{grpc_config(), &process_budget(), nullptr, nullptr};
+    EventLoop events{2};
+    HttpServer http{&events, http_config(), [](void *) {}, nullptr};
+    grpc::Server server{&events, grpc_config(), &process_budget(), nullptr, nullptr};
     std::atomic<size_t> answer_length{5};
     const std::string body = std::string(300000, 'a');
 
@@ -53,13 +54,13 @@ struct Worker {
         for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
         server.serve_with(&http);
         require(http.listen_on(nullptr, 0) && server.listen_on(nullptr, 0));
-        std::thread([this] { http.run(0); }).detach();
-        for (int which : {HttpServer::QUESTIONS, HttpServer::OTHERS})
-            std::thread([this, which] { answer_messages(which); }).detach();
+        std::thread([this] { events.run(0); }).detach();
+        for (const AppQueueKind kind : {AppQueueKind::metadata, AppQueueKind::others})
+            std::thread([this, kind] { answer_messages(kind); }).detach();
     }
 
-    void answer_messages(int which) {
-        while (Connection *connection = http.next_app_message(which)) {
+    void answer_messages(AppQueueKind kind) {
+        while (Connection *connection = http.next_app_message(kind)) {
             connection = http.take_turn(http.turn_of(connection));
             if (!connection) continue;
             const size_t length = answer_length.load();
@@ -115,7 +116,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     close(ends[0]);
     worker.server.post_all(grpc::EVENT_READABLE);
     worker.server.close_all();
-    wait_for([] { return worker.server.open_connections.load() == 0; });
+    wait_for([] { return worker.server.connections.count() == 0; });
     wait_for([] { return worker.http.connections.open() == 0; });
     wait_for([] { return process_budget().held() == 0; });
     require(worker.server.unfinished.load() == 0);

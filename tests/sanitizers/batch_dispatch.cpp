@@ -96,6 +96,7 @@ struct World {
     Queue *queue = new Queue(4096);
     ModelSignature *signature = new ModelSignature;
     const std::size_t columns;
+    EventLoop events{2};
     HttpServer server;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     sockaddr_in address{};
@@ -103,7 +104,7 @@ struct World {
     Sums sums;
 
     World(std::uint64_t max_rows, std::size_t columns, const HttpServerConfig &config)
-        : columns(columns), server(config, [](void *) {}, nullptr) {
+        : columns(columns), server(&events, config, [](void *) {}, nullptr) {
         for (PreparedAnswer &made : server.prepared_answers)
             made = {500, "500 Failed", "content-length: 0\r\n", ""};
         signature->queue = queue;
@@ -247,7 +248,7 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
     const auto owned = std::make_unique<World>(max_rows, columns, config);
     World *const world = owned.get();
     std::vector<std::thread> loops, served, clients;
-    for (int i = 0; i < config.threads; ++i) loops.emplace_back([world, i] { world->server.run(i); });
+    for (int i = 0; i < world->events.threads(); ++i) loops.emplace_back([world, i] { world->events.run(i); });
     world->server.accept_enabled(true);
     for (int i = 0; i < instances; ++i) {
         const std::size_t slot = world->queue->add_slot();
@@ -258,6 +259,7 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
     world->queue->close();
     for (std::thread &one : served) one.join();
     world->server.stop();
+    world->events.stop();
     for (std::thread &one : loops) one.join();
     const int good = world->good.load(), failed = world->failed.load();
     std::printf("%d good, %d failed, %d lives, %lu open\n", good, failed, world->lives.load(),

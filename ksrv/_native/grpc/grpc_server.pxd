@@ -11,6 +11,7 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
+from ksrv._native.reactor.event_loop cimport CEventLoop, PendingDecrefs
 from ksrv._native.server.server cimport (
     CHttpServer, FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
 )
@@ -140,7 +141,6 @@ cdef extern from "grpc/connection.hpp" namespace "ksrv::grpc" nogil:
 
 cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
     cdef struct ServerConfig:
-        int threads
         uint32_t connections
         uint32_t streams
         uint64_t message
@@ -169,24 +169,28 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         sockaddr_storage peer
         socklen_t peer_length
 
+    cdef cppclass CallRecords "ksrv::AccessRecords<ksrv::grpc::CallRecord>":
+        void take(vector[CallRecord] *out) except +
+
+    cdef cppclass OpenConnections:
+        uint32_t count() noexcept
+
     cdef enum:
         GRPC_COUNTERS
 
     cdef cppclass CServer "ksrv::grpc::Server":
         CServer(
-            const ServerConfig &config, CMemoryBudget *budget, void (*serve)(void *owner) noexcept,
-            void *owner
+            CEventLoop *loop, const ServerConfig &config, CMemoryBudget *budget,
+            void (*serve)(void *owner) noexcept, void *owner
         ) except +
         CMemoryBudget *budget
         shared_ptr[const_tls] tls
         atomic[uint64_t] counters[GRPC_COUNTERS]
-        atomic[uint32_t] open_connections
+        OpenConnections connections
         atomic[uint32_t] open_calls
         atomic[uint32_t] unfinished
         void add_method(const Method &method) except +
         cbool listen_on(const int *listeners, size_t count) noexcept
-        void run(int index) noexcept
-        void stop() noexcept
         void accept_enabled(cbool enabled) noexcept
         void drain() noexcept
         void close_all() noexcept
@@ -196,8 +200,8 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         void *owner() noexcept
         Routes routes
         Answered fast_answered
-        Payload *take_decrefs() noexcept
-        void take_records(vector[CallRecord] *out) except +
+        CallRecords records
+        PendingDecrefs[Payload] decrefs
 
 
 cdef extern from "grpc/fast_call.hpp" namespace "ksrv::grpc" nogil:

@@ -1,8 +1,9 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The gRPC server on libnghttp2 as Python sees it: I/O threads, calls that are ready, answers."""
+"""The gRPC server on libnghttp2 as Python sees it: calls that are ready, answers."""
 
 import logging
 
+cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint64_t
 from libcpp.memory cimport shared_ptr
@@ -12,6 +13,7 @@ from ksrv._native.grpc.grpc_call cimport Call, call_of, ip_address
 from ksrv._native.memory.memory_budget cimport MemoryBudget
 from ksrv._native.queue.request_handle cimport CRequest, release_request
 from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain_queue
+from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_request_of, ksrv_run_inline
 from ksrv._native.server.server cimport (
     FastRequest, HttpServer, ModelRoute, ModelSignature, RouteTable, const_table,
@@ -104,7 +106,7 @@ cdef void _serve(void *owner) noexcept with gil:
 
 
 cdef void _release_sent(CServer *server) noexcept:
-    cdef Payload *payload = server.take_decrefs()
+    cdef Payload *payload = server.decrefs.take()
     cdef Payload *following
     while payload != NULL:
         following = payload.next
@@ -141,10 +143,12 @@ cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
         log.exception("a gRPC call failed")
 
 
+@cython.no_gc_clear  # its end needs the loop
 cdef class GrpcServer:
-    """The I/O threads of one worker's gRPC server and the connections that they own.
+    """The connections of HTTP/2 that one worker's event loop serves.
 
     Args:
+        loop: The event loop.
         methods: The fields of native/grpc/call.hpp's `Method` for each method.
         handler: Called with a `Call` that is ready: its message is there, or it takes messages one
             by one. It must not wait.
@@ -161,6 +165,7 @@ cdef class GrpcServer:
     """
 
     cdef CServer *server
+    cdef EventLoop loop
     cdef object handler
     cdef object check
     cdef object answered
@@ -169,14 +174,13 @@ cdef class GrpcServer:
     cdef HttpServer http
 
     def __cinit__(
-        self, methods, handler, check, answered, MemoryBudget budget not None, dict settings,
-        TlsContext tls=None,
+        self, EventLoop loop not None, methods, handler, check, answered,
+        MemoryBudget budget not None, dict settings, TlsContext tls=None,
     ):
         cdef ServerConfig config
         cdef Method method
         if library() == NULL:
             raise OSError("libnghttp2.so.14 cannot be loaded: install libnghttp2")
-        config.threads = settings["threads"]
         config.connections = settings["connections"]
         config.streams = settings["streams"]
         config.message = settings["message"]
@@ -197,7 +201,8 @@ cdef class GrpcServer:
         self.answered = answered
         self.endpoints = []
         self.budget = budget
-        self.server = new CServer(config, budget.budget, _serve, <void *>self)
+        self.loop = loop
+        self.server = new CServer(loop.loop, config, budget.budget, _serve, <void *>self)
         self.server.fast_answered = _fast_answered
         if tls is not None:
             self.server.tls = tls.context
@@ -214,8 +219,10 @@ cdef class GrpcServer:
         if self.server != NULL:
             self.server.close_all()
             _release_sent(self.server)
-            if self.http is None:  # else its streams may refer to the server
+            if self.http is None:
                 del self.server
+            else:  # its streams may refer to the server
+                Py_INCREF(self.loop)
 
     def set_routes(self, routes):
         """Say which models take calls without Python before their handler.
@@ -244,14 +251,15 @@ cdef class GrpcServer:
         self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
     def listen(self, listeners):
-        """Watch listening sockets by their descriptors; accepting begins with `accept(True)`.
+        """Serve listening sockets by their descriptors; accepting begins with `accept(True)`.
 
         Raises:
-            OSError: epoll or an eventfd could not be set up.
+            OSError: There is no memory, or the event loop has no place for one more server.
         """
         cdef vector[int] fds = listeners
         if not self.server.listen_on(fds.data(), fds.size()):
-            raise OSError("the gRPC server's epoll instance could not be set up")
+            raise OSError("the event loop cannot serve the listeners")
+        self.loop.servers.append(self)
 
     def serve_with(self, HttpServer http not None):
         """Take the connections of an HTTP server that speak HTTP/2; before it listens.
@@ -261,16 +269,6 @@ cdef class GrpcServer:
         """
         self.http = http
         self.server.serve_with(http.server)
-
-    def run(self, int index):
-        """Be I/O thread number `index`, without the GIL, until `stop` is called."""
-        with nogil:
-            self.server.run(index)
-
-    def stop(self):
-        """Have every call of `run` return."""
-        with nogil:
-            self.server.stop()
 
     def accept(self, bint enabled):
         """Begin or stop accepting connections."""
@@ -290,7 +288,7 @@ cdef class GrpcServer:
     @property
     def open_connections(self):
         """The number of open connections."""
-        return self.server.open_connections.load()
+        return self.server.connections.count()
 
     @property
     def open_calls(self):
@@ -311,7 +309,7 @@ cdef class GrpcServer:
         """
         cdef vector[CallRecord] taken
         cdef size_t i
-        self.server.take_records(&taken)
+        self.server.records.take(&taken)
         return [
             (
                 (<bytes>taken[i].path).decode("latin-1"), taken[i].duration_ns / 1e9,

@@ -17,6 +17,7 @@ from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
 from ksrv._native.http.request_head cimport Head, HeadLimits
+from ksrv._native.reactor.event_loop cimport CEventLoop, EventLoop, PendingDecrefs
 from ksrv._native.tls.tls_context cimport const_tls
 
 
@@ -170,7 +171,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
 
     cdef cppclass HttpServerConfig:
         HeadLimits limits
-        int threads
         uint32_t connections
         uint64_t head_ns
         uint64_t grace_ns
@@ -223,6 +223,13 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         socklen_t peer_length
         timespec at
 
+    cdef cppclass AccessRecords "ksrv::AccessRecords<ksrv::AccessRecord>":
+        void take(vector[AccessRecord] *out) except +
+
+    cdef enum class AppQueueKind(int):
+        metadata
+        others
+
     cdef enum PreparedAnswerIndex:
         ANSWER_LIVE
         ANSWER_NOT_LIVE
@@ -244,13 +251,13 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint32_t open()
 
     cdef cppclass CHttpServer "ksrv::HttpServer":
-        CHttpServer(const HttpServerConfig &config, Serve serve, void *owner) except +
+        CHttpServer(
+            CEventLoop *loop, const HttpServerConfig &config, Serve serve, void *owner
+        ) except +
         cbool listen_on(const int *listeners, size_t count) noexcept
-        void run(int index) noexcept
         void stop() noexcept
         void accept_enabled(cbool enabled) noexcept
         void drain() noexcept
-        uint64_t stuck_ns() noexcept
         cbool answer(Connection *connection, Owners *owners) noexcept
         void answer_prepared(Connection *connection, PreparedAnswerIndex which) noexcept
         Turn turn_of(Connection *connection) noexcept
@@ -272,12 +279,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Turn undo_fast_request(FastRequest *request) noexcept
         void drop(Connection *connection) noexcept
         cbool send_piece(Connection *connection) noexcept
-        Connection *next_app_message(int which) noexcept
+        Connection *next_app_message(AppQueueKind kind) noexcept
         void receive_for_app(Connection *connection, uint64_t most) noexcept
         uint64_t take_counted(Connection *connection) noexcept
-        Owners *take_deferred_decrefs() noexcept
-        void take_records(vector[AccessRecord] *out) except +
-        int notify_fd() noexcept
+        AccessRecords records
+        PendingDecrefs[Owners] decrefs
         HttpServerConfig config
         shared_ptr[const_tls] tls
         CPreparedAnswer *prepared_answers
@@ -299,6 +305,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
 
 cdef class HttpServer:
     cdef CHttpServer *server
+    cdef EventLoop loop
     cdef object handler
     cdef object check
     cdef list endpoints

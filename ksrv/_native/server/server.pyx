@@ -1,9 +1,9 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The HTTP server as gunicorn's worker sees it: I/O threads, received requests, answers to send."""
+"""The HTTP server as gunicorn's worker sees it: received requests, answers to send."""
 
 import logging
-import os
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
@@ -17,6 +17,7 @@ from ksrv._native.server.app_message cimport ksrv_address, ksrv_app_message
 from ksrv._native.server.exchange cimport ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
 from ksrv._native.http.request_head cimport HeadRules
+from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.tls.tls_context cimport TlsContext
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREP
 cdef void _serve(void *owner) noexcept with gil:
     cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
+    _release_sent(self.server)
     while True:
         connection = self.server.next_to_run()
         if connection == NULL:
@@ -50,6 +52,15 @@ cdef void _serve(void *owner) noexcept with gil:
             ksrv_serve_fast_requests(self.server, connection)
         else:
             ksrv_route(self, self.server, self.server.turn_of(connection), self.handler)
+
+
+cdef void _release_sent(CHttpServer *server) noexcept:
+    cdef Owners *owners = server.decrefs.take()
+    cdef Owners *following
+    while owners != NULL:
+        following = owners.next
+        Py_DECREF(<object>owners.object)
+        owners = following
 
 
 cdef void _check(HttpServer self, Connection *connection) noexcept:
@@ -78,13 +89,13 @@ cdef int _fill_answer(CPreparedAnswer *made, tuple answer) except -1:
     return 0
 
 
+@cython.no_gc_clear  # its end needs the loop
 cdef class HttpServer:
-    """The I/O threads of one worker and the connections that they own.
+    """The connections of HTTP that one worker's event loop serves.
 
     Args:
         handler: Called with an `Exchange` for each infer request; it must not wait.
         answers: The ready-made answers by name: status, header lines and body.
-        threads: I/O threads; each is a call of `run`.
         head: Seconds for a request head.
         grace: Seconds before the least rate of bodies and answers counts.
         rate: Bytes per second that a body or an answer must make after that.
@@ -104,7 +115,7 @@ cdef class HttpServer:
     """
 
     def __cinit__(
-        self, HeadRules rules not None, handler, answers, *, int threads=2,
+        self, EventLoop loop not None, HeadRules rules not None, handler, answers, *,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
         double idle=75.0, double memory_wait=1.0, uint64_t transfer=300,
         check=None, bint shared=False, bint log=False, TlsContext tls=None,
@@ -112,10 +123,9 @@ cdef class HttpServer:
     ):
         cdef HttpServerConfig config
         cdef int index = 0
-        if threads < 1 or connections < 1:
-            raise ValueError("an HTTP server has at least one thread and one connection")
+        if connections < 1:
+            raise ValueError("an HTTP server has at least one connection")
         config.limits = rules.limits
-        config.threads = threads
         config.connections = connections
         config.head_ns = <uint64_t>(head * 1e9)
         config.grace_ns = <uint64_t>(grace * 1e9)
@@ -130,7 +140,8 @@ cdef class HttpServer:
         self.handler = handler
         self.check = check
         self.endpoints = []
-        self.server = new CHttpServer(config, _serve, <void *>self)
+        self.loop = loop
+        self.server = new CHttpServer(loop.loop, config, _serve, <void *>self)
         if tls is not None:
             self.server.tls = tls.context
         for name in PREPARED_ANSWERS_NEEDED[:PREPARED_ANSWERS]:  # the last one changes
@@ -140,27 +151,24 @@ cdef class HttpServer:
 
     def __dealloc__(self):
         if self.server != NULL and self.server.open_fast_requests.load():
-            Py_INCREF(self.endpoints)  # a queue still holds requests that refer to both
+            Py_INCREF(self.endpoints)  # a queue still holds requests that refer to all of them
+            Py_INCREF(self.loop)
         else:
             del self.server
 
     def listen(self, listeners):
-        """Watch listening sockets by their descriptors; accepting begins with `accept(True)`.
+        """Serve listening sockets by their descriptors; accepting begins with `accept(True)`.
 
         Raises:
-            OSError: epoll or an eventfd could not be set up.
+            OSError: There is no memory, or the event loop has no place for one more server.
         """
         cdef vector[int] fds = listeners
         if not self.server.listen_on(fds.data(), fds.size()):
-            raise OSError("the HTTP server's epoll instance could not be set up")
-
-    def run(self, int index):
-        """Be I/O thread number `index`, without the GIL, until `stop` is called."""
-        with nogil:
-            self.server.run(index)
+            raise OSError("the event loop cannot serve the listeners")
+        self.loop.servers.append(self)
 
     def stop(self):
-        """Have every call of `run` return."""
+        """Have every call of `next_app_message` return; before the event loop is stopped."""
         self.server.stop()
 
     def accept(self, bint enabled):
@@ -242,10 +250,6 @@ cdef class HttpServer:
         """The number of open connections."""
         return self.server.connections.open()
 
-    def stuck(self):
-        """Return for how many seconds the busiest I/O thread has not been back in epoll."""
-        return self.server.stuck_ns() / 1e9
-
     def counters(self):
         """Return what has happened so far, by name."""
         return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}
@@ -260,24 +264,6 @@ cdef class HttpServer:
                 found[LEAST_ERROR + index] = count
         return found
 
-    def fileno(self):
-        """Return a descriptor that becomes readable when `collect` has something to do."""
-        return self.server.notify_fd()
-
-    def collect(self):
-        """Release the buffers that were sent since the last call."""
-        cdef Owners *owners
-        cdef Owners *following
-        try:
-            os.read(self.server.notify_fd(), 8)
-        except BlockingIOError:
-            pass  # no thread has notified; looking is harmless
-        owners = self.server.take_deferred_decrefs()
-        while owners != NULL:
-            following = owners.next
-            Py_DECREF(<object>owners.object)
-            owners = following
-
     def next_app_message(self, *, bint questions=False):
         """Wait for a message that the app answers.
 
@@ -291,8 +277,9 @@ cdef class HttpServer:
             MemoryError: There is no memory to describe a message, which was answered 500.
         """
         cdef Connection *connection
+        cdef AppQueueKind kind = AppQueueKind.metadata if questions else AppQueueKind.others
         with nogil:
-            connection = self.server.next_app_message(0 if questions else 1)
+            connection = self.server.next_app_message(kind)
         if connection == NULL:
             return None
         return ksrv_app_message(self, self.server, connection)
@@ -306,7 +293,7 @@ cdef class HttpServer:
         """
         cdef vector[AccessRecord] taken
         cdef size_t i
-        self.server.take_records(&taken)
+        self.server.records.take(&taken)
         return [
             (
                 taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,

@@ -7,7 +7,6 @@ messages one by one. No thread of Python ever waits for a unary call's client.
 
 import functools
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from ksrv._native.grpc.grpc_server import GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext
@@ -41,9 +41,6 @@ from ksrv.server.settings import ServerSettings
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
-CORE_THREADS = 6
-"""I/O threads: one at the sockets, one in Python, and reserves for threads that hang in a handler."""
-
 POLL_SECONDS = 0.01
 
 REASONS = {
@@ -60,18 +57,21 @@ class NativeGrpcServer:
     """A gRPC server over an engine.
 
     Args:
+        loop: The worker's event loop.
         engine: Where requests run.
         shared: What `Services` may share with another front end, by its names there.
     """
 
-    def __init__(self, engine: "Engine", settings: ServerSettings, **shared: Any) -> None:
+    def __init__(
+        self, loop: EventLoop, engine: "Engine", settings: ServerSettings, **shared: Any
+    ) -> None:
+        self._loop = loop
         self._settings = settings
         self._services = Services(engine, settings, **shared)
         self._infer_pool = self._services.pool("infer", bounds.CALL_THREADS)
         self._calls = self._services.calls
         self._budget = self._services.budget
         self._methods = {} if settings.grpc == "off" else self._services.methods
-        self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self._core: GrpcServer | None = None
         self._access_log: RecordWriter | None = None
@@ -109,6 +109,7 @@ class NativeGrpcServer:
                 raise RuntimeError(f"{address} cannot be listened on: {error}") from error
         self._listener = listener
         core = self._core = GrpcServer(
+            self._loop,
             [self._declared(path, method) for path, method in self._methods.items()],
             self._ready,
             self._admit,
@@ -120,12 +121,6 @@ class NativeGrpcServer:
         if listener is not None:
             listener.setblocking(False)
         core.listen([] if listener is None else [listener.fileno()])
-        for index in range(CORE_THREADS):
-            thread = threading.Thread(
-                target=core.run, args=(index,), name=f"ksrv-grpc-{index}", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
         core.accept(True)
         watch_connections(self.traffic)
         if self._settings.access_log:
@@ -166,7 +161,6 @@ class NativeGrpcServer:
         settings = self._settings
         limits = settings.limits
         return {
-            "threads": CORE_THREADS,
             "connections": bounds.most_connections(settings.max_connections),
             "streams": bounds.CONCURRENT_STREAMS,
             "message": min(limits.body, MAX_MESSAGE, bytes_in_flight(limits)),
@@ -213,9 +207,6 @@ class NativeGrpcServer:
         while core.open_connections and time.monotonic() < self._end:
             time.sleep(POLL_SECONDS)
         core.close_all()
-        core.stop()
-        for thread in self._threads:
-            thread.join(1.0)
         if self._access_log is not None:
             self._access_log.close()
         self._services.stop()

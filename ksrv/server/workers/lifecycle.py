@@ -12,6 +12,7 @@ for the drain delay, and leaves when what it accepted is answered. SIGINT and SI
 away; asked once more, the worker waits for nothing.
 """
 
+import functools
 import logging
 import os
 import secrets
@@ -52,6 +53,7 @@ from ksrv.server.workers.banner import print_models
 from ksrv.server.workers.change_log import ChangeLog
 from ksrv.server.workers.configured_files import GivenFiles
 from ksrv.server.workers.configured_repository import configured_repository
+from ksrv.server.workers.io_threads import IoThreads
 from ksrv.server.workers.model_control import poll_seconds, unloaded_at_start
 from ksrv.server.workers.repository_changes import ChangeReplicator
 from ksrv.server.workers.stop_signals import StopSignals
@@ -230,10 +232,17 @@ class Service:
 
     def _start_native(self, address: str) -> "NativeGrpcServer":
         certificates = self.files.certificates
-        native = self._grpc = NativeGrpcServer(self.engine, self.settings, **self._shared)
+        native = self._grpc = NativeGrpcServer(
+            self.io_threads.loop, self.engine, self.settings, **self._shared
+        )
         tls = None if certificates is None else certificates.native_context("h2")
         native.start(address, listener=self.grpc_listener, tls=tls)
         return native
+
+    @functools.cached_property
+    def io_threads(self) -> IoThreads:
+        """The I/O threads of this worker, which begin when the first server needs them."""
+        return IoThreads(self.settings.io_threads)
 
     def http2_server(self) -> "NativeGrpcServer | None":
         """Return the server for connections to the HTTP address that speak HTTP/2.
@@ -391,6 +400,8 @@ class Service:
             timeout = max(0.0, self._end - time.monotonic())
         if self._grpc is not None:
             self._grpc.stop(timeout)
+        if "io_threads" in self.__dict__:
+            self.io_threads.stop()
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
         elif self._engine is not None:

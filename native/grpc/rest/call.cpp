@@ -58,7 +58,7 @@ void Connection::refuse_rest(Call *call, uint16_t status) noexcept {
         made.request_id.assign(call->request_id.text, call->request_id.length);
         made.peer = address;
         made.peer_length = address_length;
-        server_->http()->note_refused(&made);
+        server_->http()->note_refused(std::move(made));
     } catch (const std::bad_alloc &) {
         // A line of the access log is not worth a request.
     }

@@ -12,13 +12,12 @@ from ksrv.images import jpeg
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import message_class
 from ksrv.repository.layout import Repository
-from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.rest.fast_path import FastPath, endpoint_for
 from ksrv.server.settings import ServerSettings
 from tests.support.images import files
 from tests.support.models import write_model
 from tests.support.native.fast_path import Open
-from tests.support.wire.grpc_calls import UNLIMITED
+from tests.support.wire.grpc_calls import UNLIMITED, ServerWithThreads
 
 pytestmark = pytest.mark.skipif(
     jpeg.decoder() != "libjpeg-turbo", reason="without libjpeg-turbo images go through Python"
@@ -73,7 +72,7 @@ class Served:
     """A native gRPC server and a channel to it."""
 
     def __init__(self, engine, *, fast):
-        self.server = NativeGrpcServer(engine, ServerSettings())
+        self.server = ServerWithThreads(engine, ServerSettings())
         port = self.server.start("127.0.0.1:0")
         if fast:
             path = FastPath(engine, Limits(), Open())

@@ -14,6 +14,7 @@ import requests
 from gunicorn.config import Config
 
 from ksrv._native.http.request_head import HeadRules
+from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer
 from ksrv.limits import Limits
 from ksrv.server.rest.app_messages import AppMessages
@@ -222,9 +223,10 @@ def test_clients_that_vanish_at_any_point_leave_nothing(server):
 @contextlib.contextmanager
 def native(answer):
     """A native server whose messages one thread gives to `answer`."""
+    loop = EventLoop()
     http_server = HttpServer(
-        HeadRules(body=1 << 20), lambda exchange: exchange.fail(), prepared_answers(Limits(), ()),
-        head=60, grace=60,
+        loop, HeadRules(body=1 << 20), lambda exchange: exchange.fail(),
+        prepared_answers(Limits(), ()), head=60, grace=60,
     )  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -236,7 +238,7 @@ def native(answer):
                 answer(message)
                 del message
 
-        threads = [threading.Thread(target=http_server.run, args=(n,)) for n in range(2)]
+        threads = [threading.Thread(target=loop.run, args=(n,)) for n in range(2)]
         threads.append(threading.Thread(target=serve))
         for thread in threads:
             thread.start()
@@ -244,6 +246,7 @@ def native(answer):
             yield http_server, listener.getsockname()
         finally:
             http_server.stop()
+            loop.stop()
             for thread in threads:
                 thread.join()
 

@@ -124,7 +124,8 @@ int main(int argc, char **argv) {
     HttpServerConfig config;
     config.connections = 64;
     config.limits.body = 1024;
-    HttpServer made(config, serve, nullptr);
+    EventLoop events(2);
+    HttpServer made(&events, config, serve, nullptr);
     server = &made;
     for (PreparedAnswer &answer : made.prepared_answers)
         answer = {200, "200 OK", "content-length: 2\r\n", "ok"};
@@ -138,7 +139,7 @@ int main(int argc, char **argv) {
                 made.listen_on(&listener, 1),
             "it does not listen");
     std::vector<std::thread> threads, clients;
-    for (int i = 0; i < config.threads; ++i) threads.emplace_back([&made, i] { made.run(i); });
+    for (int i = 0; i < events.threads(); ++i) threads.emplace_back([&events, i] { events.run(i); });
     threads.emplace_back(answer_turns);
     made.accept_enabled(true);
     for (int i = 0; i < CLIENTS; ++i)
@@ -150,6 +151,7 @@ int main(int argc, char **argv) {
         changed.notify_all();
     }
     made.stop();
+    events.stop();
     for (std::thread &thread : threads) thread.join();
     close(listener);
     require(made.counters[SERVER_STRAY].load() == 0, "a message was answered twice");

@@ -69,8 +69,9 @@ struct Peer {
 // ---- HTTP/2 ---------------------------------------------------------------------------------------
 
 struct Calls {
-    grpc::Server server{grpc::ServerConfig{1}, &process_budget(), serve_calls, this};
-    DrivenLoop loop{[this] { server.run(0); }, [this] { server.stop(); }};
+    EventLoop events{1};
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
+    DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
     const std::string answer = std::string(LARGE, 'a');
 
     Calls() {
@@ -174,7 +175,7 @@ void try_calls() {
         peer.call(1, 8);
         const double begin = DrivenLoop::seconds();
         calls->loop.settle();
-        while (calls->server.open_connections.load() && DrivenLoop::seconds() - begin < LONG)
+        while (calls->server.connections.count() && DrivenLoop::seconds() - begin < LONG)
             calls->loop.settle_after(STEP);
         print("an answer that is not taken", DrivenLoop::seconds() - begin);
     }
@@ -195,15 +196,15 @@ void try_calls() {
 // ---- HTTP/1.1 -------------------------------------------------------------------------------------
 
 struct Messages {
-    HttpServer server{config(), serve_requests, this};
-    DrivenLoop loop{[this] { server.run(0); }, [this] { server.stop(); }};
+    EventLoop events{1};
+    HttpServer server{&events, config(), serve_requests, this};
+    DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
     sockaddr_un address{};
     socklen_t address_length = sizeof address;
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
 
     static HttpServerConfig config() {
         HttpServerConfig made;
-        made.threads = 1;
         made.limits.body = 64u << 20;
         return made;
     }

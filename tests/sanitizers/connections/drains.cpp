@@ -67,7 +67,8 @@ std::string read_all(int fd) {
 }
 
 void check_held(bool closes) {
-    grpc::Server server{grpc::ServerConfig{}, &process_budget(), [](void *) {}, nullptr};
+    EventLoop events(1);
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), [](void *) {}, nullptr};
     require(server.listen_on(nullptr, 0), "it does not listen");
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
@@ -87,7 +88,7 @@ void check_held(bool closes) {
     adopter.join();
     require(open, "the descriptor was closed while a thread opened its connection");
     server.close_all();
-    require(server.open_connections.load() == 0, "a connection is open still");
+    require(server.connections.count() == 0, "a connection is open still");
     fcntl(ends[0], F_SETFL, 0);
     const std::string goodbye = frame(http2::FRAME_GOAWAY, 0, 0, std::string("\x7f\xff\xff\xff\0\0\0\0", 8));
     require(closes || read_all(ends[0]).find(goodbye) != std::string::npos, "the peer is not told of the drain");
@@ -158,7 +159,7 @@ void check_stop(unsigned seed, bool quiet) {
         return;
     }
     const auto is_empty = [worker] {
-        return !worker->server.open_connections.load() && !worker->http.connections.open() && !process_budget().held();
+        return !worker->server.connections.count() && !worker->http.connections.open() && !process_budget().held();
     };
     for (int turns = 0; turns < 2000 && !is_empty(); ++turns) {
         worker->server.close_all();  // what the HTTP server has handed over meanwhile

@@ -59,15 +59,10 @@ std::string window(uint32_t stream, uint32_t bytes) {
 }
 
 struct Scene {
-    HttpServer http{http_config(), [](void *) {}, nullptr};
-    grpc::Server server{grpc::ServerConfig{1}, &process_budget(), serve_calls, this};
-    DrivenLoop loop{[this] { server.run(0); }, [this] { server.stop(); }};
-
-    static HttpServerConfig http_config() {
-        HttpServerConfig made;
-        made.threads = 1;
-        return made;
-    }
+    EventLoop events{1}, resting{1};
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
+    HttpServer http{&resting, HttpServerConfig{}, [](void *) {}, nullptr};  // its end gives the streams back
+    DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
 
     Scene() {
         server.add_method({"/s/small", false, false, false, true, false});

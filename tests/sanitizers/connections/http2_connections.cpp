@@ -114,10 +114,10 @@ int main(int count, char **arguments) {
     }
     worker->server.drain();
     worker->http.drain();
-    for (int turns = 0; turns < 500 && (worker->server.open_connections || worker->http.connections.open()); ++turns)
+    for (int turns = 0; turns < 500 && (worker->server.connections.count() || worker->http.connections.open()); ++turns)
         usleep(10000);
-    if (worker->server.open_connections || worker->http.connections.open()) {
-        std::printf("%u connections and %u streams are open still\n", worker->server.open_connections.load(),
+    if (worker->server.connections.count() || worker->http.connections.open()) {
+        std::printf("%u connections and %u streams are open still\n", worker->server.connections.count(),
                     worker->http.connections.open());
         return 1;
     }

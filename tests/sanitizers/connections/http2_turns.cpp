@@ -90,17 +90,13 @@ struct Client {
 
 // The server, and the good client, which makes its next call while the one before it is served.
 struct Scene {
-    grpc::Server server{config(), &process_budget(), serve_calls, this};
+    EventLoop events{1};
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
     const Client *good = nullptr;
     uint32_t served = 0;
     uint64_t waiting[CALLS] = {};
     std::promise<void> all_served;
 
-    static grpc::ServerConfig config() {
-        grpc::ServerConfig made;
-        made.threads = 1;
-        return made;
-    }
     static void serve_calls(void *owner) {
         Scene *scene = static_cast<Scene *>(owner);
         int reasons = 0;
@@ -139,10 +135,10 @@ int main(int count, char **arguments) {
     first.send_all(flood());
     second.send_all(flood());
     good.send_all(call(1));
-    std::thread loop([&] { scene.server.run(0); });
+    std::thread loop([&] { scene.events.run(0); });
     const bool read = first.reads("the end.") && second.reads("the end.");
     if (read) scene.all_served.get_future().wait();  // the floods may be read before
-    scene.server.stop();
+    scene.events.stop();
     loop.join();
     scene.server.close_all();
     for (const uint64_t bytes : scene.waiting) std::printf("%llu ", static_cast<unsigned long long>(bytes));

@@ -46,10 +46,11 @@ void require(bool condition, const char *what) {
 }
 
 std::unique_ptr<HttpServer> made() {
+    static EventLoop &events = *new EventLoop(2);
     HttpServerConfig config;
     config.connections = 4;
     process_budget().set_bound(1000);
-    return std::make_unique<HttpServer>(config, [](void *) {}, nullptr);
+    return std::make_unique<HttpServer>(&events, config, [](void *) {}, nullptr);
 }
 
 void check_accept() {
@@ -57,7 +58,7 @@ void check_accept() {
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
     require(listen(listener, 1) == 0 && server->listen_on(&listener, 1), "it does not listen");
     server->accept_enabled(true);
-    std::thread leader([&] { server->accept_some(0, unsigned_now_ns()); });
+    std::thread leader([&] { server->listeners.accept_some(0); });
     while (!inside.load()) usleep(1000);
     std::atomic<bool> off{false};
     std::thread worker([&] {
@@ -71,7 +72,7 @@ void check_accept() {
     leader.join();
     require(!too_early, "accepting was off while a thread used the listener");
     inside.store(false);
-    server->accept_some(0, unsigned_now_ns());  // by an event from before
+    server->listeners.accept_some(0);  // by an event from before
     require(!inside.load(), "a listener was used after accepting was off");
     close(listener);
 }
@@ -124,8 +125,8 @@ void check_leaders() {
     std::atomic<bool> over{false};
     std::vector<std::thread> leaders;
     for (int index = 0; index < 2; ++index)
-        leaders.emplace_back([&, index] {
-            while (!over.load()) server->serve_woken_streams(index, unsigned_now_ns());
+        leaders.emplace_back([&] {
+            while (!over.load()) server->on_turn(unsigned_now_ns());
         });
     std::vector<std::thread> wakers;
     std::atomic<bool> lost{false};

@@ -46,7 +46,8 @@ struct Client {
 
 int main() {
     HttpServerConfig config;
-    HttpServer server(config, [](void *) {}, nullptr);
+    EventLoop events(1);
+    HttpServer server(&events, config, [](void *) {}, nullptr);
     server.prepared_answers[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
     const auto strays = [&server] { return server.counters[SERVER_STRAY].load(); };
 

@@ -32,8 +32,9 @@ void require(bool holds, const char *what) {
 }
 
 struct Calls {
-    grpc::Server server{grpc::ServerConfig{1}, &process_budget(), serve_calls, this};
-    DrivenLoop loop{[this] { server.run(0); }, [this] { server.stop(); }};
+    EventLoop events{1};
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
+    DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
     const std::string answer = std::string(LARGE, 'a');
     size_t served = 0;
 

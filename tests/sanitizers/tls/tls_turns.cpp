@@ -89,11 +89,11 @@ struct Scene {
 };
 
 struct HttpScene : Scene {
-    HttpServer server{config(), serve_requests, this};
+    EventLoop events{1};
+    HttpServer server{&events, config(), serve_requests, this};
 
     static HttpServerConfig config() {
         HttpServerConfig made;
-        made.threads = 1;
         made.limits.body = 1 << 20;
         return made;
     }
@@ -127,7 +127,7 @@ void try_http(const std::shared_ptr<const TlsContext> &context) {
                 getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length) == 0 &&
                 scene.server.listen_on(&listener, 1),
             "it does not listen");
-    std::thread loop([&] { scene.server.run(0); });
+    std::thread loop([&] { scene.events.run(0); });
     scene.server.accept_enabled(true);
     scene.good = std::make_unique<TlsPeer>(connected(address, length));
     scene.flooding = std::make_unique<TlsPeer>(connected(address, length));
@@ -136,20 +136,16 @@ void try_http(const std::shared_ptr<const TlsContext> &context) {
     scene.question = head + "1\r\n\r\nx";
     scene.good->send_all(scene.good->data(scene.question));
     scene.flood(head + std::to_string(BODY) + "\r\n\r\n", std::string(BODY, 'x'));
-    scene.server.stop();
+    scene.events.stop();
     loop.join();
     close(listener);
     std::printf("HTTP/1.1: served %d times\n", scene.served);
 }
 
 struct GrpcScene : Scene {
-    grpc::Server server{config(), &process_budget(), serve_calls, this};
+    EventLoop events{1};
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
 
-    static grpc::ServerConfig config() {
-        grpc::ServerConfig made;
-        made.threads = 1;
-        return made;
-    }
     static void serve_calls(void *owner) {
         GrpcScene *scene = static_cast<GrpcScene *>(owner);
         int reasons = 0;
@@ -190,7 +186,7 @@ void try_grpc(const std::shared_ptr<const TlsContext> &context) {
     scene.server.tls = context;
     scene.server.add_method({"/s/unary", false, false, false, true, false});
     require(scene.server.listen_on(nullptr, 0), "it does not listen");
-    std::thread loop([&] { scene.server.run(0); });
+    std::thread loop([&] { scene.events.run(0); });
     sockaddr_storage address{};
     for (std::unique_ptr<TlsPeer> *peer : {&scene.good, &scene.flooding}) {
         int ends[2];
@@ -204,7 +200,7 @@ void try_grpc(const std::shared_ptr<const TlsContext> &context) {
     scene.good->send_all(scene.good->data(preface + GrpcScene::call_of(1, "x")));
     const std::string body = frame(http2::FRAME_DATA, 1, 1, GrpcScene::prefix(BODY) + std::string(BODY, 'x'));
     scene.flood(preface + GrpcScene::head_of(1), body);
-    scene.server.stop();
+    scene.events.stop();
     loop.join();
     scene.server.close_all();
     std::printf("gRPC: served %d times\n", scene.served);

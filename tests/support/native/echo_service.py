@@ -7,6 +7,7 @@ settings, `SERVER_TEST_MODELS` the folder that `write_models` has filled, and `S
 pipe of a thread that keeps the GIL.
 """
 
+import functools
 import json
 import os
 import threading
@@ -21,6 +22,7 @@ from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.app import make_app
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
+from ksrv.server.workers.io_threads import IoThreads
 from tests.support.engine import engine_models
 from tests.support.native.held_gil import hold_gil
 
@@ -108,6 +110,10 @@ class Service:
             if pipe := os.environ.get("SERVER_TEST_GIL"):
                 threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()
         return self._engine
+
+    @functools.cached_property
+    def io_threads(self) -> IoThreads:
+        return IoThreads(self.settings.io_threads)
 
     def set_fast_routes(self, routes: Any) -> None:
         """Nothing: there is no gRPC here."""

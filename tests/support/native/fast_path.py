@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ksrv._native.http.request_head import HeadRules
+from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
@@ -220,8 +221,14 @@ def opened(
     check = route.admits if access.needs_token else None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
+        loop = EventLoop()
         http_server = HttpServer(
-            HeadRules(body=1 << 30), route, prepared_answers(limits, ()), check=check, **options
+            loop,
+            HeadRules(body=1 << 30),
+            route,
+            prepared_answers(limits, ()),
+            check=check,
+            **options,
         )
         http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}
@@ -236,7 +243,7 @@ def opened(
             described = describe(engine, name, model, limits, ready=True)
             routes.append((name, version, model.queue, full, endpoint, *described))
         http_server.set_routes(routes)
-        threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
+        threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(2)]
         for thread in threads:
             thread.start()
         http_server.accept(True)
@@ -244,6 +251,7 @@ def opened(
             yield http_server, listener.getsockname()
         finally:
             http_server.stop()
+            loop.stop()
             for thread in threads:
                 thread.join()
 

@@ -15,8 +15,9 @@
 namespace ksrv {
 
 struct Worker {
-    HttpServer http{config(), serve_requests, this};
-    grpc::Server server{grpc_config(), &process_budget(), serve_calls, this};
+    EventLoop events{4};
+    HttpServer http{&events, config(), serve_requests, this};
+    grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
     std::vector<std::thread> threads;
 
     void start(const int *listeners, size_t count) {
@@ -24,14 +25,13 @@ struct Worker {
         server.add_method({"/s/unary", false, false, false, true, false});
         server.serve_with(&http);
         if (!http.listen_on(listeners, count) || !server.listen_on(nullptr, 0)) std::abort();
-        for (int i = 0; i < 2; ++i) threads.emplace_back([=] { http.run(i); });
-        for (int i = 0; i < 3; ++i) threads.emplace_back([=] { server.run(i); });
-        for (int which : {HttpServer::QUESTIONS, HttpServer::OTHERS, HttpServer::OTHERS})
-            threads.emplace_back([=] { answer_messages(which); });
+        for (int i = 0; i < events.threads(); ++i) threads.emplace_back([=] { events.run(i); });
+        for (const AppQueueKind kind : {AppQueueKind::metadata, AppQueueKind::others, AppQueueKind::others})
+            threads.emplace_back([=] { answer_messages(kind); });
     }
     void stop() {
-        server.stop();
         http.stop();
+        events.stop();
         for (std::thread &thread : threads) thread.join();
     }
 
@@ -39,11 +39,6 @@ struct Worker {
         HttpServerConfig made;
         made.connections = 200;
         made.limits.body = 1 << 20;
-        return made;
-    }
-    static grpc::ServerConfig grpc_config() {
-        grpc::ServerConfig made;
-        made.threads = 3;
         return made;
     }
     static void serve_requests(void *owner) {
@@ -69,9 +64,9 @@ struct Worker {
             call->release();
         }
     }
-    void answer_messages(int which) {
+    void answer_messages(AppQueueKind kind) {
         static constexpr char fields[] = "content-type: text/plain\r\ncontent-length: 5\r\n";
-        while (Connection *connection = http.next_app_message(which)) {
+        while (Connection *connection = http.next_app_message(kind)) {
             connection = http.take_turn(http.turn_of(connection));
             if (!connection) continue;
             if (http.put_answer(connection, 200, "200 OK", 6, fields, sizeof fields - 1, "hello", 5)) {

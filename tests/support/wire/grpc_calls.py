@@ -1,12 +1,14 @@
 """A real gRPC server over an engine, and hand-built calls to it."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from ksrv._native.reactor.event_loop import EventLoop
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from ksrv.server.grpc.grpcio_server import GrpcioServer
@@ -16,7 +18,32 @@ from ksrv.server.settings import ServerSettings
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-SERVERS = {"native": NativeGrpcServer, "grpcio": GrpcioServer}
+class ServerWithThreads(NativeGrpcServer):
+    """A native server with I/O threads of its own, which run from its start to its end."""
+
+    def __init__(self, engine: Any, settings: ServerSettings, **shared: Any) -> None:
+        loop = EventLoop(4)
+        super().__init__(loop, engine, settings, **shared)
+        self._io_threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(4)]
+
+    def start(self, address: str, **options: Any) -> int:
+        """Listen and serve, as `NativeGrpcServer.start`."""
+        port = super().start(address, **options)
+        for thread in self._io_threads:
+            thread.daemon = True
+            thread.start()
+        return port
+
+    def stop(self, grace: float) -> None:
+        """Stop the server and its threads."""
+        super().stop(grace)
+        self._loop.stop()
+        for thread in self._io_threads:
+            if thread.ident is not None:
+                thread.join(1.0)
+
+
+SERVERS = {"native": ServerWithThreads, "grpcio": GrpcioServer}
 """The servers by what carries them."""
 
 tested = "native"

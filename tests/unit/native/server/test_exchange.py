@@ -5,11 +5,14 @@ import gc
 import select
 import socket
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import PREPARED_ANSWERS_NEEDED, HttpServer
 from tests.support.wait_until import wait_until
@@ -28,9 +31,10 @@ def opened(handler, listener=None, **settings):
         if listener is None:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)
-        http_server = HttpServer(HeadRules(body=1 << 30), handler, ANSWERS, **settings)
+        loop = EventLoop()
+        http_server = HttpServer(loop, HeadRules(body=1 << 30), handler, ANSWERS, **settings)
         http_server.listen([listener.fileno()])
-        threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
+        threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(2)]
         for thread in threads:
             thread.start()
         http_server.accept(True)
@@ -39,6 +43,7 @@ def opened(handler, listener=None, **settings):
                 yield http_server, client
         finally:
             http_server.stop()
+            loop.stop()
             for thread in threads:
                 thread.join()
 
@@ -130,23 +135,26 @@ def test_answers_from_other_threads_and_large_ones():
     def later(exchange):
         threading.Timer(0.01, answer, (exchange, large)).start()
 
-    with opened(later) as (http_server, client):
+    with opened(later) as (_, client):
         for _ in range(3):
             assert exchange_once(client)[1] == large
-        http_server.collect()
 
 
 def test_answers_that_nobody_reads_are_given_back():
+    answers = []
+
     def send(exchange):
-        answer(exchange, bytes(20_000_000))
+        data = np.zeros(20_000_000, np.uint8)
+        answers.append(weakref.ref(data))
+        answer(exchange, data)
 
     with opened(send) as (http_server, client):
         client.sendall(INFER + b"01234")
         assert client.recv(1) == b"H"
         client.close()
-        while http_server.open_connections:
-            http_server.collect()
+        wait_until(lambda: http_server.open_connections == 0)
         assert PROCESS.held == 0
+        wait_until(lambda: all(answer() is None for answer in answers))
 
 
 def test_a_refused_part_leaves_the_exchange_open():
@@ -198,9 +206,11 @@ def test_clients_are_accepted_of_which_the_kernel_told_another_process(leaves):
 
 def test_missing_answers_and_bad_settings_are_refused():
     with pytest.raises(KeyError):
-        HttpServer(HeadRules(body=1), answer, {})
+        HttpServer(EventLoop(), HeadRules(body=1), answer, {})
+    with pytest.raises(ValueError, match="at least one connection"):
+        HttpServer(EventLoop(), HeadRules(body=1), answer, ANSWERS, connections=0)
     with pytest.raises(ValueError, match="at least one thread"):
-        HttpServer(HeadRules(body=1), answer, ANSWERS, threads=0)
+        EventLoop(0)
 
 
 def test_head_fields_are_a_mapping_in_lower_case():

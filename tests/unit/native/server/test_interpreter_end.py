@@ -36,6 +36,7 @@ entered.wait()
 """
 
 HTTP_SERVER = """
+from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer, PREPARED_ANSWERS_NEEDED
 from ksrv._native.http.request_head import HeadRules
 from tests.support.wire.http_heads import INFER
@@ -43,10 +44,11 @@ from tests.support.wire.http_heads import INFER
 answers = dict.fromkeys(PREPARED_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))
 listener = socket.create_server(("127.0.0.1", 0))
 listener.setblocking(False)
-server = HttpServer(HeadRules(body=1 << 20), hang, answers)
+loop = EventLoop()
+server = HttpServer(loop, HeadRules(body=1 << 20), hang, answers)
 server.listen([listener.fileno()])
 for index in range(2):
-    threading.Thread(target=server.run, args=(index,), daemon=True).start()
+    threading.Thread(target=loop.run, args=(index,), daemon=True).start()
 server.accept(True)
 client = socket.create_connection(listener.getsockname())
 client.sendall(INFER + b"01234")

@@ -1,4 +1,4 @@
-// When each connection's time is up.
+// When the time of each connection is up.
 
 #pragma once
 
@@ -10,13 +10,14 @@
 
 namespace ksrv {
 
-// Deadlines by slot. A deadline changes several times in a request and is almost never reached, so
-// setting one is a plain store and the sweep reads them all: 4,096 of them are 32 KiB.
-class Deadlines {
+// One timer for each connection, by its slot. The owner of a connection sets it for what it waits for now; everybody else may
+// only lower it. A timer changes several times in a request and is almost never reached, so setting one is a plain store and
+// the sweep reads them all: 4,096 of them are 32 KiB.
+class Timers {
   public:
     static constexpr uint64_t NONE = UINT64_MAX;
 
-    explicit Deadlines(size_t slots) noexcept
+    explicit Timers(size_t slots) noexcept
         : count_(slots), at_(new (std::nothrow) std::atomic<uint64_t>[slots]) {
         for (size_t i = 0; at_ && i < count_; ++i) at_[i].store(NONE, std::memory_order_relaxed);
     }
@@ -39,7 +40,7 @@ class Deadlines {
         return at_[slot].load(std::memory_order_relaxed) <= now;
     }
 
-    // Calls `reached(slot)` for each deadline at or before `now`.
+    // Calls `reached(slot)` for each timer at or before `now`.
     template <typename Reached> void sweep(size_t used, uint64_t now, Reached reached) noexcept {
         for (size_t i = 0; i < used && i < count_; ++i)
             if (due(static_cast<uint32_t>(i), now)) reached(static_cast<uint32_t>(i));

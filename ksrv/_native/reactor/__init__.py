@@ -1,0 +1,1 @@
+"""The event loop of a worker."""

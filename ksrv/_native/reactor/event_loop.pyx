@@ -1,0 +1,46 @@
+# It relies on the GIL: `servers` and `running` are changed by several threads.
+"""The event loop of a worker: the I/O threads that serve the connections of all its servers."""
+
+from ksrv._native.reactor.event_loop cimport CEventLoop
+
+
+cdef class EventLoop:
+    """The event loop that an `HttpServer` and a `GrpcServer` may share.
+
+    Args:
+        threads: Its I/O threads; each is a call of `run`.
+
+    Raises:
+        ValueError: There are no threads.
+        OSError: epoll could not be set up.
+    """
+
+    def __cinit__(self, int threads=2):
+        if threads < 1:
+            raise ValueError("an event loop has at least one thread")
+        self.threads = threads
+        self.servers = []
+        self.loop = new CEventLoop(threads)
+        if self.loop.epoll() < 0:
+            raise OSError("the event loop's epoll instance could not be set up")
+
+    def __dealloc__(self):
+        del self.loop
+
+    def run(self, int index):
+        """Be I/O thread number `index`, without the GIL, until `stop` is called."""
+        self.running += 1
+        with nogil:
+            self.loop.run(index)
+        self.running -= 1
+        if self.running == 0:
+            self.servers.clear()
+
+    def stop(self):
+        """Have every call of `run` return."""
+        with nogil:
+            self.loop.stop()
+
+    def stuck(self):
+        """Return for how many seconds the busiest thread has not been back at the sockets."""
+        return self.loop.stuck_ns() / 1e9

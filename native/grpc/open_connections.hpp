@@ -1,0 +1,118 @@
+// The connections of HTTP/2 that are open, by their slots.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "grpc/connection.hpp"
+
+namespace ksrv::grpc {
+
+// What it returns is held for the caller. A connection that is listed may not be open yet: its maker owns it until it is.
+class OpenConnections {
+  public:
+    bool reserve(uint32_t most) noexcept {
+        try {
+            by_slot_.assign(most, nullptr);
+            open_.reserve(most);
+            free_.reserve(most);
+        } catch (const std::bad_alloc &) {
+            return false;
+        }
+        for (uint32_t slot = most; slot > 0; --slot) free_.push_back(slot - 1);
+        return true;
+    }
+
+    // Lists what `make(slot, generation)` makes; null where there is no room, or nothing was made. Not held.
+    template <typename Make> Connection *add(Make make) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (free_.empty()) return nullptr;
+        const uint32_t slot = free_.back();
+        generations_ = (generations_ + 1) & MOST_GENERATIONS;
+        Connection *connection = make(slot, generations_);
+        if (!connection) return nullptr;
+        free_.pop_back();
+        by_slot_[slot] = connection;
+        connection->place = open_.size();
+        open_.push_back(connection);
+        count_.fetch_add(1, std::memory_order_relaxed);
+        return connection;
+    }
+
+    void remove(Connection *connection) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        by_slot_[connection->slot] = nullptr;
+        open_.back()->place = connection->place;
+        open_[connection->place] = open_.back();
+        open_.pop_back();
+        free_.push_back(connection->slot);
+        count_.fetch_sub(1, std::memory_order_relaxed);
+    }
+
+    Connection *at(uint32_t slot) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        Connection *connection = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+        if (connection) connection->retain();
+        return connection;
+    }
+
+    // Null where the slot has another connection by now.
+    Connection *at(uint32_t slot, uint32_t generation) noexcept {
+        Connection *connection = at(slot);
+        if (!connection || connection->generation == generation) return connection;
+        connection->release();
+        return nullptr;
+    }
+
+    // From the last one to the first: what takes the place of a connection that is closed meanwhile was visited before, and none is
+    // left out.
+    template <typename Visit> void each(Visit visit) noexcept {
+        for (size_t left = SIZE_MAX; left > 0;) {
+            Connection *connection;
+            {
+                std::lock_guard<std::mutex> guard(mutex_);
+                left = std::min(left, open_.size());
+                if (left == 0) return;
+                connection = open_[--left];
+                connection->retain();
+            }
+            visit(connection);
+            connection->release();
+        }
+    }
+
+    // The one with the most of what `count` says, above a bound; null where there is none.
+    Connection *with_most(std::atomic<uint32_t> Connection::*count, uint32_t above) noexcept {
+        Connection *largest = nullptr;
+        uint32_t most = above;
+        each([&](Connection *connection) {
+            const uint32_t its = (connection->*count).load(std::memory_order_relaxed);
+            if (its <= most) return;
+            most = its;
+            connection->retain();
+            if (largest) largest->release();
+            largest = connection;
+        });
+        return largest;
+    }
+
+    uint32_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+
+  private:
+    static constexpr uint32_t MOST_GENERATIONS = 0x3fffffff;
+
+    std::mutex mutex_;
+    std::vector<Connection *> by_slot_;
+    std::vector<Connection *> open_;  // in no order; a connection knows its place
+    std::vector<uint32_t> free_;      // slots
+    uint32_t generations_ = 0;
+    std::atomic<uint32_t> count_{0};
+};
+
+}  // namespace ksrv::grpc

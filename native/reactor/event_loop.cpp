@@ -1,0 +1,169 @@
+#include "reactor/event_loop.hpp"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+namespace ksrv {
+
+namespace {
+
+// Turns with as many events as fit, of which one alone has a step of a TLS handshake: more events wait, and some of them may be
+// requests on open connections, behind the first bytes of many handshakes.
+constexpr unsigned FULL_TURNS = 4;
+
+}  // namespace
+
+thread_local EventLoop::Here EventLoop::here;
+
+EventLoop::EventLoop(int threads) noexcept
+    : threads_(threads), each_thread_(new (std::nothrow) Thread[static_cast<size_t>(threads)]), turn_(this, threads) {
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = WAKE_TAG;
+    if (epoll_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) return;
+    if (epoll_ >= 0) close(epoll_);
+    epoll_ = -1;
+}
+
+EventLoop::~EventLoop() {
+    for (int fd : {epoll_, wake_})
+        if (fd >= 0) close(fd);
+}
+
+bool EventLoop::add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared) noexcept {
+    const uint32_t number = count_.load(std::memory_order_relaxed);
+    if (epoll_ < 0 || !each_thread_ || number == PROTOCOLS) return false;
+    room_ += 2 * connections;
+    if (!handshakes_.reserve(room_)) return false;
+    protocol->number_ = number;
+    const uint64_t tag = Protocol::LISTENER | number << Protocol::NUMBER_SHIFT;
+    if (!protocol->listeners.set(listeners, count, epoll_, tag, shared)) return false;
+    protocols_[number] = protocol;
+    count_.store(number + 1, std::memory_order_release);
+    return true;
+}
+
+void EventLoop::run(int index) noexcept {
+    std::atomic<uint64_t> &busy_since_ns = each_thread_[static_cast<size_t>(index)].busy_since_ns;
+    here = {this, index};
+    epoll_event events[EVENTS];
+    uint64_t now = unsigned_now_ns();
+    unsigned full_turns = 0;  // in a row
+    while (!stopping_.load(std::memory_order_acquire)) {
+        busy_since_ns.store(0, std::memory_order_relaxed);
+        send_gathered();  // also what was put together while another thread took the lead
+        if (!turn_.leads(index)) {
+            turn_.follow(index);
+            now = unsigned_now_ns();
+            continue;
+        }
+        const int ready = epoll_wait(epoll_, events, EVENTS, wait_ms(now));
+        now = unsigned_now_ns();
+        busy_since_ns.store(now, std::memory_order_relaxed);
+        for (int i = 0; i < ready; ++i) take_event(events[i], now);
+        each([now](Protocol *protocol) { protocol->on_turn(now); });
+        uint64_t due = next_sweep_ns_.load(std::memory_order_relaxed);
+        if (now >= due && next_sweep_ns_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
+        send_gathered();
+        turn_.serve(index);
+        full_turns = ready == EVENTS ? full_turns + 1 : 0;
+        if (full_turns % FULL_TURNS == 0) go_on_with_handshake();
+    }
+    send_gathered();
+    here = {};
+    busy_since_ns.store(0, std::memory_order_relaxed);
+}
+
+void EventLoop::stop() noexcept {
+    stopping_.store(true, std::memory_order_release);
+    wake_up();
+    turn_.stop();
+}
+
+uint64_t EventLoop::stuck_ns() const noexcept {
+    const uint64_t now = unsigned_now_ns();
+    uint64_t longest = 0;
+    for (int i = 0; i < threads_; ++i) {
+        const uint64_t since = each_thread_[static_cast<size_t>(i)].busy_since_ns.load();
+        if (since && now > since) longest = std::max(longest, now - since);
+    }
+    return longest;
+}
+
+void EventLoop::wake_up() noexcept {
+    const uint64_t one = 1;
+    while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+// How long the leader may wait for an event.
+int EventLoop::wait_ms(uint64_t now) const noexcept {
+    NextTurn next = handshakes_.waits() ? NextTurn::at_once : NextTurn::any;
+    each([&next](Protocol *protocol) {
+        next = std::min(next, protocol->listeners.is_paused() ? NextTurn::at_sweep : NextTurn::any);
+        next = std::min(next, protocol->next_turn());
+    });
+    if (next == NextTurn::at_once) return 0;
+    if (next == NextTurn::soon) return SOON_MS;
+    if (wants_python() || turn_.is_in_python()) return PYTHON_MS;
+    if (next == NextTurn::any) return IDLE_MS;
+    const uint64_t due = next_sweep_ns_.load(std::memory_order_relaxed);
+    return due > now ? static_cast<int>((due - now) / 1000000u) + 1 : 0;
+}
+
+void EventLoop::take_event(const epoll_event &event, uint64_t now) noexcept {
+    const uint64_t tag = event.data.u64;
+    const uint32_t low = static_cast<uint32_t>(tag);
+    if (tag == WAKE_TAG) {
+        uint64_t woken;
+        if (!stopping_.load(std::memory_order_acquire)) (void)!read(wake_, &woken, sizeof woken);
+        return;
+    }
+    Protocol *const protocol = protocols_[low >> Protocol::NUMBER_SHIFT & Protocol::NUMBER];
+    if (low & Protocol::LISTENER) {
+        protocol->listeners.accept_some(static_cast<uint16_t>(Protocol::slot_of(tag)));
+    } else {
+        protocol->on_event(tag, event.events, now);
+    }
+}
+
+// Lets one TLS handshake take a step. A signature takes as long as a hundred requests: those of open connections wait for one in
+// each turn, however many are asked for. The queue keeps the order of their coming, so that a flood of new ones cannot hold up
+// those that came before it.
+void EventLoop::go_on_with_handshake() noexcept {
+    uint64_t tag;
+    if (!handshakes_.pop(&tag)) return;
+    protocols_[static_cast<uint32_t>(tag) >> Protocol::NUMBER_SHIFT & Protocol::NUMBER]->on_handshake(tag, unsigned_now_ns());
+}
+
+void EventLoop::sweep(uint64_t now) noexcept {
+    each([now](Protocol *protocol) {
+        protocol->listeners.sweep(now);
+        protocol->on_sweep(now);
+    });
+}
+
+void EventLoop::send_gathered() noexcept {
+    each([](Protocol *protocol) { protocol->send_gathered(); });
+}
+
+bool EventLoop::wants_python() const noexcept {
+    bool wants = false;
+    each([&wants](Protocol *protocol) { wants = wants || protocol->wants_python(); });
+    return wants;
+}
+
+void EventLoop::work_in_python() noexcept {
+    each([](Protocol *protocol) {
+        if (protocol->wants_python()) protocol->work_in_python();
+    });
+    send_gathered();
+}
+
+}  // namespace ksrv

@@ -1,0 +1,150 @@
+#include "reactor/listeners.hpp"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <new>
+
+#include "base/clock.hpp"
+
+namespace ksrv {
+
+bool Listeners::set(const int *fds, size_t count, int epoll, uint64_t tag, bool shared) noexcept {
+    try {
+        fds_.assign(fds, fds + count);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    epoll_ = epoll;
+    tag_ = tag;
+    shared_ = shared;
+    return true;
+}
+
+// Once `accept_enabled(false)` has returned, the caller may close the listeners: no thread uses their descriptors' numbers from
+// then on, not even for an event from before. What the kernel has told only this process of is accepted first: no other process
+// would hear of it.
+void Listeners::accept_enabled(bool enabled) noexcept {
+    if (enabled) wanted_.store(true);
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (!enabled || !paused_.load()) watch_all(enabled);
+    }
+    if (enabled) return;
+    for (size_t i = 0; i < fds_.size(); ++i)
+        use([&] {
+            accept_from(static_cast<uint16_t>(i), LAST_ACCEPTS, false);
+            return true;
+        });
+    wanted_.store(false);
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        watch_all(false);  // a connection that closed meanwhile may have resumed accepting
+    }
+    while (using_.load() != 0) sched_yield();  // accepting never waits
+}
+
+void Listeners::accept_some(uint16_t listener) noexcept {
+    use([&] {
+        accept_from(listener, shared_ ? 1 : ACCEPTS, true);
+        if (shared_) requeue(listener);
+        return true;
+    });
+}
+
+void Listeners::sweep(uint64_t now) noexcept {
+    if (is_paused()) {
+        use([&] {
+            owner_->make_room();
+            return true;
+        });
+        resume(now);
+    }
+    accept_forgotten();
+}
+
+// Several processes may watch a listener, and the kernel tells one of them of a connection. Where that one accepts nothing after
+// that (it was killed, or is at its limit), nobody would until the next client comes.
+void Listeners::accept_forgotten() noexcept {
+    if (is_paused()) return;
+    for (size_t i = 0; i < fds_.size(); ++i) accept_some(static_cast<uint16_t>(i));
+}
+
+void Listeners::accept_from(uint16_t listener, int most, bool serves) noexcept {
+    for (int i = 0; i < most; ++i) {
+        void *place = owner_->take_place();
+        if (!place) {
+            pause(UNTIL_ROOM);
+            return;
+        }
+        Accepted made;
+        made.listener = listener;
+        made.peer_length = sizeof made.peer;
+        made.fd = accept4(fds_[listener], reinterpret_cast<sockaddr *>(&made.peer), &made.peer_length,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (made.fd < 0) {
+            const int error = errno;
+            owner_->give_back_place(place);
+            if (error == EINTR || error == ECONNABORTED || error == EPROTO) continue;
+            if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
+                pause(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);
+            return;
+        }
+        owner_->accepted(place, made, serves);
+    }
+}
+
+// The kernel wakes the first process in a listener's queue that waits, which would always be the same one while little is to do,
+// and it would get every connection that is kept open. So a process that accepted one goes to the end of the queue.
+void Listeners::requeue(uint16_t listener) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (!watching_) return;
+    if (watch(listener, false) && watch(listener, true)) return;
+    watch_all(false);  // there is no memory: the sweep tries again
+    paused_until_ns_ = unsigned_now_ns() + DESCRIPTOR_PAUSE_NS;
+    paused_.store(true);
+}
+
+bool Listeners::watch_all(bool on) noexcept {
+    if (watching_ == on) return true;
+    watching_ = on;
+    bool done = true;
+    for (size_t i = 0; i < fds_.size(); ++i) done &= watch(i, on);
+    return done;
+}
+
+bool Listeners::watch(size_t listener, bool on) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    event.data.u64 = tag_ + listener;
+    return epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fds_[listener], &event) == 0;
+}
+
+void Listeners::pause(uint64_t until) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (!paused_.load()) owner_->accept_paused();
+    paused_until_ns_ = until;
+    paused_.store(true);
+    watch_all(false);
+}
+
+// At the limit of connections the first one that closes resumes; without descriptors, the time.
+void Listeners::resume(uint64_t now) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (!paused_.load() || !owner_->has_room()) return;
+    if (paused_until_ns_ != UNTIL_ROOM && now < paused_until_ns_) return;
+    paused_.store(false);
+    if (wanted_) watch_all(true);
+}
+
+bool Listeners::client_waits() const noexcept {
+    for (const int fd : fds_) {
+        pollfd look{fd, POLLIN, 0};
+        if (poll(&look, 1, 0) > 0 && look.revents & POLLIN) return true;
+    }
+    return false;
+}
+
+}  // namespace ksrv

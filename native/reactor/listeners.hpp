@@ -1,0 +1,89 @@
+// The listening sockets of one protocol: accepting, pausing where there is no room, and the end of accepting.
+
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace ksrv {
+
+struct Accepted {
+    int fd;
+    uint16_t listener;  // its index
+    sockaddr_storage peer;
+    socklen_t peer_length;
+};
+
+class Listeners {
+  public:
+    // Who gets the accepted sockets.
+    struct Owner {
+        // A place for one more connection; null where there is none, and accepting pauses.
+        virtual void *take_place() noexcept = 0;
+        virtual void give_back_place(void *place) noexcept = 0;
+        // Without `serves`, what the client has sent is left to the event loop.
+        virtual void accepted(void *place, const Accepted &accepted, bool serves) noexcept = 0;
+        virtual bool has_room() const noexcept = 0;
+        virtual void make_room() noexcept = 0;  // while accepting is paused; called within `use`
+        virtual void accept_paused() noexcept = 0;
+
+      protected:
+        ~Owner() = default;
+    };
+
+    explicit Listeners(Owner *owner) noexcept : owner_(owner) {}
+
+    // Sets the sockets, before accepting begins. An event of the listener `i` has the tag `tag + i`. With `shared`, other
+    // processes accept from the same sockets.
+    bool set(const int *fds, size_t count, int epoll, uint64_t tag, bool shared) noexcept;
+    void accept_enabled(bool enabled) noexcept;
+    void accept_some(uint16_t listener) noexcept;
+    void sweep(uint64_t now) noexcept;
+    // A connection was closed: accepting goes on where it was paused for want of room.
+    void note_closed(uint64_t now) noexcept {
+        if (is_paused()) resume(now);
+    }
+    bool is_paused() const noexcept { return paused_.load(std::memory_order_relaxed); }
+    bool client_waits() const noexcept;  // called within `use`
+
+    // Calls `look`, while accepting is on, so that no descriptor is closed meanwhile; returns its result, or false.
+    template <typename Look> bool use(Look look) noexcept {
+        using_.fetch_add(1);
+        const bool found = wanted_.load() && look();
+        using_.fetch_sub(1);
+        return found;
+    }
+
+  private:
+    static constexpr int ACCEPTS = 16;          // connections taken per event
+    static constexpr int LAST_ACCEPTS = 65536;  // and by a server that stops accepting: a kernel's backlog
+    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
+    static constexpr uint64_t UNTIL_ROOM = UINT64_MAX;
+
+    void accept_from(uint16_t listener, int most, bool serves) noexcept;
+    void accept_forgotten() noexcept;
+    void requeue(uint16_t listener) noexcept;
+    void pause(uint64_t until) noexcept;
+    void resume(uint64_t now) noexcept;
+    bool watch_all(bool on) noexcept;
+    bool watch(size_t listener, bool on) noexcept;
+
+    Owner *const owner_;
+    std::vector<int> fds_;
+    int epoll_ = -1;
+    uint64_t tag_ = 0;
+    bool shared_ = false;
+    std::mutex mutex_;
+    std::atomic<bool> wanted_{false};
+    std::atomic<int> using_{0};  // threads that use the descriptors
+    bool watching_ = false;
+    std::atomic<bool> paused_{false};
+    uint64_t paused_until_ns_ = 0;
+};
+
+}  // namespace ksrv

@@ -1,0 +1,81 @@
+#include "reactor/python_turn.hpp"
+
+namespace ksrv {
+
+// A thread that finds no other one in Python goes there. The look after leaving catches requests that came between the last look
+// and the leaving.
+void PythonTurn::serve(int index) noexcept {
+    while (work_->wants_python()) {
+        int serving = serving_.load();
+        if (serving != NOBODY && !late(request_since_ns_.load(), STUCK_NS)) return;
+        if (threads_ > 1 && away_.load() + 1 >= threads_) return;  // this thread is the last one with the sockets
+        request_since_ns_.store(unsigned_now_ns());
+        if (!serving_.compare_exchange_strong(serving, index)) return;
+        away_.fetch_add(1);
+        visit(index);
+        away_.fetch_sub(1);
+        int mine = index;  // another thread may have taken this one's place
+        in_python_.compare_exchange_strong(mine, NOBODY);
+        mine = index;
+        serving_.compare_exchange_strong(mine, NOBODY);
+    }
+}
+
+void PythonTurn::visit(int index) noexcept {
+    const uint64_t now = unsigned_now_ns();
+    visit_since_ns_.store(now);
+    request_since_ns_.store(now);
+    in_python_.store(index);
+    if (watcher_rests_.load()) {
+        std::lock_guard<std::mutex> guard(mutex_);
+        watch_.notify_one();
+    }
+    work_->work_in_python();
+}
+
+void PythonTurn::leave_watch(int index) noexcept {
+    int mine = index;
+    if (watching_.compare_exchange_strong(mine, NOBODY)) follow_.notify_one();
+}
+
+// The watcher takes the place of a leader that has been in Python for too long. While requests come, that is a look every two
+// milliseconds, so that entering Python costs no wake-up; else the watcher rests until the leader enters Python, and the watcher
+// alone is woken then.
+void PythonTurn::follow(int index) noexcept {
+    const auto after = [](uint64_t ns) { return static_cast<int64_t>(unsigned_now_ns() + ns); };
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!stopping_.load(std::memory_order_acquire)) {
+        int leader = leader_.load();
+        if (leader == index) {
+            leave_watch(index);
+            return;
+        }
+        const uint64_t entered = visit_since_ns_.load();
+        if (in_python_.load() == leader && (late(request_since_ns_.load(), REQUEST_NS) || late(entered, VISIT_NS))) {
+            leader_.compare_exchange_strong(leader, index);
+            continue;
+        }
+        const bool watcher = watching_.load() == NOBODY || watching_.load() == index;
+        if (!watcher) {
+            follow_.wait_until(lock, after(REST_NS));
+            continue;
+        }
+        watching_.store(index);
+        if (in_python_.load() != NOBODY || !late(entered, WATCHED_NS)) {
+            watch_.wait_until(lock, after(LOOK_NS));
+            continue;
+        }
+        watcher_rests_.store(true);
+        if (in_python_.load() == NOBODY) watch_.wait_until(lock, after(REST_NS));
+        watcher_rests_.store(false);
+    }
+}
+
+void PythonTurn::stop() noexcept {
+    stopping_.store(true, std::memory_order_release);
+    std::lock_guard<std::mutex> guard(mutex_);
+    follow_.notify_all();
+    watch_.notify_all();
+}
+
+}  // namespace ksrv

@@ -1,0 +1,71 @@
+// Tags of connections that wait for a turn of the event loop, in the order of their coming.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace ksrv {
+
+// Any thread adds. A tag may outlive its connection: who takes it looks whether the connection is the same still.
+class TagQueue {
+  public:
+    // Makes room; until so many tags wait, adding them takes no memory.
+    bool reserve(size_t count) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        try {
+            tags_.reserve(count);
+        } catch (const std::bad_alloc &) {
+            return false;
+        }
+        return true;
+    }
+
+    // Returns whether it is the only one that waits.
+    bool push(uint64_t tag) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        const bool first = taken_ == tags_.size();
+        if (taken_ && tags_.size() == tags_.capacity()) {
+            tags_.erase(tags_.begin(), tags_.begin() + static_cast<std::ptrdiff_t>(taken_));
+            taken_ = 0;
+        }
+        tags_.push_back(tag);
+        waits_.store(true);
+        return first;
+    }
+
+    bool pop(uint64_t *tag) noexcept {
+        if (!waits()) return false;
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (taken_ == tags_.size()) return false;
+        *tag = tags_[taken_++];
+        if (taken_ == tags_.size()) empty();
+        return true;
+    }
+
+    size_t count() noexcept {
+        if (!waits()) return 0;
+        std::lock_guard<std::mutex> guard(mutex_);
+        return tags_.size() - taken_;
+    }
+
+    bool waits() const noexcept { return waits_.load(); }
+
+  private:
+    void empty() noexcept {
+        tags_.clear();
+        taken_ = 0;
+        waits_.store(false);
+    }
+
+    std::mutex mutex_;
+    std::vector<uint64_t> tags_;
+    size_t taken_ = 0;  // of `tags_`, from the front
+    std::atomic<bool> waits_{false};
+};
+
+}  // namespace ksrv
