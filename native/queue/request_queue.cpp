@@ -58,7 +58,7 @@ void Queue::nudge(std::size_t slot) noexcept {
     instances_.notify_all();
 }
 
-// Makes the request one of the queue's. The caller holds the mutex.
+// Makes the request one of the queue's, and a line for it. The caller holds the mutex.
 Push Queue::admit(Request *request, Line **line, std::int64_t now) noexcept {
     if (closed_) return PUSH_CLOSED;
     if (places_ >= capacity_) return PUSH_FULL;
@@ -66,6 +66,7 @@ Push Queue::admit(Request *request, Line **line, std::int64_t now) noexcept {
         *line = &lines_[level(request)];
         if (request->deadline_ns != NEVER) deadlines_.push_back(request);
     } catch (const std::bad_alloc &) {
+        drop_empty_line(level(request));
         return PUSH_MEMORY;
     }
     if (request->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
@@ -104,7 +105,10 @@ Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexce
         request->state.store(STATE_QUEUED, std::memory_order_release);
         return PUSH_OK;
     }
-    if (slot != nullptr && claim_slot(request, slot, now)) return PUSH_INLINE;
+    if (slot != nullptr && claim_slot(request, slot, now)) {
+        drop_empty_line(level(request));
+        return PUSH_INLINE;
+    }
     append(line, request);
     request->placed = true;
     request->state.store(STATE_QUEUED, std::memory_order_release);
@@ -169,6 +173,7 @@ std::size_t Queue::push_some(Request **requests, std::size_t count, std::uint64_
                 Line *line = nullptr;
                 results[i] = admit(request, &line, now);
                 if (results[i] == PUSH_OK) {
+                    drop_empty_line(level(request));
                     run(request, now);
                     results[i] = PUSH_INLINE;
                 }
@@ -204,8 +209,15 @@ void Queue::unlink(Request *request) noexcept {
         return;
     }
     --queued_;
-    // The common line stays; those of rare priorities go, so that clients cannot pile them up.
-    if (line.first == nullptr && found->first != UINT32_MAX) lines_.erase(found);
+    drop_empty_line(found->first);
+}
+
+// Erases the line of a priority that no request has any more: each request may name another one of 2^32. The line
+// of requests without a priority stays. The caller holds the mutex.
+void Queue::drop_empty_line(std::uint32_t level) noexcept {
+    if (level == UINT32_MAX) return;
+    const auto found = lines_.find(level);
+    if (found != lines_.end() && found->second.first == nullptr) lines_.erase(found);
 }
 
 // The request is not in the way of its sequence's next one any more. The caller holds the mutex.

@@ -152,6 +152,10 @@ class Queue {
 
     std::size_t waiting() noexcept { return read(places_); }
     std::size_t open() noexcept { return read(open_); }
+    std::size_t lines() noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        return lines_.size();
+    }
     std::size_t idle() noexcept { return read(idle_); }
     bool closed() noexcept { return read(closed_); }
     bool full() noexcept { return read(places_) >= capacity_; }
@@ -222,6 +226,7 @@ class Queue {
         return request->sequence == nullptr || request->sequence->slot == slot;
     }
     void append(Line *line, Request *request) noexcept;
+    void drop_empty_line(std::uint32_t level) noexcept;
     void leave_sequence(Request *request) noexcept;
 
     bool before(std::size_t a, std::size_t b) const noexcept {

@@ -10,6 +10,7 @@ from tests.support.faults.callers import CALLERS
 from tests.support.faults.health import assert_answers_exactly
 from tests.support.faults.patterns import Pattern, write_patterns
 from tests.support.faults.storms import Load, judge_answers
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 KINDS = ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "Own", "MemoryError")
@@ -138,3 +139,27 @@ def test_a_handler_process_that_runs_out_of_memory(server: Server, seed: str) ->
         caller.close()
         load.wait_for(2)
     end_healthy(server, load)
+
+
+@pytest.mark.slow
+def test_an_inline_handler_that_holds_the_gil_costs_its_worker(tmp_path: Path) -> None:
+    """Requests that take no Python are answered at their deadlines meanwhile; the others end with the worker."""
+    write_patterns(tmp_path, ("here",), HANDLER)
+    settings = tmp_path / "here" / "model.yaml"
+    text = settings.read_text().replace("timeout_ms: 60000", "timeout_ms: 1500")
+    settings.write_text(text.replace("shape: [-1, -1]", "shape: [-1, 4]"))
+    with Server(tmp_path, worker_timeout=10) as server:
+        [worker] = children(server.pid)
+        caller = CALLERS["http1"](server.http, None, 60)
+        [outcome] = caller.call([Pattern(HANGS["holding the GIL"], "here", 1, 4)])
+        assert outcome.kind == "refused" and outcome.status == 504, outcome
+        assert server.get("/v2/health/live")[0] == 200
+        caller.close()
+        wait_until(lambda: children(server.pid) not in ([worker], []), tell=lambda: server.log)
+        wait_until(lambda: server.get("/v2/health/ready")[0] == 200, tell=lambda: server.log)
+        assert "WORKER TIMEOUT" in server.log
+        caller = CALLERS["http1"](server.http, None, 60)
+        asked = Pattern(1 << 30, "here", 1, 4)
+        [outcome] = caller.call([asked])
+        caller.close()
+        assert outcome.kind == "answered" and not asked.strange_elements(outcome.answer), outcome

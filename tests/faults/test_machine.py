@@ -12,17 +12,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 
 from ksrv.testing import Server
 from tests.support.faults.callers import CALLERS
 from tests.support.faults.health import assert_answers_exactly, opened, wait_successes
 from tests.support.faults.patterns import write_patterns
 from tests.support.faults.storms import Load, judge_answers
+from tests.support.model_files.onnx_models import write_add_sub
+from tests.support.model_files.triton_repository import write_folder
 from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 JUMPS = Path(__file__).parent.parent / "support" / "faults" / "clock_jumps.c"
 YEAR = 365 * 86_400
+ADD_SUB = 'platform: "onnxruntime_onnx" max_batch_size: 8'
 
 
 def addresses(server: Server) -> dict[str, str]:
@@ -63,6 +67,25 @@ class SmallShm(Wrapped):
     )
 
 
+class FullTemporary(Wrapped):
+    """The disk of its temporary files has one page left, in a namespace of its own: Python takes no full one for them."""
+
+    script = (
+        "exec unshare --map-root-user --mount sh -c "
+        '\'mount -t tmpfs -o size=1m none "$TMPDIR" && '
+        'head -c 1044480 /dev/zero >"$TMPDIR/full" && exec "$@"\' sh "$@"'
+    )
+
+
+def may_mount() -> bool:
+    """Whether the system lets this user mount in a namespace of their own."""
+    tried = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/dev/shm"],
+        capture_output=True,
+    )
+    return tried.returncode == 0
+
+
 def test_a_full_disk_under_the_log_fails_no_request(tmp_path: Path, seed: str) -> None:
     with FullLog(write_patterns(tmp_path), access_log=True) as server:
         with Load(addresses(server), seed) as load:
@@ -73,17 +96,41 @@ def test_a_full_disk_under_the_log_fails_no_request(tmp_path: Path, seed: str) -
 
 @pytest.mark.slow
 def test_a_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
-    allowed = subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/dev/shm"],
-        capture_output=True,
-    )
-    if allowed.returncode:
+    if not may_mount():
         pytest.skip("this system lets nobody mount in a namespace of their own")
     with SmallShm(write_patterns(tmp_path)) as server:
         with Load(addresses(server), seed) as load:
             load.wait_for(20)
         all_answered(load)
         wait_successes(server, load.ledger)
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_temporary_files_keeps_what_needs_none(tmp_path: Path, seed: str) -> None:
+    """Models serve and are loaded; what has to be written there is refused by a sentence that says why."""
+    if not may_mount():
+        pytest.skip("this system lets nobody mount in a namespace of their own")
+    root = write_patterns(tmp_path / "models")
+    write_add_sub(write_folder(root, "simple", ADD_SUB) / "1/model.onnx")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with FullTemporary(root, environment={"TMPDIR": str(temporary)}) as server:
+
+        def load(model: str, **parameters: str) -> tuple[int, str]:
+            url = f"{server.url}/v2/repository/models/{model}/load"
+            answer = requests.post(url, json={"parameters": parameters}, timeout=60)
+            return answer.status_code, answer.text
+
+        with Load(addresses(server), seed) as load_of_clients:
+            load_of_clients.wait_for(2)
+            assert load("apart")[0] == 200
+            for _ in range(2):
+                status, text = load("simple", config='{"max_batch_size": 3}' + " " * 8192)
+                assert status == 400 and "No space left on device" in text
+            assert load("simple")[0] == 200
+            load_of_clients.wait_for(2)
+        all_answered(load_of_clients)
+        assert server.get("/v2/health/ready")[0] == 200
 
 
 @pytest.mark.slow

@@ -66,6 +66,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         size_t take_all(CRequest **out, size_t room) noexcept
         bint wait_empty(int64_t until_ns) noexcept
         size_t waiting() noexcept
+        size_t lines() noexcept
         size_t open() noexcept
         size_t idle() noexcept
         bint closed() noexcept

@@ -347,6 +347,11 @@ cdef class Queue:
         return self.queue.open()
 
     @property
+    def lines(self):
+        """Lines of requests: one for each priority, and one for requests without a priority."""
+        return self.queue.lines()
+
+    @property
     def idle(self):
         """Instances that wait for work."""
         return self.queue.idle()

@@ -131,6 +131,7 @@ class ResponseCache:
             return
         kept = replace(
             response,
+            id="",  # which may be as long as a client likes, and each request has its own
             outputs=[_copied(tensor) for tensor in response.outputs],
             parameters=dict(response.parameters),
         )

@@ -44,13 +44,13 @@ class ConfigOverrides:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         made = path.with_name(f".{secrets.token_hex(8)}")
-        made.write_bytes(text)
         try:
+            made.write_bytes(text)
             os.link(made, path)  # another worker's file stays, with the time that fingerprints know
         except FileExistsError:
             pass
         finally:
-            made.unlink()
+            made.unlink(missing_ok=True)
         return path
 
     @contextmanager

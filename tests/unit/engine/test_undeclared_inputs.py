@@ -1,5 +1,7 @@
 """Models that declare no inputs: what their rows are, and what happens where there are none."""
 
+import gc
+import weakref
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +12,7 @@ from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest
 from tests.support.engine.engine_models import tensor
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 from ksrv import BaseHandler
@@ -78,3 +81,32 @@ def test_a_handler_that_loses_rows_is_still_told(tmp_path):
         with pytest.raises(HandlerFailed, match="1 rows in the output 'a' for a batch of 3 rows"):
             engine.infer(request(np.ones(3), np.ones(3)))
         assert engine.infer(request(np.ones(3), np.ones(2))).outputs[0].shape == (1,)
+
+
+class Name(str):
+    """A client's name for a tensor, whose end can be seen."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_no_name_of_a_client_is_kept_with_the_requests_that_may_be_joined(tmp_path):
+    """It may be as long as a body: thousands of them would take gigabytes."""
+    first = """
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def handle(self, batch, context):
+        return {"rows": [batch.rows] * batch.rows}
+"""
+    with serving(tmp_path, handler=first, more=BATCHING) as engine:
+        name = Name("x" * 1000)
+        seen = weakref.ref(name)
+        asked = InferRequest("m", inputs=[tensor(name, np.ones((1, 2)))])
+        assert len(engine.infer(asked).outputs) == 1
+        del name, asked
+
+        def forgotten():
+            gc.collect()
+            return seen() is None
+
+        wait_until(forgotten)

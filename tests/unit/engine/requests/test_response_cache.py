@@ -1,6 +1,9 @@
 """The response cache: what it keeps of an answer, when, and what a change makes of it."""
 
+import gc
 import threading
+import weakref
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -46,6 +49,21 @@ def test_an_answer_is_kept_as_it_was(cache):
     known = cache.find(cache.key(REQUEST), REQUEST).wait()
     known.parameters["p"] = 3
     assert cache.find(cache.key(REQUEST), REQUEST).wait().parameters == {"p": 1}
+
+
+def test_the_id_of_the_request_that_was_answered_is_not_kept(cache):
+    class Id(str):
+        """An id, which may be as long as a body, and whose end can be seen."""
+
+        __slots__ = ("__weakref__",)
+
+    given = Id("x" * 1000)
+    seen = weakref.ref(given)
+    cache.keep(cache.key(REQUEST), 0, replace(answer(1), id=given))
+    del given
+    gc.collect()
+    assert seen() is None
+    assert cache.find(cache.key(REQUEST), REQUEST).wait().id == REQUEST.id
 
 
 def test_an_answer_with_headers_is_not_kept(cache):

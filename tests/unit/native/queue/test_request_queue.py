@@ -164,6 +164,33 @@ def test_a_caller_that_may_wait_for_others_claims_a_slot():
     assert not thread.is_alive() and handle.answer == "mine"
 
 
+@pytest.mark.parametrize("ends", ["inline", "queued"])
+def test_a_priority_that_no_request_has_any_more_takes_no_memory(ends):
+    """Each request may name another one of four milliards, and each look for a batch goes through all lines."""
+    queue = native.Queue(2)
+    slot = queue.add_slot()
+    queue.inline_for_all = ends == "inline"
+    if ends == "inline":
+        thread = threading.Thread(target=lambda: queue.take(slot, 1, 1))
+        thread.start()
+        while queue.idle == 0:
+            time.sleep(0.001)
+    for priority in range(1, 101):
+        handle = NativeHandle("a", 1, 0, priority)
+        if ends == "inline":
+            assert queue.push_inline(handle) == -1 - slot
+            assert queue.finish([handle], ["mine"]) == [True]
+            queue.return_slot(slot)
+        else:
+            assert queue.push(handle) == native.OK and queue.lines >= 1
+            assert handle.cancel()
+    assert queue.lines <= 1
+    queue.close()
+    if ends == "inline":
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_many_deadlines_and_cancellations_in_any_order():
     rng = random.Random(5)
     queue = native.Queue(1000)
