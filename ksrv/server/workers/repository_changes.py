@@ -316,9 +316,15 @@ class ChangeReplicator:
                 chain.append((position, entry))
                 return
             self._chains[name] = deque([(position, entry)])
-        threading.Thread(
+        maker = threading.Thread(
             target=self._make_all, args=(engine, name), name="ksrv-change", daemon=True
-        ).start()
+        )
+        try:
+            maker.start()
+        except RuntimeError:  # the system has no thread now: the next look reads the entry again
+            with self._changed:
+                del self._chains[name]
+            raise
 
     def _make_all(self, engine: "Engine", name: str) -> None:
         while True:
