@@ -105,7 +105,8 @@ def loaded_unchanged(runner: "Runner") -> Callable[[], ModelSpec]:
             runner.close()
             raise HandlerLoadError(
                 f"the model {source.name} cannot be loaded, because its file {file} changed while it was loaded; "
-                f"load the model again once all of its files are in place"
+                f"load the model again once all of its files are in place. If the handler writes the file with compiled "
+                f"code, as torch.save does, let it write under a name that is not there yet, or outside of the folder"
             )
         return spec
 
