@@ -79,8 +79,20 @@ def of_both(server, ask):
     for pid in (first, second):
         # Not one client alone: its connection may wake the worker that rests, and no other.
         with ThreadPoolExecutor(4) as pool, resting(pid):
-            answers += pool.map(lambda _: ask(server), range(4))
+            try:
+                answers += pool.map(lambda _: ask(server), range(4))
+            except requests.RequestException as error:
+                states = {other: threads_of(other) for other in (first, second)}
+                raise AssertionError(f"{error}\n{states}\n{server.log[-3000:]}") from None
     return answers
+
+
+def threads_of(pid):
+    """The state of each thread of a worker, and what it waits for in the kernel."""
+    return [
+        f"{(task / 'stat').read_text().rsplit(')', 1)[1].split()[0]} {(task / 'wchan').read_text()}"
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
 
 
 def infer(server, value=1.0, asks=requests):
