@@ -35,15 +35,21 @@ class DecodeThread:
         self._works = False
 
     def take(self, handles: list[QueuedRequest]) -> bool:
-        """Take over requests of one group; return False where too many wait."""
+        """Take over requests of one group; return False where too many wait, or the system has no thread."""
         with self._changed:
             if len(self._waiting) >= self._most:
                 return False
-            self._waiting.append(handles)
             if not self._works:
-                self._works = True
                 name = f"ksrv-{self._model}-decode"
-                threading.Thread(target=self._live, name=name, daemon=True).start()
+                try:
+                    threading.Thread(target=self._live, name=name, daemon=True).start()
+                except RuntimeError as error:
+                    log.error(
+                        "the images of a request to %s are not decoded: %s", self._model, error
+                    )
+                    return False
+                self._works = True
+            self._waiting.append(handles)
         return True
 
     def wait(self) -> bool:
