@@ -194,6 +194,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         pt2: The `pt2:` section as it was written; `ksrv.compile_plan` reads it.
         envelope: The request envelope of TorchServe's routes, or None.
         env: Environment variables of the handler's process.
+        python: The interpreter of the handler's process, the folder of its environment, or an archive of one,
+            relative to the model's folder; "" for the server's.
+        requirements: The requirements file whose packages the handler's process has; "" for the interpreter's.
         cuda_graphs: Whether launches of a torch model on CUDA are recorded and replayed.
         matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
         runner: `package.module:NAME` of the class that drives the handler.
@@ -235,6 +238,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     pt2: dict[str, Any] | str | None = None
     envelope: str | None = None
     env: dict[str, str] = {}
+    python: str = ""
+    requirements: str = ""
     cuda_graphs: bool = False
     matmul_precision: Precision | None = None
     runner: str = "ksrv.handlers.runner:Runner"

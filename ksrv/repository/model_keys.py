@@ -338,6 +338,18 @@ class ModelKeys(SharedKeys):
     executor: (
         Annotated[ExecutorName, _means("process: a process of its own for each instance")] | None
     ) = None
+    python: (
+        Annotated[
+            Text, _means("executor: process, its interpreter, or the folder of its environment")
+        ]
+        | None
+    ) = None
+    requirements: (
+        Annotated[
+            Text, _means("executor: process, a requirements file, whose packages are its own")
+        ]
+        | None
+    ) = None
     warmup: (
         Annotated[
             bool | Annotated[list[Text], Meta(min_length=1)],

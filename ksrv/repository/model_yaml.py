@@ -309,6 +309,15 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
     for name in ("executor", "cuda_graphs", "matmul_precision", "concurrent_batches"):
         if getattr(keys, name) is not None:
             settings[name] = getattr(keys, name)
+    if keys.python is not None:
+        settings["python"] = keys.python
+    if keys.requirements is not None:
+        settings["requirements"] = str(files.find("requirements", keys.requirements))
+    for name in ("python", "requirements"):
+        if name in settings and keys.executor != "process":
+            document.fail(
+                (name,), "is for handlers in processes of their own; add executor: process"
+            )
     for name in ("parameters", "pt2"):
         _check_portable(document, getattr(keys, name), (name,))
     return ModelConfig(

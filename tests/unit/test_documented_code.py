@@ -19,6 +19,7 @@ RUN_BY = {
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
     "docs/handlers.md": "tests/unit/repository/test_documentation.py",
     "docs/index.md": "tests/integration/docs/test_tutorials.py",
+    "docs/interpreters.md": "tests/integration/handler_processes/test_interpreters.py",
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",

@@ -335,8 +335,8 @@ class ProcessBatches:
             self._look()
             return
         self._take(frame)
-        # A process that goes on sending does not put a deadline off.
-        if until_ns is not None and time.monotonic_ns() >= until_ns:
+        # A process that goes on sending does not put a deadline off; that of a batch in the ring is looked after there.
+        if until_ns and time.monotonic_ns() >= until_ns:
             self._look()
 
     def _look_at_ns(self) -> int | None:
@@ -372,7 +372,9 @@ class ProcessBatches:
     def _take(self, frame: Frame) -> None:
         number, kind = frame.batch_number, frame.kind
         one = self._open.get(number)
-        if kind == MessageType.CANCEL_CALL:
+        if kind == MessageType.CALL and one is not None:
+            self._call(one, frame)
+        elif kind == MessageType.CANCEL_CALL:
             # The answer of a batch in the ring may be seen before the calls that it gave up.
             note = messages.load(CancelCalls, frame)
             if one is not None:
@@ -385,8 +387,6 @@ class ProcessBatches:
             self._end(number, messages.to_error(messages.load(ErrorMessage, frame)))
         elif kind == MessageType.CHUNK:
             self._hand_on(one, self._answer(one, frame))
-        elif kind == MessageType.CALL:
-            self._call(one, frame)
         elif kind == MessageType.GIVE_UP:
             self._give_up(one)
         else:

@@ -38,6 +38,8 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
+PROTOCOL = 1
+"""The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
 CHUNK_BYTES_UNDER_WAY = 1 << 18
@@ -86,6 +88,7 @@ class LoadMessage(msgspec.Struct):
         source: The `ModelSource` in its own JSON form.
         level: The level from which log records come home.
         limits: The server's, for what the handler itself decodes.
+        protocol: `PROTOCOL` of the server.
     """
 
     source: str
@@ -93,6 +96,7 @@ class LoadMessage(msgspec.Struct):
     threads: int
     level: int
     limits: Limits = Limits()
+    protocol: int = 0
 
 
 class LevelMessage(msgspec.Struct):
@@ -267,12 +271,11 @@ def most_bytes(limits: Limits) -> int:
 
 def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:
     """Tell whether JSON proper can express these values."""
-    return all(
-        math.isfinite(value)
-        for group in parameters
-        for value in group.values()
-        if isinstance(value, float)
-    )
+    for group in parameters:
+        for value in group.values():
+            if isinstance(value, float) and not math.isfinite(value):
+                return False
+    return True
 
 
 class Packed(NamedTuple):

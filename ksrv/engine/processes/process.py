@@ -8,7 +8,6 @@ answers are checked like a client's bytes, because it runs user code.
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
@@ -26,7 +25,11 @@ from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
 from ksrv.engine.processes.batches import ProcessBatches
-from ksrv.engine.processes.environment import handler_environment
+from ksrv.engine.processes.interpreters import (
+    Interpreter,
+    handler_environment,
+    interpreter_for,
+)
 from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
 from ksrv.engine.processes.process_log import ProcessLog
 from ksrv.engine.processes.watcher import HandlerProcess, ProcessExit
@@ -115,6 +118,7 @@ class ProcessExecutor:
         self._loaded = False
         self._spec: ModelSpec | None = None
         self._uses_ring = False
+        self._interpreter: Interpreter | None = None
         with _executors_lock:
             _executors.add(self)
 
@@ -168,7 +172,12 @@ class ProcessExecutor:
             FilesChanged: The process is not replaced, because a file of the model has changed.
             KsrvError: The handler's own error, the process's end, or that loading took too long.
         """
+        interpreter = self._interpreter
+        if interpreter is None:  # without the lock: it may have to be built first
+            config = self._source.config or ModelConfig()
+            interpreter = interpreter_for(config.python, config.requirements, self._source.folder)
         with self._lock:
+            self._interpreter = interpreter
             if self.alive and self._spec is not None:
                 return self._spec
             self._drop_process()
@@ -179,7 +188,7 @@ class ProcessExecutor:
                 source = self._loaded_before()
             self._backoff.started()
             try:
-                link, process, ring = self._spawn()
+                link, process, ring = self._spawn(interpreter)
                 self._link, self._process, self._ring = link, process, ring
                 self._spec = self._alike(self._load(link, process, source))
                 self._uses_ring = uses_ring(self._spec)
@@ -231,7 +240,7 @@ class ProcessExecutor:
             )
         return spec
 
-    def _spawn(self) -> tuple[Link, HandlerProcess, WorkerRing]:
+    def _spawn(self, interpreter: Interpreter) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
         try:
             channel, channel_end = Channel.pair()
@@ -241,15 +250,16 @@ class ProcessExecutor:
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         link = Link(channel)
         link.imported.most_bytes = messages.most_bytes(self._limits)
-        command = [sys.executable, "-P", "-m", "ksrv.engine.processes.child.program"]
-        command += ["--channel", str(channel_end.fileno())]
+        command = [*interpreter.program, "--channel", str(channel_end.fileno())]
         command += ["--events", str(events_end.fileno())]
         command += ["--ring", str(ring.fileno())]
         command += ["--parent", str(os.getpid())]
         process = HandlerProcess(
             command,
             folder=self._source.folder,
-            environment=handler_environment(os.environ, config.env, self._threads),
+            environment=handler_environment(
+                os.environ, config.env, self._threads, finds_ksrv=interpreter.is_servers
+            ),
             descriptors=[channel_end.fileno(), events_end.fileno(), ring.fileno()],
             log=self._log,
             events=Link(events),
@@ -274,6 +284,7 @@ class ProcessExecutor:
             threads=self._threads,
             level=_log_level(),
             limits=self._limits,
+            protocol=messages.PROTOCOL,
         )
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         try:
@@ -282,7 +293,7 @@ class ProcessExecutor:
             frame = link.receive(deadline_ns)
             if frame.kind == MessageType.LOADED:
                 return messages.unpack_spec(frame)
-            raise self._failure(frame)
+            raise self._load_failure(frame)
         except TimeoutError as error:
             process.kill()
             raise HandlerFailed(
@@ -450,6 +461,13 @@ class ProcessExecutor:
         if frame.kind != MessageType.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
         return messages.to_error(messages.load(ErrorMessage, frame))
+
+    def _load_failure(self, frame: Frame) -> KsrvError:
+        """Return why the handler was not loaded; a package may lack in an interpreter of the model's own."""
+        failure, interpreter = self._failure(frame), self._interpreter
+        if interpreter is None or interpreter.is_servers or type(failure) is not HandlerFailed:
+            return failure
+        return HandlerFailed(f"{failure.message} (in the interpreter {interpreter.program[0]})")
 
     def _take_event(self, frame: Frame) -> None:
         if frame.kind == MessageType.LOG:

@@ -37,13 +37,12 @@ RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
 SERVER_KEYS = (
     "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout",
-    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "ksrv",
+    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "useVenv", "ksrv",
 )  # fmt: skip
 
 HANDLER_KEYS = ("pt2", "handler", "micro_batching", "deepspeed", "pippy")
 IGNORED = {
     "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
-    "useVenv": "requirements are installed only on request",
 }
 REFUSED = {
     "parallelType": "models spread over several processes are not served",
@@ -144,7 +143,11 @@ def archived_config(
     envelope = settings.envelope(defaults.envelope)
     batch_size, batching = settings.batching(envelope)
     settings.rest()
-    report.missing_packages = missing_packages(folder, model.requirements_file)
+    requirements = ""
+    if settings.flag("useVenv", "an environment of its own") and model.requirements_file:
+        requirements = str(folder / model.requirements_file)
+    else:
+        report.missing_packages = missing_packages(folder, model.requirements_file)
     config = ModelConfig(
         handler=model.handler,
         model=str(folder / model.serialized_file) if model.serialized_file else None,
@@ -162,6 +165,7 @@ def archived_config(
             "startupTimeout", defaults.startup_timeout_s, "s for a process to get ready"
         ),
         queue_size=settings.number("jobQueueSize", defaults.queue_size, "requests may wait"),
+        requirements=requirements,
         warmup=False,
         pt2=document.get("pt2"),
         envelope=envelope,
@@ -243,6 +247,14 @@ class _Settings:
         if type(value) is not int or value < least:
             self.fail(key, f"a whole number from {least}")
         self._report.applied[key] = f"{value} {meaning}"
+        return value
+
+    def flag(self, key: str, meaning: str) -> bool:
+        value = self._document.get(key, False)
+        if type(value) is not bool:
+            self.fail(key, "true or false")
+        if value:
+            self._report.applied[key] = meaning
         return value
 
     def envelope(self, default: str | None) -> str | None:

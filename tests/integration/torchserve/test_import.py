@@ -30,7 +30,7 @@ SETTINGS = {
     "maxBatchDelay": 1,
     "responseTimeout": 7,
     "jobQueueSize": 9,
-    "useVenv": True,
+    "useVenv": False,
     "mine": 1,
 }
 
@@ -44,7 +44,7 @@ def test_report_names_every_key_and_what_is_missing(tmp_path, model_files):
     store.mkdir()
     path = archive(
         store, "line", "numbers_handler.py", files=model_files, model="line.pt",
-        settings=SETTINGS, requirements="numpy\na-package-that-nobody-has==1\n",
+        settings=SETTINGS | {"useVenv": True}, requirements="numpy\na-package-that-nobody-has==1\n",
     )  # fmt: skip
     found = run(path)
     assert found.exit_code == 0, found.output
@@ -54,9 +54,14 @@ def test_report_names_every_key_and_what_is_missing(tmp_path, model_files):
     assert "batchSize: 4 requests in a batch at most" in lines
     assert "responseTimeout: 7 s for one batch" in lines
     assert "jobQueueSize: 9 requests may wait" in lines
-    assert "useVenv: ignored, requirements are installed only on request" in lines
+    assert "useVenv: an environment of its own" in lines
     assert "for the handler alone: mine" in lines
-    assert "not installed: a-package-that-nobody-has" in lines
+    assert not any("not installed" in line for line in lines)  # they are, when the model is loaded
+    other = archive(
+        store, "shared", "numbers_handler.py", files=model_files, model="line.pt",
+        settings=SETTINGS, requirements="numpy\na-package-that-nobody-has==1\n",
+    )  # fmt: skip
+    assert "not installed: a-package-that-nobody-has\n" in run(other).output
 
 
 def test_imported_folder_serves_the_same(tmp_path, model_files):

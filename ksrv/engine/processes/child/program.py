@@ -127,6 +127,13 @@ class Child:
         if frame.kind != MessageType.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
         note = messages.load(LoadMessage, frame)
+        if note.protocol != messages.PROTOCOL:
+            text = (
+                f"the ksrv of the handler's process speaks version {messages.PROTOCOL} of the protocol between "
+                f"processes, and the server version {note.protocol}; install the server's release there"
+            )
+            self._answers.fail(HandlerFailed(text))
+            return 1
         root = logging.getLogger()
         root.setLevel(note.level)
         root.addHandler(EventLogHandler(self._events))

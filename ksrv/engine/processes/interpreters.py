@@ -1,0 +1,304 @@
+"""The Python interpreters of handler processes: the server's, or one that a model names or has built; their variables.
+
+A model's interpreter has packages of its own. It needs nothing of ksrv if it is of the server's Python version, because
+the process then imports ksrv's core from the server (`child.bootstrap`). An interpreter of another version needs ksrv
+installed in it, of the server's release: compiled modules fit one version of Python.
+
+What is wrong with an interpreter is found by asking it, before a process is started in it.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from shutil import rmtree, which
+from typing import Any, NamedTuple
+
+from ksrv.engine.processes.child import bootstrap
+from ksrv.errors import HandlerFailed, quote
+from ksrv.python_path import with_ksrv
+
+PROBE_TIMEOUT_S = 60.0
+BUILD_TIMEOUT_S = 1800.0
+LOCK_FILE_BYTES = 1 << 20
+"""A requirements file has at most so many bytes."""
+
+PROGRAM = "ksrv.engine.processes.child.program"
+LENT_PACKAGES = ("msgspec", "orjson", "typing_extensions", "numpy", "yaml")
+"""What ksrv needs in a handler process, besides itself; an interpreter's own are preferred."""
+
+_PROBE = """
+import json, sys, sysconfig
+own = ""
+if sys.version_info >= (3, 8):
+    import importlib.metadata
+    try:
+        own = importlib.metadata.version("ksrv")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps({"python": list(sys.version_info[:3]), "abi": sysconfig.get_config_var("SOABI"), "ksrv": own}))
+"""
+
+
+class Interpreter(NamedTuple):
+    """An interpreter that handler processes are started in.
+
+    Attributes:
+        program: The arguments that start a handler process, before its own.
+        is_servers: Whether it is the server's own.
+    """
+
+    program: list[str]
+    is_servers: bool
+
+
+SERVERS = Interpreter([sys.executable, "-P", "-m", PROGRAM], True)
+
+
+def interpreter_for(python: str, requirements: str, folder: Path) -> Interpreter:
+    """Return the interpreter of a model's processes, built first if it is not there.
+
+    Args:
+        python: The setting `python`, relative to `folder`; "" for the server's.
+        requirements: The setting `requirements`, relative to `folder`; "" for none.
+
+    Raises:
+        HandlerFailed: It cannot be used, or cannot be built.
+    """
+    if not python and not requirements:
+        return SERVERS
+    path = _interpreter_in(folder / python) if python else Path(sys.executable)
+    if requirements:
+        path = _with_requirements(path, folder / requirements)
+    return _usable(path)
+
+
+# ---- an interpreter that is there -----------------------------------------------------------
+
+
+def _interpreter_in(path: Path) -> Path:
+    """Return the interpreter that a path names: itself, that of its folder, or that of an archive."""
+    if path.is_dir():
+        path = path / "bin" / "python"
+    if not path.exists():
+        raise HandlerFailed(
+            f"the interpreter {path} of `python` does not exist; correct the path, or make an environment there "
+            f"(python -m venv)"
+        )
+    if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        return _unpacked(path)
+    return path
+
+
+def _usable(path: Path) -> Interpreter:
+    """Return the interpreter at a path, once it has told what it is."""
+    told = _ask(path)
+    found = ".".join(map(str, told["python"]))
+    own = told["ksrv"]
+    if told["abi"] == sysconfig.get_config_var("SOABI"):
+        return Interpreter([str(path), bootstrap.__file__, *_lent_packages()], False)
+    release = _release()
+    if own == release:
+        return Interpreter([str(path), "-P", "-m", PROGRAM], False)
+    has = f"has ksrv {own}" if own else "has no ksrv"
+    raise HandlerFailed(
+        f"the interpreter {path} is Python {found} and {has}; the server is ksrv {release} on Python "
+        f"{sys.version.split()[0]}, whose compiled modules do not fit it. Install the server's release of ksrv there "
+        f"({path} -m pip install ksrv=={release}), or use Python {sys.version_info[0]}.{sys.version_info[1]}"
+    )
+
+
+def _ask(path: Path) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [str(path), "-I", "-c", _PROBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+        told = json.loads(done.stdout) if done.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        raise HandlerFailed(
+            f"the interpreter {path} did not answer within {PROBE_TIMEOUT_S:g} s"
+        ) from None
+    except OSError as error:
+        raise HandlerFailed(
+            f"the interpreter {path} cannot be started: {error.strerror}"
+        ) from error
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or told.keys() != {"python", "abi", "ksrv"}:
+        said = _last_line(done.stderr or done.stdout)
+        raise HandlerFailed(
+            f"{path} is no Python interpreter that can be used: it ended with exit status {done.returncode}"
+            + (f" and said {quote(said)}" if said else "")
+        )
+    return told
+
+
+def _lent_packages() -> list[str]:
+    """Return where the server has ksrv and what that needs, as `bootstrap` takes it."""
+    import ksrv
+
+    places = [f"ksrv={Path(ksrv.__file__).resolve().parent.parent}"]
+    for name in LENT_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            up = 1 if spec.submodule_search_locations is None else 2
+            places.append(f"{name}={Path(spec.origin).parents[up - 1]}")
+    return [*places, "--"]
+
+
+def _release() -> str:
+    try:
+        return version("ksrv")
+    except PackageNotFoundError:
+        return "of a source folder"  # which no interpreter has
+
+
+# ---- environments that are built ------------------------------------------------------------
+
+
+def _with_requirements(base: Path, file: Path) -> Path:
+    """Return the interpreter of an environment with the packages of a requirements file."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(LOCK_FILE_BYTES + 1)
+    except OSError as error:
+        raise HandlerFailed(f"the requirements {file} cannot be read: {error.strerror}") from error
+    if len(content) > LOCK_FILE_BYTES:
+        raise HandlerFailed(
+            f"the requirements {file} have more than {LOCK_FILE_BYTES} bytes, which are allowed"
+        )
+    told = _ask(base)
+    key = hashlib.sha256(json.dumps([str(base), told["abi"]]).encode() + content).hexdigest()[:32]
+
+    def build(place: Path) -> None:
+        uv = which("uv")
+        if uv is None:
+            _run([str(base), "-m", "venv", "--without-pip", str(place)], file)
+            install = [str(base), "-m", "pip", "--python", str(place / "bin/python"), "install"]
+            install += ["--no-input", "--disable-pip-version-check"]
+        else:
+            _run([uv, "venv", "--python", str(base), str(place)], file)
+            install = [uv, "pip", "install", "--python", str(place / "bin/python")]
+        _run([*install, "-r", str(file)], file)
+
+    return _built(key, build) / "bin/python"
+
+
+def _unpacked(archive: Path) -> Path:
+    """Return the interpreter in an archive of an environment, as `conda-pack` makes one."""
+    digest = hashlib.sha256()
+    with archive.open("rb") as opened:
+        while piece := opened.read(1 << 20):
+            digest.update(piece)
+
+    def build(place: Path) -> None:
+        place.mkdir()
+        _run(["tar", "-xf", str(archive), "-C", str(place), "--no-same-owner"], archive)
+
+    path = _built(digest.hexdigest()[:32], build) / "bin/python"
+    if not path.exists():
+        raise HandlerFailed(
+            f"the archive {archive} has no bin/python; pack an environment of conda or venv"
+        )
+    return path
+
+
+def _built(key: str, build: Callable[[Path], None]) -> Path:
+    """Return the folder of an environment, built first unless that was done."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ksrv/environments"
+    place, whole = cache / key, cache / f"{key}.whole"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _alone(cache / f"{key}.lock"):
+            if not whole.exists():
+                rmtree(place, ignore_errors=True)  # of a build that was broken off
+                build(place)
+                whole.touch()
+    except OSError as error:
+        raise HandlerFailed(
+            f"no environment can be built in {cache}: {error.strerror}; set XDG_CACHE_HOME to a folder "
+            f"that can be written"
+        ) from error
+    return place
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Keep other processes, and other threads, from building the same environment."""
+    with lock.open("ab") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str], source: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise HandlerFailed(
+            f"the environment of {source} was not built within {BUILD_TIMEOUT_S:g} s"
+        ) from None
+    if done.returncode != 0:
+        raise HandlerFailed(
+            f"the environment of {source} cannot be built: {Path(command[0]).name} ended with exit status "
+            f"{done.returncode}: {_last_line(done.stdout)}"
+        )
+
+
+def _last_line(output: bytes) -> str:
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""
+
+
+# ---- what a process is started with -----------------------------------------------------------
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
+"""Variables that OpenMP (and torch), MKL, OpenBLAS, numexpr, Accelerate and OpenCV read when loaded."""
+
+
+def handler_environment(
+    inherited: Mapping[str, str], own: Mapping[str, str], threads: int, *, finds_ksrv: bool = True
+) -> dict[str, str]:
+    """Return the environment to start a handler process with.
+
+    Args:
+        own: The variables that the model's settings give; they win over all others.
+        threads: CPU threads of one instance, or 0 to leave the libraries to themselves.
+        finds_ksrv: Whether `PYTHONPATH` has to find the ksrv that this process runs.
+
+    Returns:
+        The environment. `PYTHONPATH` finds the ksrv that this process runs from any working
+        directory, after what was inherited.
+    """
+    environment = dict(inherited)
+    if threads > 0:
+        environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    environment |= own
+    if finds_ksrv:
+        environment["PYTHONPATH"] = with_ksrv(environment.get("PYTHONPATH", ""))
+    return environment

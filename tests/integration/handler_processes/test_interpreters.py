@@ -1,0 +1,271 @@
+"""Models with an interpreter of their own: its packages, what it is lent of the server's, and what is wrong with one."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+import pytest
+import requests
+
+import ksrv.client
+from ksrv.engine.processes import interpreters
+from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.errors import HandlerFailed
+from ksrv.testing import Server
+from tests.support.engine.process_models import batch_of, running, source
+from tests.support.models import write_model
+from tests.support.torchserve.archives import archive
+
+PATIENCE_S = 180.0
+HANDLER = """
+import importlib.util, json, sys
+import numpy as np
+import pinned
+import ksrv
+
+class Told(ksrv.BaseHandler):
+    def inference(self, x):
+        found = [name for name in ("falcon", "click", "pytest") if importlib.util.find_spec(name)]
+        told = {"version": pinned.VERSION, "prefix": sys.prefix, "found": found, "sum": float(x.sum())}
+        return {"told": np.array([json.dumps(told).encode()] * len(x), object)}
+"""
+SETTINGS = """
+executor: process
+inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
+outputs: [{name: told, datatype: BYTES, shape: [-1]}]
+warmup: false
+"""
+
+
+DOCUMENTED = [
+    block.partition("\n")[2]
+    for block in (Path(__file__).parents[3] / "docs/interpreters.md").read_text().split("```")[1::2]
+]
+"""The settings that the page shows: requirements, and an environment."""
+
+
+def wheel(folder: Path, version: str) -> None:
+    """Write a wheel of the package `pinned`, so that nothing is downloaded."""
+    info = f"pinned-{version}.dist-info"
+    files = {
+        "pinned/__init__.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: pinned\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"pinned-{version}-py3-none-any.whl", "w") as made:
+        for name, text in files.items():
+            made.writestr(name, text)
+
+
+def environment(folder: Path, version: str) -> Path:
+    """Make an environment with `pinned` and nothing else."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "pinned.py").write_text(f"VERSION = {version!r}\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/ksrv/environments"
+
+
+def told(server, model):
+    with ksrv.client.Client(server.url) as client:
+        (answer,) = client.infer(model, {"x": np.ones((1, 2), "f4")})["told"]
+    return json.loads(answer)
+
+
+def test_two_models_pin_different_majors_of_one_package(tmp_path, cache):
+    for version in ("1.4.0", "2.0.1"):
+        wheel(tmp_path / "wheels", version)
+        lock = f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned=={version}\n"
+        settings = SETTINGS.replace("executor: process\n", DOCUMENTED[0]) + "instances: 2\n"
+        folder = write_model(tmp_path / "models", f"pins_{version[0]}", HANDLER, settings)
+        (folder / "requirements.lock").write_text(lock)
+    with Server(tmp_path / "models", start_timeout=PATIENCE_S) as server:
+        found = [told(server, f"pins_{major}") for major in (1, 2)]
+    assert [one["version"] for one in found] == ["1.4.0", "2.0.1"]
+    assert {Path(one["prefix"]).parent for one in found} == {cache}
+    assert len(list(cache.glob("*.whole"))) == 2  # once for each content, whatever the instances
+
+
+def test_an_interpreter_has_its_own_packages_and_of_the_servers_what_ksrv_needs(tmp_path):
+    own = environment(tmp_path / "own", "7.0")
+    shown = DOCUMENTED[1].replace("/opt/environments/detector", str(own))
+    folder = SETTINGS.replace("executor: process\n", shown)
+    write_model(tmp_path / "models", "folder", HANDLER, folder)
+    write_model(tmp_path / "models", "file", HANDLER, SETTINGS + f"python: {own}/bin/python\n")
+    with Server(tmp_path / "models") as server:
+        for model in ("folder", "file"):
+            expected = {"version": "7.0", "prefix": str(own), "found": [], "sum": 2.0}
+            assert told(server, model) == expected
+
+
+def test_a_process_is_replaced_in_its_own_interpreter(tmp_path):
+    handler = """
+    import pinned
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            if batch["x0"][0, 0]: os._exit(1)
+            return [sys.prefix]
+    """
+    own = environment(tmp_path / "own", "7.0")
+    ask, end = (batch_of(np.full((1, 1), value, "f4")) for value in (0, 1))
+    with running(tmp_path, handler, config={"python": str(own)}) as executor:
+        for _ in range(2):
+            executor.start()
+            assert executor.run(ask, None).tensors[0].data[0] == str(own).encode()
+            with pytest.raises(HandlerFailed):
+                executor.run(end, None)
+
+
+def test_a_packed_environment_is_unpacked_once(tmp_path, cache):
+    own = environment(tmp_path / "own", "3.1")
+    with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as packed:
+        for part in own.iterdir():
+            packed.add(part, part.name)
+    handler = "import pinned\nclass H(BaseHandler):\n    def handle(self, batch, context): return [pinned.VERSION]\n"
+    for _ in range(2):
+        with running(tmp_path, handler, config={"python": "packed.tar.gz"}) as executor:
+            answer = executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+            assert answer.tensors[0].data == [b"3.1"]
+    assert len(list(cache.glob("*.whole"))) == 1
+
+
+def test_an_archive_of_torchserve_may_ask_for_its_requirements(tmp_path):
+    wheel(tmp_path / "wheels", "5.0")
+    handler = (
+        "import pinned\ndef handle(data, context): return [pinned.VERSION] * len(data or [])\n"
+    )
+    (tmp_path / "told.py").write_text(handler)
+    (tmp_path / "store").mkdir()
+    archive(
+        tmp_path / "store",
+        "told",
+        str(tmp_path / "told.py"),
+        settings={"useVenv": True},
+        requirements=f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned\n",
+    )
+    with Server(tmp_path / "store", torchserve_api=True, start_timeout=PATIENCE_S) as server:
+        found = requests.post(f"{server.url}/predictions/told", data=b"x", timeout=PATIENCE_S)
+        assert found.text == "5.0"
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+WRONG = {
+    "missing": r"the interpreter .*missing of `python` does not exist; correct the path",
+    "empty": r"the interpreter .*empty/bin/python of `python` does not exist",
+    "text": r"the interpreter .*text cannot be started: Permission denied",
+    "fails": r"fails is no Python interpreter .* exit status 3 and said 'oh no'",
+    "garbage": r"garbage is no Python interpreter .* exit status 0 and said 'hello'",
+    "other": r'other is no Python interpreter .* exit status 0 and said \'{"python": 1}\'',
+    "broken.tar.gz": r"the environment of .*broken.tar.gz cannot be built: tar ended with exit status",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_interpreter_that_cannot_be_used_is_named(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "broken.tar.gz").write_bytes(b"no archive")
+    script(tmp_path / "fails", "#!/bin/sh\necho oh no >&2\nexit 3\n")
+    script(tmp_path / "garbage", "#!/bin/sh\necho hello\n")
+    script(tmp_path / "other", "#!/bin/sh\necho '{\"python\": 1}'\n")
+    executor = ProcessExecutor(source(tmp_path, "", python=name))
+    with pytest.raises(HandlerFailed, match=WRONG[name]):
+        executor.start()
+    assert executor.pid == 0
+
+
+def test_an_interpreter_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(interpreters, "PROBE_TIMEOUT_S", 0.2)
+    script(tmp_path / "hangs", "#!/bin/sh\nexec sleep 600\n")
+    with pytest.raises(HandlerFailed, match=r"hangs did not answer within 0\.2 s"):
+        interpreters.interpreter_for("hangs", "", tmp_path)
+
+
+def test_requirements_that_cannot_be_had_are_told_and_tried_again(tmp_path, cache):
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned==1.0\n")
+    (tmp_path / "wheels").mkdir()
+    text = r"environment of .*requirements\.lock cannot be built: .*: .*No matching distribution"
+    with pytest.raises(HandlerFailed, match=text):
+        interpreters.interpreter_for("", str(lock), tmp_path)
+    assert not list(cache.glob("*.whole"))
+    wheel(tmp_path / "wheels", "1.0")
+    assert not interpreters.interpreter_for("", str(lock), tmp_path).is_servers
+    lock.unlink()
+    with pytest.raises(HandlerFailed, match="cannot be read: No such file"):
+        interpreters.interpreter_for("", str(lock), tmp_path)
+    lock.write_bytes(b"#" * (interpreters.LOCK_FILE_BYTES + 1))
+    with pytest.raises(HandlerFailed, match=r"more than 1048576 bytes"):
+        interpreters.interpreter_for("", str(lock), tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "requirements.lock").touch()
+    with pytest.raises(HandlerFailed, match=r"no environment can be built in .*set XDG_CACHE_HOME"):
+        interpreters.interpreter_for("", "requirements.lock", tmp_path)
+
+
+def test_a_package_that_an_interpreter_lacks_is_told_with_the_interpreter(tmp_path):
+    own = environment(tmp_path / "own", "1.0")
+    executor = ProcessExecutor(source(tmp_path, "import falcon", python=str(own)))
+    with pytest.raises(HandlerFailed, match=rf"No module named 'falcon'.*interpreter {own}/bin"):
+        executor.start()
+
+
+def test_a_process_of_another_protocol_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("ksrv.engine.processes.messages.PROTOCOL", 99)
+    executor = ProcessExecutor(source(tmp_path, ""))
+    with pytest.raises(HandlerFailed, match=r"speaks version 1 .* the server version 99; install"):
+        executor.start()
+
+
+@pytest.mark.parametrize("key", ["python: /usr/bin/python3", "requirements: handler.py"])
+def test_an_interpreter_needs_a_process(tmp_path, key):
+    settings = SETTINGS.replace("executor: process", key)
+    write_model(tmp_path, "m", HANDLER, settings)
+    with pytest.raises(Exception, match=r"add executor: process"), Server(tmp_path):
+        pass
+
+
+def other_version() -> str | None:
+    """An interpreter of another version of Python than this one's."""
+    this = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    installed = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
+    named = [which(f"python3.{minor}") for minor in range(11, 16)]
+    for path in [*map(str, installed), *filter(None, named)]:
+        asked = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip() != this:
+            return path
+    return None
+
+
+def test_an_interpreter_of_another_version_needs_ksrv_in_it(tmp_path):
+    path = other_version()
+    if path is None:
+        pytest.skip("no interpreter of another version of Python is installed here")
+    with pytest.raises(HandlerFailed) as caught:
+        interpreters.interpreter_for(path, "", tmp_path)
+    text = caught.value.message
+    assert f"the interpreter {path} is Python 3." in text
+    assert "has no ksrv" in text and os.fspath(path) + " -m pip install ksrv==" in text
