@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -214,6 +214,12 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 	$(BIN)/python benchmarks/grpc/bench.py --json benchmarks/results/grpc-limit.json
 	$(BIN)/python benchmarks/load/images.py w3 --clients 4
 	$(BIN)/python benchmarks/grpc/hostile_peers.py
+
+guard: $(VENV)/.built ## fail if a request on a core path takes 3 % more instructions than before; needs valgrind
+	$(BIN)/python benchmarks/guard/guard.py
+
+guard-baseline: $(VENV)/.built ## store what requests on the core paths take now, for make guard
+	$(BIN)/python benchmarks/guard/guard.py --write
 
 # Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
 # packages come first on the path, for the servers that tests start as well, and the working

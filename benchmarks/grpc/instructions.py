@@ -3,8 +3,9 @@
     python benchmarks/grpc/instructions.py [--calls 3000] [LOAD ...]
 
 They are counted by callgrind, and hardly depend on what else the machine does. Under valgrind a program runs some sixty
-times slower; `slow_clock.c` slows its clock as well, without which ksrv would take its handler for a slow one, hand
-each call to the model's own thread, and send each answer by itself. Needs valgrind, h2load and cc.
+times slower, so it gets a clock that does not depend on that (`counted_clock.c`). By the machine's clock ksrv would take
+its handler for a slow one, hand each call to the model's own thread, and send each answer by itself. Needs valgrind,
+h2load and cc.
 """
 
 import argparse
@@ -41,7 +42,7 @@ PARTS = {
     "native core": r"/_core\.|/bare$",
     "Python, numpy": r"libpython|/python[\d.]*$|numpy|\.cpython-",
 }
-"""The objects of each part, which is the first one that fits. The slowed clock is of none."""
+"""The objects of each part, which is the first one that fits. The counted clock is of none."""
 
 COST = re.compile(r"^[+\-*\d]\S* (\d+)")
 NAMED = re.compile(r"^(c?ob)=\((\d+)\)(?: (.*))?$")
@@ -56,6 +57,16 @@ def wait_for(port: int) -> None:
         time.sleep(0.2)
 
 
+def descendants(pid: int) -> list[int]:
+    """Return a process and those that its threads have started."""
+    found = [pid]
+    with suppress(OSError):  # a process that has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += descendants(int(child))
+    return found
+
+
 def serving_process(started: int) -> int:
     """Return the process that serves: a worker of the one that was started, or that one itself."""
     workers = Path(f"/proc/{started}/task/{started}/children").read_text().split()
@@ -66,24 +77,23 @@ def serving_process(started: int) -> int:
 def profiled(command: list[str], folder: Path, ports: list[int]) -> Iterator[int]:
     """Run a server under callgrind, which counts nothing yet; the serving process is yielded."""
     folder.mkdir()
-    clock = folder / "slow_clock.so"
+    clock = folder / "counted_clock.so"
     subprocess.run(
-        ["cc", "-O2", "-shared", "-fPIC", HERE / "slow_clock.c", "-o", clock], check=True
+        ["cc", "-O2", "-shared", "-fPIC", HERE / "counted_clock.c", "-o", clock], check=True
     )
+    environment = os.environ | {"LD_PRELOAD": str(clock), "COUNTED_CLOCK": f"{folder}/clock"}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             ["valgrind", "--tool=callgrind", "--trace-children=yes", "--instr-atstart=no",
              f"--callgrind-out-file={folder}/counts.%p", *command],
-            env=os.environ | {"LD_PRELOAD": str(clock)}, stdout=output, stderr=output,
+            env=environment, stdout=output, stderr=output,
         )  # fmt: skip
-    pid = process.pid
     try:
         for port in ports:
             wait_for(port)
-        pid = serving_process(process.pid)
-        yield pid
-    finally:  # at once: a drain would take a minute by the slowed clock
-        for one in {pid, process.pid}:
+        yield serving_process(process.pid)
+    finally:  # at once: a drain would take minutes by the counted clock
+        for one in descendants(process.pid):
             os.kill(one, signal.SIGKILL)
         process.wait()
 

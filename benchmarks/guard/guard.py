@@ -1,0 +1,339 @@
+"""Count the instructions of one request on ksrv's core paths, and compare them with the stored ones.
+
+    make guard             # fails if a path takes 3 % more instructions than benchmarks/guard/baseline.json says
+    make guard-baseline    # writes that file again
+
+callgrind counts them, in user space, in the worker and in its handler processes. The counts do not depend on what else
+the machine does: the server's clock counts looks (`benchmarks/grpc/counted_clock.c`), and the one client sends a request
+only when all threads of the server sleep. What is left of chance (which thread wakes first) only adds, so a path's figure
+is the least of several windows, and a path above its tolerance is counted once more, by another server, before it fails.
+
+Counts depend on the compiler, the C library, Python and numpy: the file names theirs, and nothing is compared on a
+machine that has others.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "grpc"))
+from bench import rest_body
+from connections import Connection, Http1Connection, Http2Connection
+from grpc_load import METHOD, request_of
+from instructions import descendants, instructions, profiled
+from servers import free_port
+
+BASELINE = Path(__file__).parent / "baseline.json"
+WITHOUT_PIDFD = """
+import os
+
+_ends = []
+
+
+def pidfd_open(pid, flags=0):
+    reading, writing = os.pipe()
+    _ends.append(writing)
+    return reading
+
+
+os.pidfd_open = pidfd_open
+"""
+"""sitecustomize.py of the server: valgrind 3.19 knows no pidfd_open. No handler process dies while it is counted."""
+
+TOLERANCE = 0.03
+WINDOWS = 5
+"""How often a path is counted; its figure is the least of them."""
+
+HANDLER = """
+from ksrv import BaseHandler
+
+
+class Answer(BaseHandler):
+    def inference(self, x):
+        return {"y": x if x.ndim == 2 else x.reshape(len(x), -1)[:, :10]}
+"""
+MODEL = """
+handler: handler.py
+timeout_ms: 3600000
+inputs: [{{name: x, datatype: FP32, shape: [{inputs}]}}]
+outputs: [{{name: y, datatype: FP32, shape: [-1, {outputs}]}}]
+executor: {executor}
+"""
+MODELS = {
+    "w1": ("-1, 16", "16", "inline"),
+    "w1-process": ("-1, 16", "16", "process"),
+    "w2": ("-1, 224, 224, 3", "10", "inline"),
+}
+
+BINARY, BINARY_HEADER = rest_body("W1")
+LARGE, LARGE_HEADER = rest_body("W2")
+JSON = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}]}
+).encode()
+
+
+def jpegs() -> tuple[bytes, int]:
+    """Return a request of four JPEGs of 320x240 (quality 90, 4:2:0), and the length of its JSON."""
+    y, x = np.mgrid[0:240, 0:320]
+    planes = [128 + 100 * np.sin(x / (7 + i)) * np.cos(y / (5 + i)) for i in range(3)]
+    noise = np.random.default_rng(0).normal(0, 8, (240, 320, 3))
+    picture = (np.stack(planes, -1) + noise).clip(0, 255).astype(np.uint8)
+    one = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+    raw = 4 * (len(one).to_bytes(4, "little") + one)
+    size = {"binary_data_size": len(raw)}
+    entry = {"name": "x", "shape": [4], "datatype": "BYTES", "parameters": size}
+    asked = {"inputs": [entry], "parameters": {"binary_data_output": True}}
+    header = json.dumps(asked).encode()
+    return header + raw, len(header)
+
+
+@dataclass(frozen=True)
+class CorePath:
+    """A request whose instructions are counted.
+
+    Attributes:
+        connect: Makes a connection that sends it, of the ports of HTTP and gRPC.
+        warming: How many are sent before any is counted: a batch is run on the thread that received it once an instance has
+            earned the credit for it, by 2,000 short runs.
+        requests: How many of them a window has.
+        answer: What each answer contains.
+    """
+
+    connect: Callable[[int, int], Connection]
+    warming: int = 2200
+    requests: int = 100
+    answer: bytes = np.ones(16, np.float32).tobytes()
+
+
+def _rest(
+    kind: type[Http1Connection] | type[Http2Connection], model: str, body: bytes, header: int
+) -> Callable[[int, int], Connection]:
+    fields = [("inference-header-content-length", str(header))] if header else []
+    path = f"/v2/models/{model}/infer"
+    return lambda http, grpc: kind(http, path, fields, body)
+
+
+def _grpc(http: int, grpc: int) -> Connection:
+    message = request_of("W1")
+    fields = [("content-type", "application/grpc"), ("te", "trailers")]
+    return Http2Connection(grpc, METHOD, fields, b"\0" + len(message).to_bytes(4, "big") + message)
+
+
+PATHS = {
+    "REST over HTTP/1.1": CorePath(_rest(Http1Connection, "w1", BINARY, BINARY_HEADER)),
+    "REST over HTTP/2": CorePath(_rest(Http2Connection, "w1", BINARY, BINARY_HEADER)),
+    "JSON": CorePath(
+        _rest(Http1Connection, "w1", JSON, 0), answer=b"1.0,1.0"
+    ),
+    "602 KB over REST": CorePath(
+        _rest(Http1Connection, "w2", LARGE, LARGE_HEADER), answer=b'"shape":[1,10]'
+    ),
+    "gRPC": CorePath(_grpc),
+    "handler process": CorePath(_rest(Http1Connection, "w1-process", BINARY, BINARY_HEADER)),
+    "four JPEGs": CorePath(
+        _rest(Http1Connection, "w2", *jpegs()), warming=4, requests=4, answer=b'"shape":[4,10]'
+    ),
+}  # fmt: skip
+
+
+def toolchain() -> dict[str, str]:
+    """Return the versions of what the counts depend on beside ksrv itself."""
+    compiler = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True)
+    with suppress(OSError):
+        vectors = "avx2" if "avx2" in Path("/proc/cpuinfo").read_text() else "no avx2"
+    return {
+        "machine": f"{platform.machine()}, {vectors}",
+        "g++": compiler.stdout.strip(),
+        "C library": " ".join(platform.libc_ver()),
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        "OpenCV": cv2.__version__,
+    }
+
+
+class Sleepers:
+    """Tells when no thread of some processes runs."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._files: dict[str, int] = {}
+
+    def wait(self) -> None:
+        """Return once every thread sleeps."""
+        while not all(self._sleeps(pid, task) for pid in self._pids for task in tasks_of(pid)):
+            time.sleep(0.0002)
+
+    def _sleeps(self, pid: int, task: str) -> bool:
+        if task not in self._files:
+            self._files[task] = os.open(f"/proc/{pid}/task/{task}/stat", os.O_RDONLY)
+        try:
+            found = os.pread(self._files[task], 512, 0)
+        except ProcessLookupError:  # a thread that has ended
+            os.close(self._files.pop(task))
+            return True
+        return found.rpartition(b") ")[2][:1] == b"S"
+
+
+def tasks_of(pid: int) -> list[str]:
+    """Return the threads of a process."""
+    return os.listdir(f"/proc/{pid}/task")
+
+
+class Counted:
+    """ksrv under callgrind, which counts what its worker and its handler processes run."""
+
+    def __init__(self, folder: Path, worker: int, http: int, grpc: int) -> None:
+        self._folder = folder
+        self._pids = descendants(worker)
+        self._sleepers = Sleepers(self._pids)
+        self.ports = http, grpc
+
+    def control(self, asked: str) -> None:
+        """Have callgrind of each process do something."""
+        running = [
+            subprocess.Popen(
+                ["callgrind_control", asked, str(pid)],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+            for pid in self._pids
+        ]  # fmt: skip
+        if sum(one.wait() for one in running):
+            raise RuntimeError(f"callgrind_control {asked} failed")
+
+    def count(self, path: CorePath, connection: Connection) -> float:
+        """Return the instructions of one request of a window."""
+        self.control("--zero")
+        for _ in range(path.requests):
+            self._ask(path, connection)
+        self.control("--dump")
+        return sum(map(self._written, self._pids)) / path.requests
+
+    def _ask(self, path: CorePath, connection: Connection) -> None:
+        self._sleepers.wait()
+        if path.answer not in (answer := connection.ask()):
+            raise RuntimeError(f"the server answered {answer[:500]!r}")
+
+    def _written(self, pid: int) -> int:
+        dumps = self._folder.glob(f"counts.{pid}.*")
+        latest = max(dumps, key=lambda dump: int(dump.suffix[1:]))
+        return sum(instructions(latest).values())
+
+    def least(self, path: CorePath) -> float:
+        """Return the least instructions of one request in several windows."""
+        connection = path.connect(*self.ports)
+        for _ in range(path.warming):
+            connection.ask()
+        found = min(self.count(path, connection) for _ in range(WINDOWS))
+        connection.socket.close()
+        return found
+
+
+def wait_until_ready(port: int, output: Path) -> None:
+    """Wait until every model is loaded.
+
+    Raises:
+        RuntimeError: That took over two minutes; says what the server wrote last.
+    """
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=60).close()
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"ksrv does not become ready under valgrind: {output.read_text()[-2000:]}")
+
+
+@contextmanager
+def counted_server() -> Iterator[Counted]:
+    """Run ksrv under callgrind with the models of the core paths."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for name, (inputs, outputs, executor) in MODELS.items():
+            (folder / "models" / name).mkdir(parents=True)
+            text = MODEL.format(inputs=inputs, outputs=outputs, executor=executor)
+            (folder / "models" / name / "model.yaml").write_text(text)
+            (folder / "models" / name / "handler.py").write_text(HANDLER)
+        ports = free_port(), free_port()
+        command = [
+            sys.executable, "-m", "ksrv", "serve", f"{folder}/models",
+            "--http", f"127.0.0.1:{ports[0]}", "--grpc", f"127.0.0.1:{ports[1]}",
+        ]  # fmt: skip
+        (folder / "sitecustomize.py").write_text(WITHOUT_PIDFD)
+        os.environ["PYTHONPATH"] = str(folder)
+        with profiled(command, folder / "counts", list(ports)) as worker:
+            wait_until_ready(ports[0], folder / "counts" / "output")
+            server = Counted(folder / "counts", worker, *ports)
+            server.control("--instr=on")
+            yield server
+
+
+def count_paths(names: list[str], before: dict[str, int]) -> dict[str, int]:
+    """Return the instructions of a request by path, and print them beside those before."""
+    found = {}
+    with counted_server() as server:
+        for name in names:
+            found[name] = round(server.least(PATHS[name]))
+            change = f"  {found[name] / before[name] - 1:+.1%}" if name in before else ""
+            print(f"{name:20}{found[name]:14,} instructions a request{change}", flush=True)
+    return found
+
+
+def main() -> int:
+    """Print each path's instructions, and compare or write them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("paths", nargs="*", choices=[*PATHS, []], help="all, if none is named")
+    parser.add_argument("--write", action="store_true", help="store the counts as the baseline")
+    given = parser.parse_args()
+    if not shutil.which("valgrind"):
+        print("make guard needs valgrind (Debian: apt-get install valgrind)")
+        return 1
+    here = toolchain()
+    stored = json.loads(BASELINE.read_text()) if BASELINE.exists() else {"toolchain": {}}
+    differs = [name for name in here if here[name] != stored["toolchain"].get(name)]
+    if differs and not given.write:
+        for name in differs:
+            print(
+                f"{name}: the baseline was counted with {stored['toolchain'].get(name)}, here is {here[name]}"
+            )
+        print("nothing is compared: make guard-baseline writes counts of this machine")
+        return 0
+    before = stored.get("instructions", {})
+    found = count_paths(given.paths or list(PATHS), before)
+    slower = [name for name in found if found[name] > before.get(name, 0) * (1 + TOLERANCE)]
+    if slower and not given.write:
+        print("once more, by another server:")
+        again = count_paths(slower, before)
+        slower = [name for name in slower if again[name] > before.get(name, 0) * (1 + TOLERANCE)]
+    if given.write:
+        kept = before if not differs else {}
+        text = json.dumps({"toolchain": here, "instructions": kept | found}, indent=2)
+        BASELINE.write_text(text + "\n")
+        return 0
+    for name in slower:
+        print(
+            f"{name} takes over {TOLERANCE:.0%} more instructions than its baseline: find the cause "
+            "(benchmarks/grpc/instructions.py counts by library), or run make guard-baseline and say why"
+        )
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
