@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -215,6 +215,14 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 	$(BIN)/python benchmarks/load/images.py w3 --clients 4
 	$(BIN)/python benchmarks/grpc/hostile_peers.py
 
+# Each peer is installed in an environment of its own below .venv-peers, gigabytes in all.
+ROUNDS ?= 3
+ONLY ?=
+
+bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it; up to an hour; needs g++, libssl-dev
+	$(BIN)/python benchmarks/peers/compare.py --rounds $(ROUNDS) $(ONLY)
+	$(BIN)/python benchmarks/peers/page.py
+
 guard: $(VENV)/.built ## fail if a request on a core path takes 3 % more instructions than before; needs valgrind
 	$(BIN)/python benchmarks/guard/guard.py
 
@@ -340,6 +348,6 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 		--from mixed --format markdown --order name --with-urls; } > $(LOCKS)/licences.md
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
