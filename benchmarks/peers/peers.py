@@ -274,7 +274,7 @@ class RunningServer:
         Raises:
             RuntimeError: It ended, or is not ready after three minutes; says what it printed last.
         """
-        self._mark = f"KSRV_BENCH={uuid.uuid4().hex}"
+        self._mark = f"PEER_BENCH={uuid.uuid4().hex}"
         self._folder = Path(tempfile.mkdtemp(prefix="ksrv-peer-"))
         values = {
             "python": self.peer.python, "bin": self.peer.python.parent, "http": self.http, "grpc": self.grpc,

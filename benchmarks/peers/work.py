@@ -18,7 +18,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnxruntime
 
 MODELS = Path(os.environ.get("WORK_MODELS", "."))
 WORDS = 64
@@ -63,6 +62,8 @@ class OnnxModel:
     """
 
     def __init__(self, name: str, threads: int = 1) -> None:
+        import onnxruntime
+
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
