@@ -194,17 +194,8 @@ ROWS = {
     "TLS, connection for each": Row(
         "tls", infer(fields="Connection: close\r\n"), "close", limit="bare C, TLS, close"
     ),
-    "TLS, Python's ssl": Row("python-tls", infer(), limit="TLS"),
 }
-TLS = ("bare-tls", "tls", "python-tls")
-# With this hook, which Python's `ssl` alone knows, the old way serves (docs/http.md, "TLS").
-HOOKED = """
-from ksrv.server.gunicorn import *
-
-
-def ssl_context(config, default):
-    return default()
-"""
+TLS = ("bare-tls", "tls")
 PAIR_HANDLER = """
 from ksrv import BaseHandler
 
@@ -278,23 +269,12 @@ def servers(folder: Path, models: Path) -> dict[str, LoadedServer]:
     key, chain = certificate(folder)
     tokens = folder / "tokens"
     tokens.write_text(TOKEN + "\n")
-    hooked = folder / "hooked.py"
-    hooked.write_text(HOOKED)
-    settings = {
-        "KSRV_MODELS": str(models), "KSRV_GRPC": "off", "KSRV_DRAIN_DELAY": "0",
-        "KSRV_TLS_KEY": str(key), "KSRV_TLS_CERT": str(chain),
-    }  # fmt: skip
     return {
         "bare": bare(64),
         "plain": LoadedServer("plain", command),
         "token": LoadedServer("token", [*command, "--token-file", str(tokens)]),
         "bare-tls": bare(64, tls=(key, chain)),
         "tls": LoadedServer("tls", [*command, "--tls-key", str(key), "--tls-cert", str(chain)]),
-        "python-tls": LoadedServer(
-            "python-tls",
-            [sys.executable, "-m", "gunicorn", "-c", str(hooked), "-b", "127.0.0.1:{port}"],
-            settings,
-        ),
     }
 
 

@@ -105,8 +105,7 @@ def _tls() -> Finding:
         library = ""  # the core is not built, and another line says so
     except RuntimeError:
         return Finding(
-            "slow", "TLS", f"HTTP can be served by {ssl.OPENSSL_VERSION} in Python alone",
-            "a request over TLS costs about twenty times the CPU",
+            "wrong", "TLS", "OpenSSL 3 is missing (libssl.so.3)", "HTTP cannot be served with TLS",
             "the system's OpenSSL 3 (Debian: apt-get install libssl3)",
         )  # fmt: skip
     old = library.startswith(("OpenSSL 3.0.", "OpenSSL 3.1."))

@@ -20,7 +20,6 @@ from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_error, send_json, status_line
 from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
-from ksrv.server.http.gevent_support import choose_waiter
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
@@ -177,7 +176,6 @@ def make_app(
             )
             return parse_document(body, settings.limits)
 
-    waiter = choose_waiter()
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
     infer = InferResource(
@@ -185,11 +183,10 @@ def make_app(
         settings,
         budget,
         access,
-        waiter=waiter,
         shared_memory=shared_memory,
     )
-    generate = GenerateResource(engine, settings, budget, access, waiter=waiter)
-    predict = PredictResource(engine, settings, budget, access, waiter=waiter, form=V1)
+    generate = GenerateResource(engine, settings, budget, access)
+    predict = PredictResource(engine, settings, budget, access, form=V1)
     stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
@@ -240,7 +237,7 @@ def make_app(
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document)
     if settings.torchserve_api:
-        torchserve = TorchServeRoutes(engine, settings, budget, access=access, waiter=waiter)
+        torchserve = TorchServeRoutes(engine, settings, budget, access=access)
         torchserve.add_routes(app)
         torchserve.add_error_handlers(
             app, {KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error}

@@ -2,19 +2,16 @@
 
 gunicorn's own flags and files name them, and gRPC follows. The master reads the files when it starts
 and at each reload, and the workers have from it what was read: a file that breaks meanwhile breaks
-nothing. The native HTTP server encrypts with its own OpenSSL, and Python's `ssl` where that cannot.
+nothing. The native servers encrypt with OpenSSL 3, by the rules of Python's `ssl`.
 """
 
 import os
 import re
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-from gunicorn import sock
 
 from ksrv._native.tls.tls_context import TicketKeys, TlsContext, why_no_tls
 from ksrv.server.launch.operator_file import read_operator_file
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
     import grpc
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\\s*", re.DOTALL)
-_CONTEXT_S = 3600
-"""How long Python's context is used: its keys of session tickets, which cannot be set, end with it."""
 _VERSION = 0xA0
 _UTC_TIME = 0x17
 
@@ -79,7 +74,7 @@ class Certificates:
             ) from error
         try:
             self._authority = read_operator_file(config.ca_certs) if config.ca_certs else None
-            self._context = self._make()
+            self._rules = self._make_rules()
         except OSError as error:
             raise SettingsError(
                 f"TLS: {config.ca_certs} cannot be used: {error}; expected certificates as PEM"
@@ -87,16 +82,18 @@ class Certificates:
         self.expiry = _expiry(self._chain.decode("latin-1"))
         # The same for all workers, so that a session goes on at any of them, and others with each reading:
         # what an earlier authority has let in does not come back with its old session.
-        self._ticket_keys = None if why_no_tls() else TicketKeys()
+        self._ticket_keys: TicketKeys | None = None
+        if why_no_tls() is None:
+            self._ticket_keys = TicketKeys()
+            self.native_context()  # what it cannot use is told before anything listens
 
     def _load(self, context: ssl.SSLContext) -> None:
         with _as_file(self._chain) as chain, _as_file(self._key) as key:
             # An encrypted key would have the server wait for a password on the terminal.
             context.load_cert_chain(chain, key, password="")
 
-    def _make(self) -> ssl.SSLContext:
+    def _make_rules(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._made_at = time.monotonic()
         self._load(context)
         if self._authority is not None:
             with _as_file(self._authority) as authority:
@@ -104,21 +101,10 @@ class Certificates:
         context.verify_mode = self._config.cert_reqs
         if self._config.ciphers:
             context.set_ciphers(self._config.ciphers)
-        if protocols := sock._get_alpn_protocols(self._config):
-            context.set_alpn_protocols(protocols)
         return context
 
-    def context(self) -> ssl.SSLContext:
-        """Return what HTTP's connections are encrypted with: one for an hour, so that sessions resume."""
-        old = time.monotonic() - self._made_at >= _CONTEXT_S
-        if (
-            old or type(self._context) is not ssl.SSLContext
-        ):  # gevent has put its own class there since
-            self._context = self._make()
-        return self._context
-
     def native_context(self, *protocols: str) -> TlsContext:
-        """Return what the native servers encrypt their connections with, by the same rules as `context`.
+        """Return what the native servers encrypt their connections with, by the rules of Python's `ssl`.
 
         Args:
             protocols: What may be chosen by ALPN, the best one first.
@@ -126,7 +112,7 @@ class Certificates:
         Raises:
             SettingsError: The native servers' OpenSSL cannot use what Python's has taken.
         """
-        rules = self._context
+        rules = self._rules
         ciphers = [
             str(cipher["name"])
             for cipher in rules.get_ciphers()
@@ -210,38 +196,6 @@ def read_certificates(config: Any) -> Certificates | None:
         SettingsError: One cannot be used.
     """
     return Certificates(config) if config.is_ssl else None
-
-
-class ContextHook:
-    """gunicorn's hook `ssl_context` as ksrv sets it: it takes the files as the master has read them.
-
-    Args:
-        service: What the workers inherit from the master.
-    """
-
-    def __init__(self, service: Any) -> None:
-        self._service = service
-
-    def __call__(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        """Return what a connection is encrypted with where Python does it."""
-        certificates = self._service.files.certificates
-        context: ssl.SSLContext = default() if certificates is None else certificates.context()
-        return context
-
-
-def why_python_encrypts(config: Any) -> str | None:
-    """Say why TLS is not the native HTTP server's; None where it is, and without TLS."""
-    if not config.is_ssl:
-        return None
-    hook = config.ssl_context
-    default = config.settings["ssl_context"].default
-    hooked = getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
-    if hooked and not isinstance(hook, ContextHook):
-        return "TLS with the hook ssl_context"
-    if "h2" in config.http_protocols:
-        return "TLS with h2 in http_protocols"
-    missing = why_no_tls()
-    return missing and f"TLS without OpenSSL: {missing}"
 
 
 def needs_certificate(config: Any) -> bool:

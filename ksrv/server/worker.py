@@ -1,18 +1,14 @@
 """The gunicorn worker: the native HTTP server, and the threads that call the app.
 
-gunicorn keeps processes, signals, settings and its parser. The HTTP server owns the listeners and the
-connections, serves fast-path inference, health and descriptions, and receives every other message whole; a
-thread takes such a message from it, calls the Falcon app and leaves the answer to it. A handler can occupy
-such a thread, so metadata and metrics are answered by a few threads of their own. Only the main thread
-touches the worker's state.
-
-Where the HTTP server may not stand in front (TLS without OpenSSL 3, the PROXY protocol, HTTP/2 in
-cleartext, request hooks of the user's, another app than ksrv's), or with a release of gunicorn that is
-not known (`ksrv.server.threaded.native_choice`), the worker is a plain threaded worker, whose connections
-`ksrv.server.threaded.threaded_server` accepts.
+gunicorn keeps processes, signals and settings. The HTTP server owns the listeners and the connections, serves
+fast-path inference, health and descriptions, and receives every other message whole; a thread takes such a
+message from it, calls the Falcon app and leaves the answer to it. A handler can occupy such a thread, so
+metadata and metrics are answered by a few threads of their own. Only the main thread touches the worker's
+state.
 """
 
-import selectors
+import os
+import select
 import ssl
 import sys
 import threading
@@ -22,9 +18,7 @@ from functools import partial
 from typing import Any
 
 from gunicorn.config import Config
-from gunicorn.http import message
-from gunicorn.sock import ssl_context
-from gunicorn.workers import gthread
+from gunicorn.workers.base import Worker
 
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
@@ -33,7 +27,7 @@ from ksrv.handlers.devices.lost import lost_devices
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
-from ksrv.server.http.head_rules import check_head
+from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings
 from ksrv.server.rest.app_messages import AppMessages, AppThreads
 from ksrv.server.rest.fast_path import (
     FastPath,
@@ -44,20 +38,14 @@ from ksrv.server.rest.fast_path import (
 )
 from ksrv.server.rest.metadata import describe, is_ready
 from ksrv.server.settings import SettingsError
-from ksrv.server.threaded.native_choice import (
-    missing_internals,
-    speaks_otherwise,
-    why_not_native,
-    why_settings_not_native,
-)
-from ksrv.server.threaded.threaded_server import ThreadedFront
-from ksrv.server.threaded.timed_socket import TransferTimeouts
 from ksrv.server.tls import Certificates
 
 TICK_SECONDS = 0.25
+MOST_REQUEST_LINE = 8190
 MOST_FIELDS = 64
-QUESTION_THREADS = 4
-"""Beside gunicorn's number: they answer metadata, metrics and the like whatever the others wait for."""
+MOST_FIELD_BYTES = 8190
+METADATA_THREADS = 4
+"""Threads for metadata and metrics. They are separate from `threads`, so that slow inference never delays them."""
 
 
 def head_rules(
@@ -79,21 +67,21 @@ def head_rules(
         origins: Whether web pages of other origins may read answers.
     """
     line = cfg.limit_request_line
-    if line < 0 or line >= message.MAX_REQUEST_LINE or line == 0:
-        line = message.MAX_REQUEST_LINE
+    if not 0 < line < MOST_REQUEST_LINE:
+        line = MOST_REQUEST_LINE
     fields = cfg.limit_request_fields
-    if not 0 < fields <= message.MAX_HEADERS:
-        fields = message.MAX_HEADERS
+    if not 0 < fields < MOST_FIELDS:
+        fields = MOST_FIELDS
     size = cfg.limit_request_field_size
     if size <= 0:
-        size = message.DEFAULT_MAX_HEADERFIELD_SIZE
+        size = MOST_FIELD_BYTES
     return HeadRules(
         body=body,
         json=json,
         chunks=chunks,
         head=min(head, 16384),
         longest_head=head,
-        fields=min(fields, MOST_FIELDS),
+        fields=fields,
         request_line=line,
         field_size=size,
         compression=compression,
@@ -102,74 +90,83 @@ def head_rules(
     )
 
 
-def transfer_timeouts(settings: Any) -> TransferTimeouts:
-    return TransferTimeouts(
-        settings.head_timeout,
-        settings.transfer_grace,
-        settings.min_transfer_rate,
-        settings.transfer_timeout,
-    )
-
-
 def tls_library(cfg: Config) -> str:
     """Say which library encrypts HTTP, and where."""
     if not issubclass(cfg.worker_class, KsrvWorker):
         return f"{ssl.OPENSSL_VERSION}, by worker_class {cfg.worker_class_str}"
-    reason = why_settings_not_native(cfg)
-    if reason is None:
-        return f"{openssl_version()}, in the native HTTP server"
-    return f"{ssl.OPENSSL_VERSION}, in Python on threads: {reason}"
+    return f"{openssl_version()}, in the native HTTP server"
 
 
-class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
-    """gunicorn's threaded worker with the HTTP server in front of it."""
+class KsrvWorker(Worker):  # type: ignore[misc]
+    """A worker process of gunicorn's whose connections are the native HTTP server's."""
 
     alive: bool
     http_server: HttpServer | None = None
-    _tls: TlsContext | None = None
+    _wake: int = -1
     _http2: Any = None  # the server for connections that speak HTTP/2
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
     _publishing: threading.Lock
 
+    @classmethod
+    def check_config(cls, cfg: Config, log: Any) -> None:
+        """Refuse what the HTTP server cannot honour; gunicorn's master calls this when it starts.
+
+        Args:
+            cfg: gunicorn's configuration.
+            log: gunicorn's log.
+
+        Raises:
+            RuntimeError: gunicorn or one of its settings is not what ksrv needs.
+        """
+        try:
+            check_gunicorn()
+            check_settings(cfg)
+        except SettingsError as error:
+            raise RuntimeError(str(error)) from error  # which gunicorn shows without a traceback
+
+    def init_process(self) -> None:
+        """Prepare the process, and run."""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        super().init_process()
+
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
-        reason = why_not_native(self.cfg, self.wsgi)
-        if reason is None:
-            try:
-                begin_http2 = getattr(self.wsgi, "http2_server", None)
-                self._http2 = None if begin_http2 is None else begin_http2()
-                self._tls = self._tls_context()
-            except SettingsError as error:
-                reason = str(error)
-        if reason is not None:
-            self.log.warning("serving as a plain threaded worker: %s", reason)
-            watch_connections(lambda: Traffic(open=self.nr_conns))
-            if missing_internals() or speaks_otherwise(self.cfg):
-                super().run()
-            else:
-                self._front().run()
-            return
+        if getattr(self.wsgi, "engine", None) is None:
+            raise SettingsError(
+                "the worker class of ksrv serves ksrv's own app; choose another one for this app"
+            )
+        begin_http2 = getattr(self.wsgi, "http2_server", None)
+        self._http2 = None if begin_http2 is None else begin_http2()
         self._open_http_server()
         assert self.http_server is not None
-        self.set_accept_enabled(True)
+        self.http_server.accept(True)
         while self.alive:
             self._beat()
-            self.wait_for_and_dispatch_events(timeout=TICK_SECONDS)
-            if not self.is_parent_alive():
+            self._wait(TICK_SECONDS)
+            if self.ppid != os.getppid():
+                self.log.info("Parent changed, shutting down: %s", self)
                 break
             self._count_requests()
             self._leave_lost_device()
         self._leave()
 
-    def _front(self) -> ThreadedFront:
-        settings = getattr(self.wsgi, "settings", None)
-        timeouts, head = TransferTimeouts(), 1 << 16
-        if settings is not None:
-            timeouts = transfer_timeouts(settings)
-            head = settings.limits.head
-        context = ssl_context(self.cfg) if self.cfg.is_ssl else None
-        return ThreadedFront(self, timeouts, head, context)
+    def _wait(self, seconds: float) -> None:
+        """Wait until the worker is told to leave, or the time is over."""
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        if poller.poll(seconds * 1000):
+            os.eventfd_read(self._wake)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Have the main loop end; called by a signal, or by the thread that waits for one."""
+        self.alive = False
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def handle_quit(self, sig: int, frame: Any) -> None:
+        """Leave as on SIGTERM; gunicorn's own would end the process within a signal handler."""
+        self.handle_exit(sig, frame)
 
     # ---- the HTTP server -------------------------------------------------------------------------------
 
@@ -212,7 +209,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 working_extensions(shared_memory=settings.allow_shared_memory),
                 to_pages=bool(settings.allowed_origins),
             ),
-            connections=self.worker_connections,
+            connections=self.cfg.worker_connections,
             head=settings.head_timeout,
             grace=settings.transfer_grace,
             rate=settings.min_transfer_rate,
@@ -220,7 +217,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             transfer=settings.transfer_timeout,
             check=self._fast_path.admits if service.access.needs_token else None,
             shared=self.cfg.workers > 1,
-            tls=self._tls,
+            tls=self._tls_context(),
             log=logs,
         )
         service.engine.on_table_change = http_server.note_model_change
@@ -241,7 +238,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 self._messages.serve,
             )
             for name, questions, most in (
-                ("question", True, QUESTION_THREADS),
+                ("question", True, METADATA_THREADS),
                 ("request", False, self.cfg.threads),
             )
         ]
@@ -250,9 +247,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._access_log = access_log_of(http_server, self.log) if logs else None
         if self._access_log is not None:
             self._access_log.start()
-        self.poller.register(
-            self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
-        )
 
     def _tls_context(self) -> TlsContext | None:
         """Return what connections are encrypted with: the files as the master has read them."""
@@ -262,14 +256,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         certificates: Certificates = read or Certificates(self.cfg)
         protocols = ("http/1.1",) if self._http2 is None else ("h2", "http/1.1")
         return certificates.native_context(*protocols)
-
-    def set_accept_enabled(self, enabled: bool) -> None:
-        """Begin or stop accepting; with an HTTP server, the HTTP server does."""
-        if self.http_server is None:
-            super().set_accept_enabled(enabled)
-            return
-        self.http_server.accept(enabled)
-        self._accepting = enabled
 
     def _publish(self) -> None:
         """Tell the HTTP server what it answers without Python: health, and full queues."""
@@ -340,22 +326,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self.log.critical("%s works no more here: restarting the worker.", ", ".join(lost))
             self.alive = False
 
-    # ---- messages for the app -----------------------------------------------------------------------
-
-    def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer one request of the threaded way; a body above the limit is not read."""
-        check_head(req)
-        if self._announced(req) > self._body_limit():
-            req.force_close()
-        return super().handle_request(req, conn)
-
-    def _body_limit(self) -> int:
-        settings = getattr(self.wsgi, "settings", None)
-        return sys.maxsize if settings is None else int(settings.limits.body)
-
-    def _announced(self, req: Any) -> int:
-        return next((int(value) for name, value in req.headers if name == "CONTENT-LENGTH"), 0)
-
     def _traffic(self) -> Traffic:
         """Return what the HTTP server has counted, in the terms of all front ends."""
         assert self.http_server is not None
@@ -375,14 +345,10 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     # ---- the end --------------------------------------------------------------------------------
 
-    def handle_quit(self, sig: int, frame: Any) -> None:
-        """Leave as on SIGTERM; gunicorn's own takes locks that the interrupted thread may hold."""
-        self.handle_exit(sig, frame)
-
     def _leave(self) -> None:
         http_server = self.http_server
         assert http_server is not None
-        self.set_accept_enabled(False)
+        http_server.accept(False)
         for listener in self.sockets:
             listener.close()
         self._publish()  # a replaced worker stays ready, a worker of a server that stops does not
@@ -392,7 +358,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         deadline = time.monotonic() + self.cfg.graceful_timeout
         while self._open_connections() > 0 and time.monotonic() < deadline:
             self._beat()
-            self.wait_for_and_dispatch_events(timeout=0.05)
+            self._wait(0.05)
         if left := self._open_connections():
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
@@ -401,9 +367,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()
-        self.tpool.shutdown(wait=False)
-        self.poller.close()
-        self.method_queue.close()
 
     def _open_connections(self) -> int:
         """Return how many connections are open, those that speak HTTP/2 included."""

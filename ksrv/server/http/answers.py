@@ -18,7 +18,6 @@ from ksrv.header_fields import NAME, VALUE
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
-from ksrv.server.http.body import begin_transfer
 from ksrv.server.http.byte_budget import hold_answer
 from ksrv.server.http.compression import chosen_encoding, compressed
 from ksrv.server.http.received_body import MESSAGE
@@ -163,7 +162,6 @@ def send_parts(
     """
     message = MESSAGE in environ  # the native HTTP server counts its own
     held = None if message else hold_answer(budget, content_length)
-    begin_transfer(environ, content_length)
     encoding = chosen_encoding(accept_encoding) if content_length >= WORTH_COMPRESSING else None
     if encoding is not None:
         resp.set_header("Content-Encoding", encoding)

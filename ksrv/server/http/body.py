@@ -22,9 +22,7 @@ from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, inflated_size
-from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
 
 ALIGNMENT = 64
@@ -253,11 +251,10 @@ def read_body(
         raise bound.refusal(length, bound.nbytes)
     if length is not None:
         reservation.expect(length)
-        begin_transfer(environ, length)
     message = environ.get(MESSAGE)
     if message is not None:
         return _received(message, limits, reservation, bound, encoding, offset)
-    stream = body_stream(environ)
+    stream = environ["wsgi.input"]
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
     if encoding == "identity" and length is not None:
@@ -269,7 +266,6 @@ def read_body(
         _receive_in_steps(stream.read, view, counted)
         on_read(False)
         return view
-    read_strictly(stream, limits)
     growing = _Growing(offset, bound, reservation)
     step = STEP if encoding == "identity" else COMPRESSED_STEP
     most = bound.nbytes if encoding == "identity" else sys.maxsize
@@ -281,15 +277,3 @@ def read_body(
         growing.write(piece)
     on_read(False)
     return growing.finish()
-
-
-def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
-    """Ask the client for the rate that a body or an answer of so many bytes needs.
-
-    Args:
-        environ: The WSGI environment; a server whose sockets keep no account asks for nothing. Those
-            of the threaded way do, see `ksrv.server.threaded.timed_socket`.
-    """
-    expect = getattr(environ.get("gunicorn.socket"), "expect", None)
-    if expect is not None:
-        expect(nbytes)

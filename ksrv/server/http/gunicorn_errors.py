@@ -1,18 +1,13 @@
 """The answer to a message that is not HTTP: JSON and a sentence, like every other error.
 
-gunicorn's parser refuses such a message before there is a request, and answers with a page of HTML
-that repeats what the client sent. All its workers write that page through one function, which a
-ksrv worker process replaces by the one below, once it has been forked.
+gunicorn's parser refuses such a message before there is a request.
 """
 
 import re
-from typing import Any
 
 import orjson
-from gunicorn import util
 from gunicorn.http import errors
 
-from ksrv.observe.traffic import count_status
 from ksrv.server.http.answers import status_line
 
 _CLIENTS_OWN = re.compile(r"['\":(]")
@@ -64,23 +59,3 @@ def render_refusal(status: int, message: str) -> tuple[int, bytes, bytes, list[b
     body = orjson.dumps({"error": text})
     fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return status, status_line(status).encode("latin-1"), fields.encode("ascii"), [body]
-
-
-def write_error(sock: Any, status_int: int, reason: str, mesg: str) -> None:
-    """Answer in the place of `gunicorn.util.write_error`; the connection closes behind that.
-
-    gunicorn does not tell the method. A socket of ksrv's own threads knows of HEAD, and that such an
-    answer has no body; those of gunicorn's other workers do not.
-
-    Args:
-        reason: gunicorn's phrase for it, which is the standard one.
-    """
-    status, line, fields, body = render_refusal(status_int, mesg)
-    count_status("http", status)
-    head = b"".join((b"HTTP/1.1 ", line, b"\r\nConnection: close\r\n", fields, b"\r\n"))
-    util.write_nonblock(sock, head if getattr(sock, "wants_head", False) else head + body[0])
-
-
-def speak_json() -> None:
-    """Have gunicorn's workers in this process answer malformed messages with JSON."""
-    util.write_error = write_error

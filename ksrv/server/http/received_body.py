@@ -2,9 +2,8 @@
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import BodyTooLarge, InvalidRequest
+from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
-from ksrv.server.http.chunk_framing import chunks_too_long, malformed_chunks, too_many_chunks
 
 MESSAGE = "ksrv.message"
 """The key in the WSGI environment of a message that the native HTTP server has received."""
@@ -46,6 +45,11 @@ def body_too_large(size: int, limit: int) -> BodyTooLarge:
     )
 
 
+def _malformed_chunks(fault: str, found: bytes) -> InvalidRequest:
+    shown = f", got {quote(found.decode('latin-1'))}" if found else ""
+    return InvalidRequest(f"the chunked body is malformed: {_FAULTS[fault]}{shown}")
+
+
 def received_body(message: AppMessage, most: int, limits: Limits | None = None) -> memoryview:
     """Return the body of a message that the native HTTP server has received.
 
@@ -66,11 +70,16 @@ def received_body(message: AppMessage, most: int, limits: Limits | None = None) 
     if state == "unread" and not message.asked:
         raise BodyWanted(most)
     if message.fault == "count":
-        raise too_many_chunks(limits.chunks)
+        raise InvalidRequest(
+            f"the body has more chunks than the {show_limit('chunks', limits.chunks)}"
+        )
     if message.fault == "length" or message.received > limits.body:
-        raise chunks_too_long(message.received, limits.body)
+        raise BodyTooLarge(
+            f"the body's chunks announce {message.received} bytes, above the "
+            f"{show_limit('body', limits.body)}"
+        )
     if message.fault != "none":
-        raise malformed_chunks(_FAULTS[message.fault], message.fault_at)
+        raise _malformed_chunks(message.fault, message.fault_at)
     if state == "too long":
         raise body_too_large(message.received, most)
     if message.announced:

@@ -53,7 +53,6 @@ class GenerateResource(InferenceResource):
                 request,
                 EVENT_STREAM,
                 partial(render_generate, spec=request.target.spec, own_names=own_names),
-                waiter=self._waiter,
                 environ=req.env,
             )
         send_stream(resp, answer, EVENT_STREAM, req.env)

@@ -19,7 +19,6 @@ from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import ThreadWaiter
 from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
 from ksrv.server.rest.route_guard import check_control
@@ -76,13 +75,12 @@ class InferResource(InferenceResource):
         budget: MemoryBudget,
         access: Access,
         *,
-        waiter: ThreadWaiter,
         shared_memory: SharedMemoryRegistry | None = None,
         form: Form = V2,
     ) -> None:
         if form is V1:
             self.most_json, self.subject = kserve_v1.MOST_BYTES, kserve_v1.REQUEST
-        super().__init__(engine, settings, budget, access, waiter=waiter)
+        super().__init__(engine, settings, budget, access)
         self._shared_memory = shared_memory
         self._form = form
 
@@ -179,7 +177,6 @@ class InferResource(InferenceResource):
             request,
             content_type,
             lambda response: bytes(render(response).parts[0]),
-            waiter=self._waiter,
             environ=req.env,
         )
         send_stream(resp, streamed, content_type, req.env)

@@ -12,7 +12,7 @@ from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import ThreadWaiter
+from ksrv.server.http.client_watch import infer_watched
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.settings import ServerSettings
 
@@ -44,14 +44,11 @@ class InferenceResource:
         settings: ServerSettings,
         budget: MemoryBudget,
         access: Access,
-        *,
-        waiter: ThreadWaiter,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._budget = budget
         self._access = access
-        self._waiter = waiter
         self._limits = settings.limits
         self._own_bound: Bound | None = None
         if self.most_json is not None:
@@ -88,7 +85,7 @@ class InferenceResource:
 
     def _infer(self, req: falcon.Request, request: InferRequest) -> InferResponse:
         """Run a request for as long as its client is there."""
-        return self._waiter.infer(self._engine, request, self._waiter.client_of(req.env))
+        return infer_watched(self._engine, request, req.env)
 
 
 def json_bound(

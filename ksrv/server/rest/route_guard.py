@@ -22,7 +22,6 @@ from ksrv.request import FORWARDED
 from ksrv.server.audit import CONTROL_CALL
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
-from ksrv.server.http.chunk_framing import check_transfer_coding
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDED)
@@ -164,7 +163,7 @@ class Guard:
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Let the request pass or raise."""
         self._check_head(req.env)
-        check_transfer_coding(req.env)
+        _check_transfer_coding(req.env)
         check_path(raw_path(req.env))
 
     def _check_head(self, environ: Environ) -> None:
@@ -180,6 +179,20 @@ class Guard:
                 f"the request's headers hold {size} bytes, above the "
                 f"{show_limit('head', self._head_limit)}"
             )
+
+
+def _check_transfer_coding(environ: Environ) -> None:
+    """Refuse a body whose transfer coding is not chunked alone: its chunks would be read as its content.
+
+    Raises:
+        InvalidRequest: `Transfer-Encoding` names something else beside chunked.
+    """
+    coding = str(environ.get("HTTP_TRANSFER_ENCODING", "chunked"))
+    if coding.strip().lower() != "chunked":
+        raise InvalidRequest(
+            f"Transfer-Encoding {quote(coding)} is not read; expected chunked alone, and "
+            f"Content-Encoding for a compressed body"
+        )
 
 
 def raw_path(environ: Environ) -> str:

@@ -17,7 +17,7 @@ from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.answers import usable_headers
-from ksrv.server.http.client_watch import LOOK_NS, ThreadWaiter
+from ksrv.server.http.client_watch import LOOK_NS, watch_client
 from ksrv.server.http.received_body import MESSAGE
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class StreamedAnswer:
         request: The request; its `stream` is set here.
         content_type: `EVENT_STREAM`, or one of the types of JSON lines.
         render: Makes the JSON object of one answer.
+        environ: The WSGI environment.
 
     Attributes:
         probe: Bytes that say nothing; the system of a client that has gone answers them with a reset.
@@ -88,7 +89,6 @@ class StreamedAnswer:
         content_type: str,
         render: Render,
         *,
-        waiter: ThreadWaiter,
         environ: dict[str, Any],
     ) -> None:
         self._events = content_type == EVENT_STREAM
@@ -96,7 +96,6 @@ class StreamedAnswer:
         self.head_fields: list[tuple[str, str]] = []
         self._sent_at = time.monotonic()
         self._render = render
-        self._waiter = waiter
         self._answers = ResponseStream()
         request.stream = self._answers
         request.binary_output = False
@@ -104,9 +103,7 @@ class StreamedAnswer:
             output.binary = None
         self._handle = engine.submit(request)
         self._handle.add_done_callback(lambda _: self._answers.end())
-        client = waiter.client_of(environ)
-        # One that the server does not watch is looked at here until the answer begins.
-        self._client = None if client is None or client.watch(self._handle) else client
+        watch_client(environ, self._handle)
         self._pieces = self._make_pieces()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -144,13 +141,9 @@ class StreamedAnswer:
     def _responses(self) -> Iterator[list[InferResponse]]:
         """Yield the answers that are there, none of them now and then where none comes."""
         answers = self._answers
-        sent = False
         came_at = 0.0
         while not answers.finished:
-            found = self._waiter.call(lambda: answers.take_all(LOOK_NS / 1e9))
-            sent = sent or bool(found)
-            if not sent and self._client is not None and self._client.disconnected():
-                self._handle.cancel()
+            found = answers.take_all(LOOK_NS / 1e9)
             yield found
             now = time.monotonic()
             if found and now - came_at < FAST_SECONDS:

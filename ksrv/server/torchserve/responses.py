@@ -6,8 +6,9 @@ before, the answer is a chunked body whose last piece is the handler's return va
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -18,7 +19,7 @@ from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle, TorchServeAnswer
 from ksrv.server.http.answers import send_parts, status_line, usable_headers
-from ksrv.server.http.client_watch import LOOK_NS, ClientConnection, ThreadWaiter
+from ksrv.server.http.client_watch import LOOK_NS, watch_client
 from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ class Exchange:
     Args:
         engine: Where it runs.
         request: The request; its `stream` is set here.
-        client: The client's connection, or None where it cannot be watched; the request of a client
-            that disconnects is cancelled.
+        environ: The WSGI environment of the client whose request is cancelled when it disconnects.
 
     Raises:
         KsrvError: It is not accepted.
@@ -77,29 +77,20 @@ class Exchange:
         self,
         engine: "Engine",
         request: InferRequest,
-        waiter: ThreadWaiter,
-        client: ClientConnection | None = None,
+        environ: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._chunks = ResponseStream()
-        self._waiter = waiter
-        self._client = client
         request.stream = self._chunks
         self._handle: RequestHandle = engine.submit(request)
         self._handle.add_done_callback(lambda _: self._chunks.end())
-        if client is not None and client.watch(self._handle):
-            self._client = None
+        watch_client(environ, self._handle)
 
     def first(self) -> InferResponse | None:
         """Wait for the first chunk; None when the request ends without one."""
-        return self._waiter.call(self._next)
-
-    def _next(self) -> InferResponse | None:
         while not self._chunks.finished:
             chunk = self._chunks.take(LOOK_NS / 1e9)
             if chunk is not None:
                 return chunk
-            if self._client is not None and self._client.disconnected():
-                self._handle.cancel()
         return None
 
     def answer(self) -> InferResponse:
@@ -118,7 +109,7 @@ class Exchange:
         chunks = self._chunks
         yield item_bytes(chunk)
         while not chunks.finished:
-            following = self._waiter.call(lambda: chunks.take(LOOK_NS / 1e9))
+            following = chunks.take(LOOK_NS / 1e9)
             # The server looks at the client where there is nothing to send.
             yield b"" if following is None else item_bytes(following)
         try:

@@ -19,7 +19,6 @@ from ksrv.request import InferRequest, Tensor, TorchServeCall
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import ThreadWaiter
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.rest.route_guard import Needs
@@ -59,14 +58,12 @@ class TorchServeRoutes:
         budget: MemoryBudget,
         *,
         access: Access,
-        waiter: ThreadWaiter,
     ) -> None:
         self.engine = engine
         self._settings = settings
         self._budget = budget
         self._access = access
         self._with_credentials = not access.needs_token
-        self._waiter = waiter
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         """Add the routes to an app."""
@@ -203,9 +200,7 @@ class TorchServeRoutes:
 
     def _answer(self, request: InferRequest, environ: Environ, resp: falcon.Response) -> None:
         try:
-            exchange = answers.Exchange(
-                self.engine, request, self._waiter, self._waiter.client_of(environ)
-            )
+            exchange = answers.Exchange(self.engine, request, environ)
         except Overloaded as error:
             raise errors.queue_full(request.model_name, error.reason) from None
         chunk = exchange.first()
@@ -231,7 +226,7 @@ class TorchServeRoutes:
         request = InferRequest(
             spec.name, spec.version, str(uuid.uuid4()), torchserve=call, target=model
         )
-        exchange = answers.Exchange(self.engine, request, self._waiter)
+        exchange = answers.Exchange(self.engine, request)
         while exchange.first() is not None:
             pass  # chunks are no part of a description
         return rows.described(answers.item_bytes(exchange.answer()))

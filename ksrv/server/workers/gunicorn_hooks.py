@@ -28,15 +28,12 @@ from ksrv.server.addresses import (
 from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import hand_over, inherited, listen, reserve
-from ksrv.server.http.expect_continue import defer_continue
-from ksrv.server.http.gevent_support import exclude_threads
-from ksrv.server.http.gunicorn_errors import speak_json
+from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings, check_worker_class
 from ksrv.server.launch.status_lines import check_descriptor, tell_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared.worker_table import State, WorkerTable
-from ksrv.server.threaded.native_choice import why_settings_not_native
 from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
@@ -88,6 +85,7 @@ class Master:
         _check_temporary_folder()
         self.service = Service(settings, self.table)
         self._worker_end = WorkerEnd()
+        check_worker_class(settings.worker_class)  # before gunicorn imports what it needs
         check_model_control(settings)
         check_client_limits(settings)
         if settings.status_fd is not None:
@@ -143,8 +141,6 @@ class Master:
             "post_worker_init": self.post_worker_init,
             "pre_exec": self.pre_exec,
             "nworkers_changed": self.nworkers_changed,
-            "pre_request": defer_continue,
-            "ssl_context": tls.ContextHook(self.service),
             "child_exit": self.child_exit,
             "worker_exit": self.worker_exit,
             "on_exit": self.on_exit,
@@ -153,6 +149,11 @@ class Master:
     def on_starting(self, server: Any) -> None:
         """Check the addresses and take the gRPC port, before anything listens."""
         settings = self.settings
+        try:
+            check_gunicorn()
+            self._check_gunicorn(server)
+        except SettingsError as error:
+            raise RuntimeError(str(error)) from error  # which gunicorn shows without a traceback
         adopt(server, self.table)
         self._enforce(server)
         configure(settings)
@@ -196,8 +197,6 @@ class Master:
             reason = "libnghttp2 is not used"
         elif not issubclass(server.cfg.worker_class, KsrvWorker):
             reason = f"worker_class is {server.cfg.worker_class_str}"
-        else:
-            reason = why_settings_not_native(server.cfg)
         if reason is not None:
             raise SettingsError(f"setting 'grpc': the HTTP address does not carry gRPC: {reason}")
 
@@ -228,6 +227,11 @@ class Master:
         server.cfg.set("umask", server.cfg.umask | _process_umask() | UNIX_SOCKET_UMASK)
         self.table.target_count = server.cfg.workers
 
+    def _check_gunicorn(self, server: Any) -> None:
+        check_worker_class(server.cfg.worker_class_str)
+        if issubclass(server.cfg.worker_class, KsrvWorker):
+            check_settings(server.cfg)
+
     def _read_files(self, server: Any) -> None:
         files = read_files(self.settings, server.cfg)
         self.service.files = files
@@ -239,9 +243,10 @@ class Master:
         """Begin a new generation of workers.
 
         Raises:
-            SettingsError: A file that they need cannot be used; the reload ends here.
+            SettingsError: A file or a setting of theirs cannot be used; the reload ends here.
         """
         self._enforce(server)
+        self._check_gunicorn(server)
         self._read_files(server)
         server.begin_reload()
 
@@ -304,9 +309,6 @@ class Master:
         worker.cfg.set("graceful_timeout", max(1, math.ceil(self.settings.stop_timeout)))
         if self._grpc_socket is not None:
             self._grpc_socket.close()
-        speak_json()
-        if "gevent" in worker.cfg.worker_class_str.lower():
-            exclude_threads()
 
     def post_worker_init(self, worker: Any) -> None:
         """Start the service; gunicorn's worker accepts when this returns."""

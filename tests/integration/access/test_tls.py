@@ -119,16 +119,10 @@ def children(pid):
         return [int(child) for child in file.read().split()]
 
 
-@pytest.mark.parametrize("worker_class", [None, "gthread", "gevent"])
-def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(
-    models, tmp_path, worker_class
-):
+def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(models, tmp_path):
     key, cert = self_signed(tmp_path, "served")
-    chosen = {"worker_class": worker_class} if worker_class else {}
     asked = [over_rest, over_grpc]
-    if worker_class == "gevent":
-        chosen["grpc"], asked = "off", [over_rest]
-    with Server(models, tls_cert=str(cert), tls_key=str(key), stop_timeout=0, **chosen) as server:
+    with Server(models, tls_cert=str(cert), tls_key=str(key), stop_timeout=0) as server:
         old = tmp_path / "old.pem"
         old.write_bytes(cert.read_bytes())
 

@@ -1,4 +1,4 @@
-"""`Expect: 100-continue`: the body is asked for once the head is accepted, on every worker."""
+"""`Expect: 100-continue`: the body is asked for once the head is accepted."""
 
 import json
 import socket
@@ -15,11 +15,11 @@ BODY = json.dumps(
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-@pytest.fixture(scope="module", params=["ksrv.server.worker:KsrvWorker", "gthread"])
-def server(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("expect")
     write_double(root)
-    with Server(root, worker_class=request.param, limits={"body": 10_000}) as running:
+    with Server(root, limits={"body": 10_000}) as running:
         yield running
 
 

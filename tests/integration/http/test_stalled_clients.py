@@ -49,15 +49,6 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["native", "threaded"], autouse=True)
-def front(request):
-    """Who serves: the HTTP server, or where that is left away the worker's threads."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "threaded":
-            patch.setenv("SCRIPT_NAME", "")
-        yield request.param
-
-
 def tls_server(models, certificate, **more):
     key, cert = certificate
     given = {"grpc": "off", "threads": THREADS, "tls_cert": str(cert), "tls_key": str(key)}
@@ -65,7 +56,7 @@ def tls_server(models, certificate, **more):
 
 
 @pytest.fixture(scope="module")
-def patient(models, certificate, front):
+def patient(models, certificate):
     """A server that would wait for ever, for all that a test can see."""
     with tls_server(
         models, certificate, head_timeout=300, transfer_grace=300, stop_timeout=0
@@ -74,7 +65,7 @@ def patient(models, certificate, front):
 
 
 @pytest.fixture(scope="module")
-def impatient(models, certificate, front):
+def impatient(models, certificate):
     """A server that waits for a second."""
     limits = {"head_timeout": 1, "transfer_grace": 1, "keepalive": 1}
     with tls_server(models, certificate, **limits) as server:

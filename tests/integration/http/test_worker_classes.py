@@ -1,6 +1,5 @@
 """The same app under stock gunicorn workers and under gunicorn's own command."""
 
-import concurrent.futures
 import os
 import signal
 import socket
@@ -15,8 +14,7 @@ import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 
-from ksrv.testing import Server
-from tests.support.models import VECTOR, write_model
+from ksrv.testing import Server, ServerFailed
 from tests.support.wire.http_reader import double_body
 
 
@@ -31,7 +29,7 @@ class GunicornServer(Server):
         return [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn"]
 
 
-@pytest.mark.parametrize("worker_class", ["gthread", "gevent"])
+@pytest.mark.parametrize("worker_class", ["gthread", "sync"])
 @pytest.mark.parametrize("kind", [Server, GunicornServer])
 def test_stock_workers_serve_the_app(repository, kind, worker_class):
     with kind(repository, worker_class=worker_class, stop_timeout=1) as server:
@@ -45,45 +43,46 @@ def test_stock_workers_serve_the_app(repository, kind, worker_class):
         client.close()
 
 
-HELD = """
-import time
-from pathlib import Path
-from ksrv import BaseHandler
+@pytest.mark.parametrize("kind", [Server, GunicornServer])
+def test_a_worker_class_that_would_stand_still_is_refused(repository, kind):
+    with pytest.raises(ServerFailed, match=r"'worker_class': gevent serves many requests on one"):
+        kind(repository, worker_class="gevent").start()
 
-HERE = Path(__file__).parent
 
-class Held(BaseHandler):
-    def inference(self, x):
-        (HERE / f"began-{x[0, 0]:g}").touch()
-        while not (HERE / "go").exists():
-            time.sleep(0.005)
-        return {"y": x}
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (["--proxy-protocol"], "proxy_protocol"),
+        (["--http-protocols", "h2,h1"], "http_protocols"),
+    ],
+)
+def test_a_setting_of_gunicorns_that_is_not_honoured_is_refused(repository, option, told):
+    class Configured(GunicornServer):
+        def command(self, settings_file):
+            return [*super().command(settings_file), *option]
+
+    with pytest.raises(ServerFailed, match=f"gunicorn's setting '{told}' is not honoured"):
+        Configured(repository).start()
+
+
+HOOKED = """
+from ksrv.server.gunicorn import *
+
+
+def pre_request(worker, req):
+    pass
 """
 
 
-@pytest.mark.parametrize("executor", ["inline", "process"])
-def test_a_gevent_worker_answers_others_while_a_handler_runs(tmp_path, executor):
-    more = f"instances: 4\nwarmup: false\ntimeout_ms: 60000\nexecutor: {executor}\n"
-    folder = write_model(tmp_path, "held", HELD, VECTOR + more)
-    with (
-        Server(tmp_path, worker_class="gevent", grpc="off", stop_timeout=1) as server,
-        concurrent.futures.ThreadPoolExecutor(4) as pool,
-    ):
-        url = f"{server.url}/v2/models/held/infer"
-        bodies = [double_body((number, 0, 0, 0)) for number in range(4)]
-        held = [pool.submit(requests.post, url, data=body, timeout=60) for body in bodies]
-        try:
-            give_up = time.monotonic() + 60
-            while len(list(folder.glob("began-*"))) < 4:
-                assert time.monotonic() < give_up
-                time.sleep(0.01)
-            for _ in range(10):
-                answer = requests.get(f"{server.url}/v2/health/live", timeout=60)
-                assert answer.status_code == 200
-            assert not any(future.done() for future in held)
-        finally:
-            (folder / "go").touch()
-        assert {future.result().status_code for future in held} == {200}
+def test_a_hook_that_is_not_called_is_refused(repository, tmp_path):
+    (tmp_path / "hooked.py").write_text(HOOKED)
+
+    class Hooked(GunicornServer):
+        def command(self, settings_file):
+            return [*super().command(settings_file)[:-1], str(tmp_path / "hooked.py")]
+
+    with pytest.raises(ServerFailed, match="gunicorn's setting 'pre_request' is not honoured"):
+        Hooked(repository).start()
 
 
 def test_the_python_parser_is_used_whatever_the_command_says(repository):

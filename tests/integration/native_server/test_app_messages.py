@@ -125,23 +125,9 @@ MALFORMED_HEADS = {
 }
 
 
-@pytest.fixture(scope="module")
-def threaded(tmp_path_factory):
-    """A server whose messages threads of Python's read."""
-    folder = tmp_path_factory.mktemp("models")
-    write_double(folder)
-    with contextlib.ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:  # for this server alone
-            patch.setenv("SCRIPT_NAME", "")
-            running = stack.enter_context(Server(folder, grpc="off"))
-        assert "plain threaded worker" in running.log
-        yield running
-
-
-@pytest.mark.parametrize("kind", ["server", "threaded"])
 @pytest.mark.parametrize(("rest", "status"), MALFORMED_HEADS.values(), ids=MALFORMED_HEADS)
-def test_the_refusal_of_a_head_request_has_no_body(request, kind, rest, status):
-    with connect(request.getfixturevalue(kind)) as client:
+def test_the_refusal_of_a_head_request_has_no_body(server, rest, status):
+    with connect(server) as client:
         client.sendall(b"HEAD " + rest)
         head, _, body = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -149,9 +135,8 @@ def test_the_refusal_of_a_head_request_has_no_body(request, kind, rest, status):
     assert body == b""
 
 
-@pytest.mark.parametrize("kind", ["server", "threaded"])
-def test_close_among_other_options_ends_the_connection(request, kind):
-    with connect(request.getfixturevalue(kind)) as client:
+def test_close_among_other_options_ends_the_connection(server):
+    with connect(server) as client:
         client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: te, close\r\n\r\n")
         head, _, _ = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")

@@ -152,15 +152,20 @@ def status_of(answer):
     return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
 
 
-# gunicorn takes an unknown coding for its own fault, asks for the body of a request that it refuses, and closes
-# without a word.
-TOLD_BETTER = ("xchunked", "expectation twice", "HTTP/1.2")
+TOLD_BETTER = {
+    "xchunked": [400],  # gunicorn takes an unknown coding for its own fault
+    "expectation twice": [400],  # and asks for the body of a request that it refuses
+    "HTTP/1.2": [400],  # and closes without a word
+    "tab behind the coding": [400],  # and waits for the end of a chunk's size, however long
+    "chunked and compressed": [400],
+    "expectation without a body": [200],  # which has nothing to wait for
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, name):
     data = HOSTILE[name] + b"{}"
-    expected = [400] if name in TOLD_BETTER else status_of(stock.exchange(data))
+    expected = TOLD_BETTER.get(name) or status_of(stock.exchange(data))
     assert status_of(http_server.exchange(data)) == expected
 
 
@@ -168,15 +173,13 @@ def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, name):
     "data",
     [
         b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n",
-        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"2\n{}\r\n0\r\n\r\n",
         infer(16)[:-1],
         infer(16)[:40],
         b"",
         b"\r\n" + LIVE,
     ],
-    ids=["huge chunk", "chunk with LF", "body cut", "head cut", "nothing", "line"],
+    ids=["chunk with LF", "body cut", "head cut", "nothing", "line"],
 )
 def test_broken_messages_end_as_under_gunicorn(http_server, stock, data):
     assert status_of(http_server.exchange(data)) == status_of(stock.exchange(data))
@@ -189,10 +192,15 @@ def test_broken_messages_end_as_under_gunicorn(http_server, stock, data):
             b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{",
             b"the chunked body ended behind 2 bytes, before its last chunk",
         ),
+        (
+            b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n",
+            b"a chunk's size has more than 64 bits",
+        ),
         (b"\x16\x03\x01\x02\x00", b"does not end with CR LF, or holds a NUL"),
         (LIVE.replace(b"Host", b"Ho\0st"), b"does not end with CR LF, or holds a NUL"),
     ],
-    ids=["chunk cut", "TLS", "NUL"],
+    ids=["chunk cut", "huge chunk", "TLS", "NUL"],
 )
 def test_what_gunicorn_closes_without_a_word_is_told(http_server, data, told):
     answer = http_server.exchange(data)

@@ -1,4 +1,4 @@
-"""TLS in gunicorn's worker: the native HTTP server serves it, and Python's threads where it may not."""
+"""TLS in gunicorn's worker: the native HTTP server serves it."""
 
 import contextlib
 import json
@@ -47,7 +47,6 @@ def test_every_framing_is_served_by_the_http_server(native):
                 assert b" 200 OK\r\n" in head
                 assert body[-64:] in (bytes(range(64)), bytes(range(192, 256)))
     assert native.counters()["tls_agreed"] - before["tls_agreed"] == 2
-    assert "plain threaded worker" not in native.log
 
 
 def test_a_request_without_tls_is_told_so(native):
@@ -96,38 +95,3 @@ def test_a_request_waits_for_one_handshake_at_most_of_those_that_came_before_it(
         assert b" 200 OK\r\n" in read_message(client)[0]
         before = sum(came_at(peer) < answered for peer in peers)
     assert before <= 1
-
-
-HOOK = """
-def ssl_context(config, default):
-    return default()
-"""
-
-
-def test_what_the_http_server_cannot_do_python_does(tmp_path):
-    reason = "TLS with the hook ssl_context"
-    with TlsServer(tmp_path, hook=HOOK) as server:
-        with server.connect() as client:
-            client.sendall(infer(16))
-            head, body, _ = read_message(client)
-            assert head.startswith(b"HTTP/1.1 200 OK")
-            assert body.endswith(bytes(range(64)))
-        assert f"serving as a plain threaded worker: {reason}" in server.log
-
-
-REFUSED = """
-from ksrv.server import tls
-
-def refuse(*rules, **more):
-    raise ValueError("TLS: the certificate: made for this test")
-
-tls.TlsContext = refuse
-"""
-
-
-def test_what_the_servers_openssl_refuses_pythons_serves(tmp_path):
-    with TlsServer(tmp_path, hook=REFUSED) as server:
-        with server.connect() as client:
-            client.sendall(infer(16))
-            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-        assert "serving as a plain threaded worker: TLS: the certificate: made" in server.log

@@ -5,7 +5,6 @@ import re
 import socket
 import struct
 
-import pytest
 import requests
 
 from ksrv.testing import Server
@@ -58,10 +57,9 @@ def waiting(server: Server) -> float:
     return float(re.search(r"^ksrv_pending_requests\{[^}]*\} (\S+)", page, re.M)[1])
 
 
-@pytest.mark.parametrize("worker_class", ["ksrv.server.worker:KsrvWorker", "gthread"])
-def test_a_queued_stream_whose_client_has_left_is_never_begun(tmp_path, worker_class):
+def test_a_queued_stream_whose_client_has_left_is_never_begun(tmp_path):
     folder = write_model(tmp_path, "held", HANDLER, YAML)
-    with Server(tmp_path, worker_class=worker_class) as server:
+    with Server(tmp_path) as server:
         first = begin(server, 0, STREAMS[0])
         wait_until((folder / "began-0").exists)
         queued = [begin(server, turn, STREAMS[turn % 2]) for turn in range(1, 5)]

@@ -20,7 +20,6 @@ from tests.support.paths import ROOT
 from tests.support.wire.http_reader import read_all
 
 CONFIGURATION = """
-from ksrv.server.http.expect_continue import defer_continue as pre_request
 from tests.support.native.echo_service import post_worker_init
 http_parser = "python"
 control_socket_disable = True

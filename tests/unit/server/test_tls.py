@@ -49,21 +49,8 @@ def test_files_that_fit(files, names):
     made = config(files, **names)
     read = tls.read_certificates(made)
     assert read.grpc_credentials() is not None
-    assert isinstance(read.context(), ssl.SSLContext)
+    assert read.native_context("http/1.1") is not None
     assert not tls.needs_certificate(made)
-
-
-def test_pythons_context_and_its_ticket_keys_last_an_hour(files, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    read = tls.read_certificates(config(files, "whole"))
-    first = read.context()
-    now[0] += 3599
-    assert read.context() is first
-    now[0] += 1
-    second = read.context()
-    assert second is not first
-    assert read.context() is second
 
 
 @pytest.mark.timeout(30)
@@ -141,6 +128,15 @@ def test_settings_become_gunicorn_s(files):
     with_clients = tls.gunicorn_options(ServerSettings(tls_cert="c", tls_client_ca="a"))
     assert (with_clients["ca_certs"], with_clients["cert_reqs"]) == ("a", 2)
     assert tls.needs_certificate(config(files, "whole", ca="cert", reqs=2))
+
+
+def test_what_the_native_openssl_refuses_is_told_as_the_files_are_read(files, monkeypatch):
+    def refuse(*rules, **more):
+        raise ValueError("TLS: the certificate: made for this test")
+
+    monkeypatch.setattr(tls, "TlsContext", refuse)
+    with pytest.raises(SettingsError, match="TLS: the certificate: made for this test"):
+        tls.read_certificates(config(files, "whole"))
 
 
 @pytest.mark.parametrize("key", ["tls_key", "tls_client_ca"])

@@ -1,0 +1,183 @@
+"""What ksrv needs of gunicorn, and which of gunicorn's settings it cannot honour: checked when a server starts.
+
+gunicorn keeps the master process, its signals, the sockets and the settings. Where it lacks a name that ksrv
+overrides or reads there, or where a setting asks for what the native HTTP server does not do, the server does
+not start, and a sentence says why. A reload with such a setting is refused and changes nothing.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gunicorn
+from gunicorn import arbiter, glogging
+from gunicorn.config import Config
+from gunicorn.workers import base
+
+from ksrv._native.tls.tls_context import why_no_tls
+from ksrv.server.settings import DEFAULT_WORKER_CLASS, SettingsError
+
+KNOWN_MAJOR = 27
+"""The release of gunicorn whose names `NEEDED` lists."""
+
+MOST_SCHEME_HEADERS = 8
+
+
+class Needed(NamedTuple):
+    """What ksrv overrides, calls or reads of one of gunicorn's classes.
+
+    Attributes:
+        subject: What gunicorn does with it.
+        owner: The class.
+        methods: What the class has.
+        attributes: What its constructor sets.
+    """
+
+    subject: str
+    owner: type[Any]
+    methods: tuple[str, ...]
+    attributes: tuple[str, ...] = ()
+
+
+NEEDED: tuple[Needed, ...] = (
+    Needed(
+        "the master process",
+        arbiter.Arbiter,
+        (
+            "APP_LOAD_ERROR", "LISTENERS", "WORKERS", "WORKER_BOOT_ERROR", "kill_worker",
+            "maybe_promote_master", "reload", "spawn_worker", "spawn_workers", "stop",
+        ),
+        ("START_CTX", "cfg", "log", "master_pid", "reexec_pid"),
+    ),
+    Needed(
+        "worker processes and their signals",
+        base.Worker,
+        ("handle_exit", "handle_quit", "init_process", "notify", "run"),
+        ("alive", "booted", "cfg", "log", "max_requests", "ppid", "sockets"),
+    ),
+    Needed(
+        "settings",
+        Config,
+        ("address", "is_ssl", "set", "worker_class", "worker_class_str"),
+        ("env_orig", "settings"),
+    ),
+    Needed("the log", glogging.Logger, ("_set_handler", "access", "atoms_wrapper_class", "info")),
+)  # fmt: skip
+
+
+def check_gunicorn() -> None:
+    """Refuse a gunicorn that ksrv was not written for.
+
+    Raises:
+        SettingsError: It is another major release, or has not what ksrv needs.
+    """
+    advice = f"install 'gunicorn>={KNOWN_MAJOR},<{KNOWN_MAJOR + 1}'"
+    if gunicorn.version_info[0] != KNOWN_MAJOR:
+        raise SettingsError(
+            f"ksrv needs gunicorn {KNOWN_MAJOR}, and {gunicorn.__version__} is installed; {advice}"
+        )
+    for subject, owner, methods, attributes in NEEDED:
+        missing = [name for name in methods if not hasattr(owner, name)]
+        missing += [name for name in attributes if not _is_set(owner, name)]
+        if missing:
+            raise SettingsError(
+                f"gunicorn {gunicorn.__version__} has no {owner.__name__}.{missing[0]}, which ksrv needs "
+                f"for {subject}; {advice}"
+            )
+
+
+def _is_set(owner: type[Any], name: str) -> bool:
+    """Tell whether a constructor of a class, or what it calls of the class, sets an attribute."""
+    codes = [
+        getattr(vars(one).get(method), "__code__", None)
+        for one in owner.__mro__
+        for method in ("__init__", "setup")
+    ]
+    return any(name in code.co_names for code in codes if code is not None)
+
+
+def _is_own_hook(cfg: Any, name: str) -> bool:
+    """Tell whether a hook is another function than gunicorn's default, which does nothing."""
+    hook, default = getattr(cfg, name), cfg.settings[name].default
+    return getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
+
+
+def _is_not_default(cfg: Any, name: str) -> bool:
+    return bool(getattr(cfg, name) != cfg.settings[name].default)
+
+
+class Unsupported(NamedTuple):
+    """A setting of gunicorn's that the native HTTP server does not honour.
+
+    Attributes:
+        setting: Its name.
+        differs: Whether a configuration asks for what is not done.
+        instead: What to do.
+    """
+
+    setting: str
+    differs: Callable[[Any, str], bool]
+    instead: str
+
+
+_OTHER_WORKER = "leave it out, or choose a worker class of gunicorn's own with --worker-class"
+
+UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported("pre_request", _is_own_hook, _OTHER_WORKER),
+    Unsupported("post_request", _is_own_hook, _OTHER_WORKER),
+    Unsupported("ssl_context", _is_own_hook, "name the files with certfile, keyfile and ca_certs"),
+    Unsupported("protocol", _is_not_default, "clients speak HTTP"),
+    Unsupported("http2_cleartext", _is_not_default, "use ksrv's own setting http2"),
+    Unsupported(
+        "http_protocols",
+        lambda cfg, name: "h2" in cfg.http_protocols,
+        "use ksrv's own setting http2",
+    ),
+    Unsupported("proxy_protocol", _is_not_default, _OTHER_WORKER),
+    Unsupported(
+        "secure_scheme_headers",
+        lambda cfg, name: len(cfg.secure_scheme_headers) > MOST_SCHEME_HEADERS,
+        f"name at most {MOST_SCHEME_HEADERS} headers",
+    ),
+)
+
+
+def check_settings(cfg: Any) -> None:
+    """Refuse settings of gunicorn's that the native HTTP server cannot honour.
+
+    Args:
+        cfg: gunicorn's configuration, whose worker class is ksrv's.
+
+    Raises:
+        SettingsError: There is one.
+    """
+    for setting, differs, instead in UNSUPPORTED:
+        if setting in cfg.settings and differs(cfg, setting):
+            raise SettingsError(
+                f"gunicorn's setting '{setting}' is not honoured by ksrv's HTTP server; {instead}"
+            )
+    if os.environ.get("SCRIPT_NAME"):
+        raise SettingsError(
+            f"the variable SCRIPT_NAME is not honoured by ksrv's HTTP server; {_OTHER_WORKER}"
+        )
+    if cfg.is_ssl and (missing := why_no_tls()):
+        raise SettingsError(
+            f"TLS needs OpenSSL 3: {missing}; install it (the package libssl3 of Debian and Ubuntu, openssl-libs "
+            f"of Fedora, libssl3 of Alpine), or let a proxy in front do the TLS"
+        )
+
+
+def check_worker_class(name: str) -> None:
+    """Refuse a worker class under which the app would stand still.
+
+    Args:
+        name: gunicorn's name for the class, or its path.
+
+    Raises:
+        SettingsError: Its workers run greenlets or coroutines, which wait in native code all together.
+    """
+    if any(kind in name.lower() for kind in ("gevent", "eventlet", "tornado", "asgi", "uvicorn")):
+        raise SettingsError(
+            f"setting 'worker_class': {name} serves many requests on one thread, and a request that waits for its "
+            f"model would stop the others; leave it out for {DEFAULT_WORKER_CLASS}, or choose gthread"
+        )

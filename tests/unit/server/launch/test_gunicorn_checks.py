@@ -1,0 +1,112 @@
+"""What ksrv needs of gunicorn, and the settings and worker classes that it refuses."""
+
+import gunicorn
+import pytest
+from gunicorn.config import Config
+from gunicorn.workers import base
+
+from ksrv.server.launch import gunicorn_checks as checks
+from ksrv.server.settings import SettingsError
+from ksrv.server.worker import KsrvWorker
+
+
+def configured(**settings):
+    cfg = Config()
+    for name, value in settings.items():
+        cfg.set(name, value)
+    return cfg
+
+
+def test_this_gunicorn_has_what_is_needed():
+    checks.check_gunicorn()
+
+
+def test_another_major_release_is_refused(monkeypatch):
+    monkeypatch.setattr(gunicorn, "version_info", (28, 0, 0))
+    with pytest.raises(SettingsError, match=r"needs gunicorn 27, .*install 'gunicorn>=27,<28'"):
+        checks.check_gunicorn()
+
+
+@pytest.mark.parametrize("needed", checks.NEEDED, ids=lambda needed: needed.owner.__name__)
+def test_a_missing_name_is_told_with_what_it_is_for(monkeypatch, needed):
+    without = needed._replace(owner=type("Without", (), {}))
+    monkeypatch.setattr(checks, "NEEDED", (without,))
+    with pytest.raises(
+        SettingsError, match=rf"no Without\.{needed.methods[0]}, .* for {needed.subject};"
+    ):
+        checks.check_gunicorn()
+
+
+def test_a_missing_attribute_is_told(monkeypatch):
+    """Another gunicorn's constructor, which sets less."""
+    monkeypatch.setattr(base.Worker, "__init__", lambda self: None)
+    with pytest.raises(SettingsError, match=r"no Worker\.alive, .* worker processes"):
+        checks.check_gunicorn()
+
+
+def test_ordinary_settings_are_taken():
+    checks.check_settings(configured())
+    checks.check_settings(configured(certfile=__file__))
+
+
+def pre_request(worker, req):
+    """A user's hook."""
+
+
+def post_request(worker, req, environ, resp):
+    """Another one."""
+
+
+def ssl_context(config, default):
+    """And one for TLS."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"pre_request": pre_request}, "'pre_request'"),
+        ({"post_request": post_request}, "'post_request'"),
+        ({"ssl_context": ssl_context}, "'ssl_context'.* name the files"),
+        ({"http_protocols": "h2,h1"}, "'http_protocols'.* setting http2"),
+        ({"http2_cleartext": "upgrade"}, "'http2_cleartext'.* setting http2"),
+        ({"protocol": "uwsgi"}, "'protocol'"),
+        ({"proxy_protocol": "v1"}, "'proxy_protocol'"),
+        (
+            {"secure_scheme_headers": {f"X-{n}": "on" for n in range(9)}},
+            "'secure_scheme_headers'.* at most 8",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_the_http_server_cannot_honour_is_refused_by_name(settings, words):
+    with pytest.raises(SettingsError, match=f"gunicorn's setting {words}"):
+        checks.check_settings(configured(**settings))
+    with pytest.raises(RuntimeError, match=words):
+        KsrvWorker.check_config(configured(**settings), None)
+
+
+def test_a_mount_prefix_is_refused(monkeypatch):
+    monkeypatch.setenv("SCRIPT_NAME", "/sub")
+    with pytest.raises(SettingsError, match="SCRIPT_NAME"):
+        checks.check_settings(configured())
+
+
+def test_tls_without_openssl_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(checks, "why_no_tls", lambda: "libssl.so.3 cannot be loaded")
+    checks.check_settings(configured())
+    with pytest.raises(SettingsError, match=r"libssl\.so\.3 cannot be loaded; install it \("):
+        checks.check_settings(configured(certfile=__file__))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gevent", "eventlet", "tornado", "asgi", "gunicorn.workers.ggevent.GeventWorker"],
+)
+def test_worker_classes_under_which_the_app_stands_still_are_refused(name):
+    with pytest.raises(SettingsError, match=f"'worker_class': {name} "):
+        checks.check_worker_class(name)
+
+
+@pytest.mark.parametrize("name", ["gthread", "sync", "ksrv.server.worker:KsrvWorker"])
+def test_other_worker_classes_are_taken(name):
+    checks.check_worker_class(name)
