@@ -223,6 +223,10 @@ class NotReady(KsrvError):
     reason = "not_ready"
 
 
+class NotLoaded(NotReady):
+    """The model is loaded by the first request that names it, and none has."""
+
+
 class DeadlineExceeded(KsrvError):
     """The request's deadline passed before its answer was ready."""
 

@@ -7,6 +7,8 @@ queue counted. They are put together here on request.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ksrv._native.queue.stats import Stats
 
 BOUNDS_COUNTED = ("full", "bytes_in_flight")
@@ -47,6 +49,34 @@ class StageTimes:
             self.ns + other.ns,
             together,
         )
+
+
+class LazyCounts(msgspec.Struct):
+    """What came of loading models by their first requests.
+
+    Attributes:
+        loads: Loads of dormant models.
+        put_away: How often a model was put away for want of memory.
+        loaded: Models that are loaded.
+        held: Bytes that they hold.
+    """
+
+    loads: int = 0
+    put_away: int = 0
+    loaded: int = 0
+    held: int = 0
+
+    def add(self, other: "LazyCounts", *, lives: bool) -> None:
+        """Add another worker's.
+
+        Args:
+            lives: Whether that worker still runs and holds its models.
+        """
+        self.loads += other.loads
+        self.put_away += other.put_away
+        if lives:
+            self.loaded += other.loaded
+            self.held += other.held
 
 
 @dataclass(frozen=True, slots=True)

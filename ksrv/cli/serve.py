@@ -11,7 +11,7 @@ from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import SEVERAL, SIZE_KEYS, Field, Resolved, fields, resolve
 
 SECTIONS = {
-    "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control",
+    "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control", "models_memory",
                "load_model", "parallel_loads", "ready_when"),
     "Addresses": ("http", "grpc", "grpc_server", "http2", "insecure", "status_fd"),
     "Access": ("token_file", "control_token_file", "allowed_origins", "tls_cert", "tls_key", "tls_client_ca"),

@@ -17,13 +17,22 @@ from ksrv.engine.composition import CallGraph
 from ksrv.engine.instances.device_spread import DeviceSpread
 from ksrv.engine.instances.executor_choice import executor_for
 from ksrv.engine.instances.host import ExecutorFactory
+from ksrv.engine.lazy_models import LazyModels
 from ksrv.engine.model import ModelVersion, Retired
 from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import why_not_ready
 from ksrv.engine.registry import ModelRegistry
 from ksrv.engine.requests.rate_limits import Permit, RateLimits
 from ksrv.engine.settings import EngineSettings
-from ksrv.errors import Forbidden, HandlerFailed, InvalidRequest, KsrvError, NotFound, NotReady
+from ksrv.errors import (
+    Forbidden,
+    HandlerFailed,
+    InvalidRequest,
+    KsrvError,
+    NotFound,
+    NotLoaded,
+    NotReady,
+)
 from ksrv.handlers.imports.own_writes import notes_folder
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.entry import ModelEntry
@@ -38,6 +47,9 @@ __all__ = ["Engine", "EngineSettings", "ModelState"]
 log = logging.getLogger("ksrv.engine")
 
 IDLE_MEMORY_SECONDS = 30.0
+
+MOST_DESCRIBING = 24
+"""Threads for metadata, of 32 for each protocol, that may wait while dormant models are loaded."""
 
 Change: TypeAlias = Literal["load", "unload", "reload"]
 """The calls by which a client may change what is served."""
@@ -55,6 +67,7 @@ class Engine:
     Attributes:
         handler_metrics: The values that handlers report.
         unknown_requests: How many requests named an unknown model or version.
+        lazy: Loads models for the requests that name them; None where all are loaded at the start.
         on_table_change: Called when what requests reach has changed, before the change is reported done.
         carry_out: Makes the changes that a client asked for; where there are other workers, by `follow` in all of
             them and in one order.
@@ -89,11 +102,18 @@ class Engine:
             make_model,
             self.settings.drain_seconds,
             self.settings.parallel_loads,
+            lazy=self.settings.model_control == "lazy",
             changed=self._table_changed,
             notes=self._notes,
         )
+        self.lazy = (
+            LazyModels(self._models, self.settings.models_memory)
+            if self.settings.model_control == "lazy"
+            else None
+        )
         self._calls = CallGraph()
         self._clearing = threading.Lock()
+        self._describing = threading.BoundedSemaphore(MOST_DESCRIBING)
         limits = self.settings.limits
         self._client_limits = RateLimits(
             limits.client_rate, "client_rate", limits.client_concurrency, "client_concurrency"
@@ -216,16 +236,28 @@ class Engine:
 
     # ---- requests ---------------------------------------------------------------------------
 
-    def find(self, name: str, version: str = "") -> ModelVersion:
+    def find(self, name: str, version: str = "", *, waits: bool = True) -> ModelVersion:
         """Return the model version that takes a request, for its `InferRequest.target`.
 
         Args:
             version: The version's, or "" for the highest.
+            waits: Whether the calling thread may wait while a model that is not loaded is.
 
         Raises:
             NotFound: There is no such model or version.
+            NotLoaded: The model is dormant, and the thread may not wait.
+            DeadlineExceeded: It is still being loaded when its `timeout_ms` is over.
             NotReady: It does not serve now.
         """
+        while True:
+            try:
+                return self._served(name, version)
+            except NotLoaded:
+                if not waits or self.lazy is None or self._closing.is_set():
+                    raise
+            self.lazy.wait_for(name, self._models.timeout_of(name))
+
+    def _served(self, name: str, version: str) -> ModelVersion:
         try:
             return self._models.find(name, version)
         except NotFound:
@@ -243,7 +275,22 @@ class Engine:
             NotFound: There is no such model or version.
             NotReady: It does not serve now.
         """
-        return self.find(name, version).spec
+        return self._served(name, version).spec
+
+    def describe(self, name: str, version: str = "") -> ModelSpec:
+        """Return the description of a model for a client that is about to call it; a dormant model is loaded for that.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotLoaded: The model is dormant, and enough threads wait for loads in order to describe models.
+            NotReady: It does not serve now.
+        """
+        waits = self._describing.acquire(blocking=False)
+        try:
+            return self.find(name, version, waits=waits).spec
+        finally:
+            if waits:
+                self._describing.release()
 
     def submit(
         self,
@@ -339,7 +386,7 @@ class Engine:
 
     def _check_successor(self, model: ModelVersion, request: InferRequest) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""
-        if self._models.find(request.model_name, request.model_version) is model:
+        if self.find(request.model_name, request.model_version) is model:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
 
@@ -441,10 +488,14 @@ class Engine:
         return [
             (name, version)
             for name, served in self._models.served().items()
-            if served.wanted
+            if served.wanted and not served.dormant
             for version in served.states
             if version not in served.versions
         ]
+
+    def dormant(self) -> set[str]:
+        """Return the models that their next request loads."""
+        return {name for name, served in self._models.served().items() if served.dormant}
 
     @property
     def refused_replacements(self) -> dict[str, dict[str, int]]:

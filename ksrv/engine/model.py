@@ -370,8 +370,12 @@ class ModelVersion(InstanceHost):
         """Carry on the counts of the load that this one replaces, which may still be finishing."""
         if self.sequences is not None and old.sequences is not None:
             self.sequences.follow(old.sequences)
-        self.lifetime = old.lifetime
-        self.lifetime.begin(self)
+        self.carry_on(old.lifetime)
+
+    def carry_on(self, lifetime: LifetimeCounters) -> None:
+        """Carry on the counts of earlier loads of the version."""
+        self.lifetime = lifetime
+        lifetime.begin(self)
 
     # ---- the end ----------------------------------------------------------------------------
 

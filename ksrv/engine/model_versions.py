@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ksrv.engine.instances.host import State
+from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.model import ModelVersion
+from ksrv.repository.entry import ModelEntry
 from ksrv.repository.fingerprint import Fingerprint
 
 
@@ -32,12 +34,20 @@ class ModelVersions:
         states: The states of the other versions, by version.
         wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
         fingerprints: The fingerprint of each version on disk at its last load, also if that failed.
+        entry: What it was loaded by; of a dormant model, what its first request loads it by.
+        dormant: Whether the first request that names the model loads it.
+        retry_at: The time (`time.monotonic`) before which a dormant model whose load failed is not tried again.
+        counters: The counts of versions of a dormant model, from earlier loads.
     """
 
     versions: dict[str, ModelVersion] = field(default_factory=dict)
     states: dict[str, ModelState] = field(default_factory=dict)
     wanted: bool = True
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    entry: ModelEntry | None = None
+    dormant: bool = False
+    retry_at: float = 0.0
+    counters: Mapping[str, LifetimeCounters] = field(default_factory=dict)
 
     @property
     def default(self) -> ModelVersion | None:
@@ -56,6 +66,32 @@ class ModelVersions:
 def loading_versions(name: str, versions: Iterable[str]) -> ModelVersions:
     """Return a model before its load."""
     return ModelVersions(states={one: ModelState(name, one, "LOADING") for one in versions})
+
+
+def dormant_versions(
+    entry: ModelEntry,
+    fingerprints: Mapping[str, Fingerprint],
+    counters: Mapping[str, LifetimeCounters] | None = None,
+    *,
+    failure: str = "",
+    retry_at: float = 0.0,
+) -> ModelVersions:
+    """Return a model that its next request loads.
+
+    Args:
+        failure: Why its last load failed; "" where it did not.
+    """
+    reason = failure or "not loaded"
+    versions = entry.versions or ("",)
+    states = {one: ModelState(entry.name, one, "UNAVAILABLE", reason) for one in versions}
+    return ModelVersions(
+        states=states,
+        fingerprints=fingerprints,
+        entry=entry,
+        dormant=True,
+        retry_at=retry_at,
+        counters=counters or {},
+    )
 
 
 def unloaded_versions(name: str, versions: Iterable[str]) -> ModelVersions:

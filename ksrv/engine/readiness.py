@@ -26,7 +26,7 @@ def why_not_ready(
         loaded: Whether all of them have been loaded, or have failed.
         names: Whether to name the models, rather than say how many they are.
     """
-    wanted = [(name, model) for name, model in table.items() if model.wanted]
+    wanted = [(name, model) for name, model in table.items() if model.wanted and not model.dormant]
     down = [(name, model) for name, model in wanted if not _serves(model)]
     if loaded and not _misses(down, len(wanted), ready_when):
         return ""

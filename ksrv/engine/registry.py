@@ -15,6 +15,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,7 @@ from ksrv.engine.model import ModelVersion
 from ksrv.engine.model_versions import (
     ModelState,
     ModelVersions,
+    dormant_versions,
     index_line,
     loading_versions,
     unloaded_versions,
@@ -36,13 +38,14 @@ from ksrv.errors import (
     HandlerFailed,
     KsrvError,
     NotFound,
+    NotLoaded,
     NotReady,
     quote,
     without_paths,
 )
 from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.fingerprint import changed_files, fingerprint, read_files
+from ksrv.repository.fingerprint import Fingerprint, changed_files, fingerprint, read_files
 from ksrv.repository.layout import Repository, by_numbers
 from ksrv.repository.yaml_document import near
 from ksrv.source import ModelSource
@@ -53,6 +56,12 @@ _Item = TypeVar("_Item")
 
 MOST_COMPARED = 32
 """Among how many models' names the nearest one is looked for, for a request that names an unknown one."""
+
+RETRY_SECONDS = 10.0
+"""After a failed load of a dormant model, how long requests are told of it before one tries the load again."""
+
+UNLIMITED_SECONDS = 3600.0
+"""How long a request waits for the load of a dormant model whose `timeout_ms` is 0."""
 
 SHOWN_FILES = 4
 """How many changed files the log names."""
@@ -67,6 +76,7 @@ class ModelRegistry:
         parallel_loads: How many versions are loaded at a time.
         changed: Called with a model's name when what requests to it reach has changed, before the change is
             reported done.
+        lazy: Whether models stay dormant until `wake`.
         notes: See `ksrv.source.LoadedFiles`.
 
     Attributes:
@@ -81,6 +91,7 @@ class ModelRegistry:
         drain_seconds: float,
         parallel_loads: int,
         *,
+        lazy: bool = False,
         changed: Callable[[str], object] = lambda name: None,
         notes: str = "",
     ) -> None:
@@ -92,6 +103,7 @@ class ModelRegistry:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._applied: dict[str, int] = {}  # by model, the order of the last change that was made
         self._parallel_loads = parallel_loads
+        self._lazy = lazy
         self._changed = changed
         self._load_slots = threading.BoundedSemaphore(parallel_loads)
         self._retiring: list[threading.Thread] = []
@@ -109,6 +121,7 @@ class ModelRegistry:
 
         Raises:
             NotFound: There is no such model or version.
+            NotLoaded: It is dormant.
             NotReady: It does not serve now.
         """
         served = self._table.get(name)
@@ -126,6 +139,8 @@ class ModelRegistry:
                 f"Request for unknown model: {quote(name)} version {quote(version)} is not found; "
                 f"it has {known}"
             )
+        if served.dormant and time.monotonic() >= served.retry_at:
+            raise NotLoaded(f"the model {name} is not loaded; the first request for it loads it")
         if state is None:
             state = served.highest_state
         why = f": {state.reason}" if state and state.reason else "."
@@ -182,13 +197,80 @@ class ModelRegistry:
         known = {
             name: unloaded_versions(name, entry.versions)
             if name in unloaded
-            else loading_versions(entry.name, entry.versions)
+            else self._before_load(entry)
             for name, entry in entries.items()
         }
         with self._table_lock:
             self._table = {**known, **self._table}  # a load may have been asked for already
+        if self._lazy:
+            for name in known:
+                self._changed(name)
+            return
         wanted = [entry for name, entry in entries.items() if name not in unloaded]
         self._side_by_side(self._load_first, wanted)
+
+    def _before_load(self, entry: ModelEntry) -> ModelVersions:
+        if self._lazy:
+            return dormant_versions(entry, _fingerprints(entry))
+        return loading_versions(entry.name, entry.versions)
+
+    def wake(self, name: str) -> bool:
+        """Load a dormant model; a failure is kept as its state, and tried again after a pause.
+
+        Returns:
+            Whether it was loaded.
+        """
+        with self._lock_of(name):
+            served = self._table.get(name)
+            if self._closing or served is None or not served.dormant or served.entry is None:
+                return False
+            failed = self._refresh(name, served.entry, always=False, waits_for_slot=False)
+            after = self._table[name]
+            if after.versions:
+                return True
+            reason = failed[0].message if failed else "it has no version to serve"
+            retry_at = time.monotonic() + RETRY_SECONDS
+            dormant = dormant_versions(
+                served.entry,
+                after.fingerprints,
+                served.counters,
+                failure=reason,
+                retry_at=retry_at,
+            )
+            self._put(name, dormant)
+            return False
+
+    def timeout_of(self, name: str) -> float:
+        """Return the seconds that a request for a dormant model may wait for its load."""
+        served = self._table.get(name)
+        configs = (
+            [one.config for one in served.entry.versions.values()]
+            if served and served.entry
+            else []
+        )
+        limits = [one.timeout_ms for one in configs if one is not None]
+        return max(limits, default=0) / 1000 or UNLIMITED_SECONDS
+
+    def put_away(self, name: str, seconds: float) -> bool:
+        """Make a model dormant again, and wait until its memory is free.
+
+        Its next load is one of the files as they were, as that of a replaced handler process is.
+
+        Returns:
+            Whether it was loaded, and is dormant now.
+        """
+        with self._lock_of(name):
+            served = self._table.get(name)
+            if self._closing or served is None or served.entry is None or not served.versions:
+                return False
+            counters = {version: one.lifetime for version, one in served.versions.items()}
+            entry = again(served.entry, {v: one.source for v, one in served.versions.items()})
+            self._put(name, dormant_versions(entry, served.fingerprints, counters))
+            retiring = self._retire(served.versions.values())
+        until = time.monotonic() + seconds
+        for thread in retiring:
+            thread.join(max(0.0, until - time.monotonic()))
+        return True
 
     def apply(self, change: RepositoryChange, order: int) -> KsrvError | None:
         """Make a change, unless a later one of the same model was made already.
@@ -297,6 +379,9 @@ class ModelRegistry:
         """Load the versions of a model that differ from those that serve, and say so in the log."""
         if served is not None and not _differs(served, entry):
             return []  # another worker has seen the same
+        if self._lazy and (served is None or served.dormant):
+            self._put(entry.name, dormant_versions(entry, _fingerprints(entry)))
+            return []
         began = time.monotonic()
         failed = self._refresh(entry.name, entry, always=False)
         after = self._table.get(entry.name)
@@ -366,10 +451,12 @@ class ModelRegistry:
         for thread in (*retiring, *self._retiring):
             thread.join()
 
-    def _refresh(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
+    def _refresh(
+        self, name: str, entry: ModelEntry, *, always: bool, waits_for_slot: bool = True
+    ) -> list[KsrvError]:
         """Bring one model up to date with the disk; returns what failed, which stops no other."""
         try:
-            return self._renew(name, entry, always=always)
+            return self._renew(name, entry, always=always, waits_for_slot=waits_for_slot)
         except Exception as error:
             log.exception("the model %s cannot be loaded", name)
             failed = HandlerFailed(
@@ -377,13 +464,15 @@ class ModelRegistry:
             )
             before = self._table.get(name) or ModelVersions()
             states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}
-            self._put(name, ModelVersions(before.versions, states))
+            self._put(name, ModelVersions(before.versions, states, entry=entry))
             return [failed]
 
-    def _renew(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
+    def _renew(
+        self, name: str, entry: ModelEntry, *, always: bool, waits_for_slot: bool
+    ) -> list[KsrvError]:
         before = self._table.get(name) or ModelVersions()
         entry = self.with_files(entry)
-        found = {version: fingerprint(source) for version, source in entry.versions.items()}
+        found = _fingerprints(entry)
         versions: dict[str, ModelVersion] = {}
         states: dict[str, ModelState] = {}
         failed: list[KsrvError] = []
@@ -394,13 +483,15 @@ class ModelRegistry:
             or version not in before.versions
             or before.fingerprints.get(version) != found[version]
         ]
-        loaded = self._load_aside(fresh)
+        loaded = self._load_aside(fresh, waits_for_slot=waits_for_slot)
         for version in entry.versions:
             result = loaded.get(version)
             if isinstance(result, ModelVersion):
                 versions[version] = result
                 if version in before.versions:
                     result.follow(before.versions[version])
+                elif version in before.counters:
+                    result.carry_on(before.counters[version])
                 continue
             if result is not None:
                 log.error("the model %s version %s: %s", name, version or "-", result.message)
@@ -419,15 +510,17 @@ class ModelRegistry:
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
         if failed and not versions:  # a new version that cannot be served takes none away
             versions = before.versions
-        self._put(name, ModelVersions(versions, states, True, found))
+        self._put(name, ModelVersions(versions, states, True, found, entry))
         kept = set(map(id, versions.values()))
         self._retire(model for model in before.versions.values() if id(model) not in kept)
         return failed
 
-    def _load_aside(self, sources: list[ModelSource]) -> dict[str, ModelVersion | KsrvError]:
+    def _load_aside(
+        self, sources: list[ModelSource], *, waits_for_slot: bool
+    ) -> dict[str, ModelVersion | KsrvError]:
         loaded = {}
         for source in sources:
-            with self._load_slots:
+            with self._load_slots if waits_for_slot else nullcontext():
                 loaded[source.version] = self._load_one(source)
         return loaded
 
@@ -468,22 +561,42 @@ class ModelRegistry:
             self._table = table
         self._changed(name)
 
-    def _retire(self, models: Iterable[ModelVersion]) -> None:
+    def _retire(self, models: Iterable[ModelVersion]) -> list[threading.Thread]:
+        """Retire versions, each on a thread of its own, and return the threads."""
         with self._table_lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
+        begun = []
         for model in models:
             thread = threading.Thread(
                 target=model.retire, args=(self._drain_seconds,), name="ksrv-retire", daemon=True
             )
             thread.start()
+            begun.append(thread)
             with self._table_lock:
                 self._retiring.append(thread)
+        return begun
 
 
 def _differs(served: ModelVersions, entry: ModelEntry) -> bool:
     """Whether a model on disk differs from the model that was last loaded or tried."""
-    found = {version: fingerprint(one) for version, one in entry.versions.items()}
-    return found != served.fingerprints
+    return _fingerprints(entry) != served.fingerprints
+
+
+def _fingerprints(entry: ModelEntry) -> dict[str, Fingerprint]:
+    return {version: fingerprint(source) for version, source in entry.versions.items()}
+
+
+def again(entry: ModelEntry, loaded: Mapping[str, ModelSource]) -> ModelEntry:
+    """Return a model whose next load is one of what was loaded before.
+
+    Args:
+        loaded: The versions as they were loaded, by version; the others stay as they are.
+    """
+    versions = {
+        version: replace(loaded[version], again=True) if version in loaded else source
+        for version, source in entry.versions.items()
+    }
+    return dataclasses.replace(entry, versions=versions)
 
 
 def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:

@@ -8,8 +8,8 @@ import msgspec
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
 
-ModelControl = Literal["auto", "none", "poll", "explicit"]
-"""Who changes the models: calls and the poll alike, nobody, the poll alone, or calls alone."""
+ModelControl = Literal["auto", "none", "poll", "explicit", "lazy"]
+"""Who changes the models: calls and the poll alike, nobody, the poll alone, calls alone, or requests as well."""
 
 
 PARALLEL_LOADS = 4
@@ -31,6 +31,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         parallel_loads: How many model versions are loaded at a time.
         debug: Whether handlers' errors hold the end of the traceback, and requests may ask for a profile.
         model_control: Which changes of the models callers may ask for.
+        models_memory: Bytes that the models of a worker may hold with `model_control="lazy"`; 0 for no bound.
         workers: How many processes serve the same models, any of which may get a request.
         notes: The folder that these processes share for notes of what handlers write; "" for one of the engine's own.
     """
@@ -44,6 +45,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     parallel_loads: int = PARALLEL_LOADS
     debug: bool = False
     model_control: ModelControl = "auto"
+    models_memory: int = 0
     workers: int = 1
     notes: str = ""
 

@@ -23,7 +23,7 @@ from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe import metric_aliases, protobuf_page
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
-from ksrv.statistics import ModelStatistics, StageTimes
+from ksrv.statistics import LazyCounts, ModelStatistics, StageTimes
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -71,6 +71,7 @@ class PageValues(NamedTuple):
         server: The values of the whole server; None without a master process.
         refused_replacements: How often a version could not be loaded again after a process had ended, because one of
             its files had changed; by name and version.
+        lazy: Counts of models that requests load; None where all are loaded at the start.
     """
 
     models: Sequence[ModelStatistics]
@@ -81,6 +82,7 @@ class PageValues(NamedTuple):
     handlers: bytes
     server: ServerValues | None
     refused_replacements: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    lazy: LazyCounts | None = None
 
 
 class ValuesCollector(Collector):
@@ -96,6 +98,8 @@ class ValuesCollector(Collector):
         yield from _times(values.models)
         yield from _states(values.models, values.unserved)
         yield _refused(values)
+        if values.lazy is not None:
+            yield from _lazy(values.lazy)
         yield from _process(values.process)
         yield from _traffic(values.traffic)
         yield _build()
@@ -233,6 +237,23 @@ def _refused(values: PageValues) -> Metric:
     for labels, count in counts.items():
         family.add_metric(list(labels), count)
     return family
+
+
+def _lazy(counts: LazyCounts) -> Iterator[Metric]:
+    return iter(
+        (
+            CounterMetricFamily(
+                "ksrv_lazy_loads", "Models that a request has loaded.", counts.loads
+            ),
+            CounterMetricFamily(
+                "ksrv_models_put_away", "Models put away for want of memory.", counts.put_away
+            ),
+            GaugeMetricFamily("ksrv_models_loaded", "Models that are loaded.", counts.loaded),
+            GaugeMetricFamily(
+                "ksrv_models_memory_bytes", "Memory that the loaded models hold.", counts.held
+            ),
+        )
+    )
 
 
 def _process(held: ProcessValues) -> Iterator[Metric]:

@@ -19,8 +19,8 @@ class SettingsError(ValueError):
     """A setting is unknown or has a value that cannot be; the text names it and its source."""
 
 
-def _says(text: str) -> msgspec.Meta:
-    return msgspec.Meta(description=text)
+def _says(text: str, least: int | None = None) -> msgspec.Meta:
+    return msgspec.Meta(description=text, ge=least)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,12 +196,21 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str | None, _says("A TorchServe config.properties for archives that expect one.")
     ] = None
     model_control: Annotated[
-        Literal["auto", "none", "poll", "explicit"],
+        Literal["auto", "none", "poll", "explicit", "lazy"],
         _says(
             "Who changes the models: auto for calls and --poll-interval alike; none; poll for the poll "
-            "alone, every 15 s unless set; explicit for calls alone, beginning with --load-model."
+            "alone, every 15 s unless set; explicit for calls alone, beginning with --load-model; lazy loads a "
+            "model when a request names it."
         ),
     ] = "auto"
+    models_memory: Annotated[
+        int,
+        _says(
+            "With --model-control lazy: bytes that a worker's models may hold, such as 8G, before those that were "
+            "used least recently are put away; 0 for no bound.",
+            least=0,
+        ),
+    ] = 0
     load_model: Annotated[
         tuple[str, ...],
         _says("Models to load at the start with --model-control explicit; * for all."),

@@ -41,7 +41,9 @@ SERVICE_VARIABLE = re.compile(
 SEVERAL = "May be repeated, or separated by commas."
 """Said of flags whose setting takes several values."""
 
-SIZE_KEYS = frozenset({"limits.body", "limits.json", "limits.in_flight", "limits.head"})
+SIZE_KEYS = frozenset(
+    {"limits.body", "limits.json", "limits.in_flight", "limits.head", "models_memory"}
+)
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

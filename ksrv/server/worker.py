@@ -44,8 +44,8 @@ TICK_SECONDS = 0.25
 MOST_REQUEST_LINE = 8190
 MOST_FIELDS = 64
 MOST_FIELD_BYTES = 8190
-METADATA_THREADS = 4
-"""Threads for metadata and metrics. They are separate from `threads`, so that slow inference never delays them."""
+METADATA_THREADS = 32
+"""Threads for metadata and metrics, started as they are needed. They are separate from `threads`, so that slow inference never delays them."""
 
 
 def head_rules(

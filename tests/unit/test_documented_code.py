@@ -20,6 +20,7 @@ RUN_BY = {
     "docs/handlers.md": "tests/unit/repository/test_documentation.py",
     "docs/index.md": "tests/integration/docs/test_tutorials.py",
     "docs/interpreters.md": "tests/integration/handler_processes/test_interpreters.py",
+    "docs/lazy-models.md": "tests/integration/engine/test_lazy_models.py",
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",

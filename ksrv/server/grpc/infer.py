@@ -46,11 +46,12 @@ class InferCalls:
         self._regions_of = regions_of
         self._client_of = client_of
 
-    def read(self, message: Message, call: Call) -> InferRequest:
+    def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
         """Read a request of a caller who may call.
 
         Args:
             call: Its call, which gives metadata and deadline.
+            waits: Whether the calling thread may wait while the model is loaded.
 
         Raises:
             KsrvError: Whatever the client is to be told.
@@ -62,7 +63,7 @@ class InferCalls:
 
         def spec_of(name: str, version: str) -> ModelSpec:
             nonlocal target
-            target = self._engine.find(name, version)
+            target = self._engine.find(name, version, waits=waits)
             return target.spec
 
         request = protocol.parse_infer(

@@ -35,7 +35,7 @@ SMALL = 64 * 1024
 """The most bytes of a message that can only be a small one."""
 
 SPARE_THREADS = 4
-HEALTH_THREADS = 2
+HEALTH_THREADS = 32
 CALL_THREADS = 4
 CONTROL_THREADS = 2
 

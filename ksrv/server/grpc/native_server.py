@@ -22,7 +22,7 @@ from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.requests.handle import SplitRequest
-from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
+from ksrv.errors import KsrvError, NotLoaded, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
 from ksrv.protocol import grpc as protocol
@@ -250,9 +250,11 @@ class NativeGrpcServer:
                 assert method.pool is not None, "a method with an answer has a pool"
                 method.pool.submit(self._answer, method, call, message, compressed)
             elif compressed:
-                self._infer_pool.submit(self._infer_compressed, method, call, message)
+                self._infer_pool.submit(self._infer_later, method, call, message, True)
             else:
                 self._infer(call, message)
+        except NotLoaded:  # a thread that serves connections waits for no load
+            self._infer_pool.submit(self._infer_later, method, call, message, False)
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 
@@ -276,18 +278,19 @@ class NativeGrpcServer:
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 
-    def _infer_compressed(self, method: Method, call: Call, message: Message) -> None:
+    def _infer_later(self, method: Method, call: Call, message: Message, compressed: bool) -> None:
+        """Read and submit a call that may not keep the thread that serves: it inflates, or waits for a load."""
         if not call.is_active():
             return
         try:
-            with self._opened(call, message, True, method.limits) as written:
+            with self._opened(call, message, compressed, method.limits) as written:
                 request = self._calls.read(written, call)
             self._submit(call, request)
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 
     def _infer(self, call: Call, message: Message) -> None:
-        request = self._calls.read(message, call)
+        request = self._calls.read(message, call, waits=False)
         call.give_back_bytes()  # from here on the engine's queue counts the request
         self._submit(call, request, allow_inline=True)
 

@@ -110,7 +110,7 @@ class Servicer:
         return metadata.to_message("inference.ServerMetadataResponse", document)
 
     def _model_metadata(self, request: Any, call: Call) -> Any:
-        spec = self._engine.spec(request.name, request.version)
+        spec = self._engine.describe(request.name, request.version)
         document = metadata.model_metadata(spec, self._engine.versions(request.name), self._limits)
         # The field is a map of texts in the Open Inference Protocol and a map of messages in MLServer's proto, whose
         # clients cannot read an answer with texts at all.
@@ -118,7 +118,7 @@ class Servicer:
         return metadata.to_message("inference.ModelMetadataResponse", document)
 
     def _model_config(self, request: Any, call: Call) -> Any:
-        document = metadata.model_config(self._engine.spec(request.name, request.version))
+        document = metadata.model_config(self._engine.describe(request.name, request.version))
         return metadata.to_message("inference.ModelConfigResponse", {"config": document})
 
     def _model_statistics(self, request: Any, call: Call) -> Any:

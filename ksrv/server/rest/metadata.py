@@ -64,7 +64,7 @@ class ModelResource:
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a model's inputs and outputs."""
-        spec = self._engine.spec(name, version)
+        spec = self._engine.describe(name, version)
         send_json(resp, metadata.model_metadata(spec, self._engine.versions(name), self._limits))
 
 
@@ -75,7 +75,7 @@ class ConfigResource(_EngineResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a model's configuration in Triton's form."""
-        send_json(resp, metadata.model_config_document(self._engine.spec(name, version)))
+        send_json(resp, metadata.model_config_document(self._engine.describe(name, version)))
 
 
 class OpenApiResource(_EngineResource):

@@ -22,7 +22,7 @@ from ksrv.observe.metrics import PageValues, ServerValues
 from ksrv.observe.process import ProcessValues, process_values
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.server.shared.worker_table import WorkerTable
-from ksrv.statistics import ModelStatistics, add_counts
+from ksrv.statistics import LazyCounts, ModelStatistics, add_counts
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -49,6 +49,7 @@ class WorkerStatistics(msgspec.Struct):
         traffic: Connections, refusals and error answers.
         handlers: The values that handlers report, by name.
         refused: See `Engine.refused_replacements`.
+        lazy: Counts of models that requests load; None where all are loaded at the start.
     """
 
     models: list[ModelStatistics] = []
@@ -57,6 +58,7 @@ class WorkerStatistics(msgspec.Struct):
     traffic: Traffic = msgspec.field(default_factory=Traffic)
     handlers: dict[str, Family] = {}
     refused: dict[str, dict[str, int]] = {}
+    lazy: LazyCounts | None = None
 
 
 class StatisticsFile:
@@ -154,6 +156,7 @@ class PeerStatistics:
                 traffic,
                 handlers,
                 _added(engine.refused_replacements, inherited.refused),
+                _lazy(engine, [(inherited, False)]),
             ),
         )
 
@@ -245,6 +248,7 @@ class ServerStatistics:
             self._engine.handler_metrics.exposition(worker.handlers for worker, _ in others),
             self._server_values(),
             refused,
+            _lazy(self._engine, others),
         )
         self._keep()
         return values
@@ -271,3 +275,14 @@ def _added(*counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]
                 found = sums.setdefault(name, {})
                 found[version] = found.get(version, 0) + count
     return sums
+
+
+def _lazy(engine: "Engine", others: Iterable[tuple[WorkerStatistics, bool]]) -> LazyCounts | None:
+    """Return the counts of models that requests load, over all workers."""
+    if engine.lazy is None:
+        return None
+    counts = engine.lazy.counts()
+    for worker, lives in others:
+        if worker.lazy is not None:
+            counts.add(worker.lazy, lives=lives)
+    return counts

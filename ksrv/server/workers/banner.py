@@ -277,12 +277,18 @@ def print_models(engine: "Engine", url: str | None, settings: ServerSettings | N
     models = engine.loaded()
     rows = [_row(model) for model in models]
     shown = {(row.cells[0], row.cells[1]) for row in rows}
+    dormant = engine.dormant()
     for state in engine.index():
+        if state.name in dormant:
+            continue
         version = state.version or "-"
         if (state.name, version) not in shown:
             rows.append(Row((state.name, version, *["-"] * 6, "no"), state.reason))
     _say("")
-    print_table(sorted(rows, key=lambda row: row.cells[:2]))
+    if rows:
+        print_table(sorted(rows, key=lambda row: row.cells[:2]))
+    if dormant:
+        _say(f"models that are loaded when requests name them: {len(dormant)}")
     ready = [model.spec for model in models if model.ready]
     if url is not None and ready:
         options = curl_options(settings) if settings else ()

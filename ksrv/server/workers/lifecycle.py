@@ -431,6 +431,7 @@ def engine_settings(
         drain_seconds=settings.stop_timeout,
         parallel_loads=settings.parallel_loads,
         debug=settings.debug,
+        models_memory=settings.models_memory,
         workers=max(workers, settings.workers),
         notes=notes,
     )

@@ -24,6 +24,11 @@ def check_model_control(settings: ServerSettings) -> None:
         raise SettingsError(
             f"setting 'poll_interval': nothing is polled with --model-control {control}"
         )
+    if settings.models_memory and control != "lazy":
+        raise SettingsError(
+            f"setting 'models_memory': with --model-control {control} no model is put away; lazy loads models when"
+            " requests name them, and puts them away"
+        )
     if settings.load_model and control != "explicit":
         raise SettingsError(
             f"setting 'load_model': with --model-control {control} all models are loaded; explicit"

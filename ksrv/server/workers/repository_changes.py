@@ -5,7 +5,6 @@ worker, this one too, makes the changes in the log's order and says in the log w
 once the workers that serve have made it, or with an error that names those that have not.
 """
 
-import dataclasses
 import logging
 import os
 import threading
@@ -14,9 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ksrv.engine.changes import Look
+from ksrv.engine.registry import again
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, quote
 from ksrv.repository.entry import ModelEntry
 from ksrv.server import changeable_settings
@@ -391,19 +389,15 @@ def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntr
         left: The entries of the log that a new worker has to know.
     """
     models = {
-        name: _again(entry) if start.slot == -1 else entry for name, entry in start.models.items()
+        name: again(entry, entry.versions) if start.slot == -1 else entry
+        for name, entry in start.models.items()
     }
     for one in left:
         change = one.change
         if change is None or one.position <= start.position or one.slot != -1:
             continue
         if change.entry is not None:
-            models[change.name] = _again(change.entry)
+            models[change.name] = again(change.entry, change.entry.versions)
         elif change.kind == "remove":
             models.pop(change.name, None)
     return models
-
-
-def _again(entry: ModelEntry) -> ModelEntry:
-    versions = {version: replace(one, again=True) for version, one in entry.versions.items()}
-    return dataclasses.replace(entry, versions=versions)

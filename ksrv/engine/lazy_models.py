@@ -1,0 +1,174 @@
+"""Models that are loaded by their first request, and put away when memory is short: `--model-control lazy`.
+
+A model that is not loaded is *dormant*: the repository knows it, readiness does not wait for it, and the first request
+that names it waits while it is loaded. Before a load that would pass the bound, and after one that has, the models that were
+used least recently are put away, except those with a request or an open sequence. Models are loaded side by side, because
+one that is warming up may call another; what their loads take counts as soon as they have it.
+
+Memory is what the worker and its handler processes hold beyond what the worker held before its first model: anonymous pages,
+as the kernel counts them. Files that are mapped (weights of safetensors and ONNX, libraries) are the kernel's to take back, and
+do not count.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
+from pathlib import Path
+
+from ksrv._native.memory import buffer_pool
+from ksrv.engine.model_versions import ModelVersions
+from ksrv.engine.registry import ModelRegistry
+from ksrv.errors import DeadlineExceeded
+from ksrv.statistics import LazyCounts
+
+log = logging.getLogger("ksrv.engine")
+
+RETIRED_SECONDS = 5.0
+"""How long the memory of a model that was put away may take to come free before more models are put away."""
+
+
+class LazyModels:
+    """Loads dormant models for the requests that name them.
+
+    Args:
+        bound: Bytes that all models may hold; 0 for no bound.
+        measure: Returns the bytes that this process and its handler processes hold.
+    """
+
+    def __init__(
+        self, registry: ModelRegistry, bound: int, measure: Callable[[], int] | None = None
+    ) -> None:
+        self._registry = registry
+        self._bound = bound
+        self._measure = measure or anonymous_bytes
+        self._before = self._measure()
+        self._sizes: dict[str, int] = {}  # what the last load of a model has taken
+        self._used: dict[str, float] = {}  # when a model was loaded last
+        self._lock = threading.Lock()
+        self._loads: dict[str, Future[None]] = {}
+        self._making_room = threading.Lock()
+        self._warned = False
+        self._loaded = 0
+        self._away = 0
+
+    def counts(self) -> LazyCounts:
+        """Return how many models were loaded and put away, and what the loaded ones hold."""
+        loaded = sum(1 for served in self._registry.served().values() if served.versions)
+        return LazyCounts(self._loaded, self._away, loaded, self._held())
+
+    def _held(self) -> int:
+        """Return the bytes that the models hold."""
+        return max(0, self._measure() - self._before)
+
+    def wait_for(self, name: str, seconds: float) -> None:
+        """Wait while a dormant model is loaded; why it could not be is its state afterwards.
+
+        Raises:
+            DeadlineExceeded: It takes longer than that.
+        """
+        with self._lock:
+            load = self._loads.get(name)
+            if load is None:
+                load = self._loads[name] = Future()
+                threading.Thread(
+                    target=self._run, args=(name, load), name=f"ksrv-load-{name}", daemon=True
+                ).start()
+        try:
+            load.result(seconds)
+        except NotDone:
+            raise DeadlineExceeded(
+                f"the model {name} is still being loaded after {seconds:g} s; a later request finds it loaded"
+            ) from None
+
+    def _run(self, name: str, load: "Future[None]") -> None:
+        try:
+            self._load(name)
+        except Exception as error:  # noqa: BLE001  the requests that wait are told
+            load.set_exception(error)
+        else:
+            load.set_result(None)
+        finally:
+            with self._lock:
+                del self._loads[name]
+
+    def _load(self, name: str) -> None:
+        self._make_room(name, self._sizes.get(name, 0))
+        before, alone = self._measure(), len(self._loads) == 1
+        if not self._registry.wake(name):
+            return
+        if alone and len(self._loads) == 1:
+            self._sizes[name] = max(0, self._measure() - before)
+        with self._lock:
+            self._loaded += 1
+            self._used[name] = time.time()
+        self._make_room(name, 0)
+
+    def _make_room(self, loading: str, coming: int) -> None:
+        """Put models away until what is held and what is coming stay within the bound."""
+        with self._making_room:
+            self._put_away(loading, coming)
+
+    def _put_away(self, loading: str, coming: int) -> None:
+        while self._bound and self._held() + coming > self._bound:
+            name = self._least_recently_used(loading)
+            if name is None:
+                self._warn(loading)
+                return
+            if self._registry.put_away(name, RETIRED_SECONDS):
+                self._away += 1
+                log.info("put %s away: the models hold more than models_memory", name)
+            buffer_pool.trim_malloc()
+
+    def _least_recently_used(self, loading: str) -> str | None:
+        idle = [
+            (self._last_use(name, served), name)
+            for name, served in self._registry.served().items()
+            if name != loading and is_idle(served)
+        ]
+        return min(idle)[1] if idle else None
+
+    def _last_use(self, name: str, served: ModelVersions) -> float:
+        answered = max(one.statistics().last_inference_ms for one in served.versions.values())
+        return max(answered / 1000, self._used.get(name, 0.0))
+
+    def _warn(self, loading: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the models hold %d bytes, which is more than models_memory (%d), and no other model than %s can be put"
+                " away now",
+                self._held(),
+                self._bound,
+                loading,
+            )
+
+
+def is_idle(served: ModelVersions) -> bool:
+    """Tell whether a model is loaded and nobody would miss it now."""
+    return bool(served.versions) and all(
+        not version.queue.open and not (version.sequences and version.sequences.open)
+        for version in served.versions.values()
+    )
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process and of its children; 0 where the system does not say."""
+    children: set[str] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            children.update(task.read_text().split())
+        except OSError:
+            continue  # the thread has ended
+    return sum(_anonymous(process) for process in ("self", *children))
+
+
+def _anonymous(process: str) -> int:
+    try:
+        fields = Path(f"/proc/{process}/statm").read_text().split()
+    except OSError:
+        return 0  # it has ended
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,249 @@
+"""`--model-control lazy`: models are loaded by their first request, and put away when memory is short."""
+
+import random
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import requests
+from tritonclient import grpc as triton
+
+from ksrv.client import Client, StatusError
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.paths import ROOT
+from tests.support.wait_until import wait_until
+
+HEAVY = """
+import numpy as np
+from ksrv import BaseHandler, Float32
+
+
+class Heavy(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.weights = np.full(MIB << 17, VALUE)  # pages that are written are in memory
+
+    def inference(self, x: Float32[1]) -> Float32[1]:
+        return x + np.float32(self.weights[-1])
+"""
+
+MIB = 1 << 20
+
+DOCUMENTED = re.compile(r"^ksrv serve models/ --model-control (\w+) --models-memory (\w+)$", re.M)
+
+
+def write(folder, count, mib, yaml="warmup: false\n"):
+    for number in range(count):
+        source = HEAVY.replace("MIB", str(mib)).replace("VALUE", str(float(number)))
+        write_model(folder, f"m{number}", source, yaml)
+
+
+def metric(server, name):
+    page = requests.get(f"{server.url}/metrics", timeout=60).text
+    found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)
+    assert found, f"{name} is missing"
+    return float(found[1])
+
+
+def states(server):
+    index = requests.post(f"{server.url}/v2/repository/index", json={}, timeout=60).json()
+    return {one["name"]: (one["state"], one.get("reason", "")) for one in index}
+
+
+def ask(client, number):
+    answer = client.infer(f"m{number}", {"x": np.float32([[1]])})
+    return float(answer["output"][0, 0])
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_model_is_loaded_by_its_first_request(tmp_path, executor):
+    write(tmp_path, 2, 1, f"warmup: false\nexecutor: {executor}\n")
+    with Server(tmp_path, model_control="lazy") as server, Client(server.url) as client:
+        assert states(server) == dict.fromkeys(("m0", "m1"), ("UNAVAILABLE", "not loaded"))
+        assert requests.get(f"{server.url}/v2/health/ready", timeout=60).status_code == 200
+        told = requests.get(f"{server.url}/v2/models/m1/ready", timeout=60)
+        assert told.status_code == 503
+        assert requests.get(f"{server.url}/openapi.json", timeout=60).status_code == 200
+        assert requests.get(f"{server.url}/v2/models/m1/stats", timeout=60).status_code == 200
+        assert states(server)["m1"] == ("UNAVAILABLE", "not loaded")  # a look loads nothing
+
+        assert ask(client, 1) == 2.0
+        assert states(server)["m1"][0] == "READY"
+        assert states(server)["m0"] == ("UNAVAILABLE", "not loaded")
+        assert metric(server, "ksrv_lazy_loads_total") == 1
+        assert metric(server, "ksrv_models_loaded") == 1
+
+
+def test_calls_over_grpc_load_models_too(tmp_path):
+    write(tmp_path, 3, 1)
+    x = triton.InferInput("x", [1, 1], "FP32")
+    x.set_data_from_numpy(np.float32([[1]]))
+    with Server(tmp_path, model_control="lazy") as server:
+        with triton.InferenceServerClient(server.grpc) as client:
+            assert client.is_server_ready()
+            assert not client.is_model_ready("m2")
+            assert client.infer("m2", [x]).as_numpy("output")[0, 0] == 3
+            assert client.is_model_ready("m2")
+            answers = []
+            client.start_stream(lambda result, error: answers.append((result, error)))
+            client.async_stream_infer("m0", [x])
+            wait_until(lambda: answers)
+            client.stop_stream()
+        assert answers[0][0].as_numpy("output")[0, 0] == 1
+
+
+def test_requests_that_come_together_share_one_load(tmp_path):
+    write(tmp_path, 1, 1)
+    with Server(tmp_path, model_control="lazy") as server, Client(server.url) as client:
+        with ThreadPoolExecutor(12) as pool:
+            assert set(pool.map(lambda _: ask(client, 0), range(24))) == {1.0}
+        assert metric(server, "ksrv_lazy_loads_total") == 1
+
+
+def test_the_least_recently_used_leave_under_pressure_and_no_request_fails(tmp_path):
+    count = 24
+    write(tmp_path, count, 24)
+    settings = {"model_control": "lazy", "models_memory": "200M"}
+    draw = random.Random(5)
+    weights = [1 / (rank + 1) for rank in range(count)]
+    numbers = draw.choices(range(count), weights, k=300)
+    with Server(tmp_path, **settings) as server, Client(server.url) as client:
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda number: ask(client, number), numbers))
+        assert answers == [number + 1.0 for number in numbers]
+        assert metric(server, "ksrv_models_put_away_total") > 0
+        # One model may be coming for each client while the others hold what is allowed.
+        assert metric(server, "ksrv_models_memory_bytes") < (200 + 8 * 24) * MIB
+        loads = metric(server, "ksrv_lazy_loads_total")
+        assert ask(client, numbers[-1]) == numbers[-1] + 1.0
+        assert metric(server, "ksrv_lazy_loads_total") == loads  # the last one used is still there
+        page = requests.get(f"{server.url}/metrics", timeout=60).text
+        served = re.findall(r'ksrv_requests_total\{model="m0",outcome="success".*\} (\S+)', page)
+        assert not served or float(served[0]) == numbers.count(0) + (numbers[-1] == 0)
+
+
+def test_a_model_with_a_request_is_not_put_away(tmp_path):
+    slow = (
+        HEAVY.replace("MIB", "64")
+        .replace("VALUE", "7.0")
+        .replace("        return x", "        import time\n        time.sleep(2)\n        return x")
+    )
+    write_model(tmp_path, "slow", slow, "warmup: false\n")
+    write(tmp_path, 4, 64)
+    with (
+        Server(tmp_path, model_control="lazy", models_memory="100M") as server,
+        Client(server.url) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answer = pool.submit(client.infer, "slow", {"x": np.float32([[1]])})
+        wait_until(lambda: states(server)["slow"][0] == "READY")
+        assert [ask(client, number) for number in range(4)] == [1.0, 2.0, 3.0, 4.0]
+        assert answer.result()["output"][0, 0] == 8
+
+
+def test_a_load_that_fails_is_told_to_its_requests_and_tried_again(tmp_path):
+    broken = tmp_path / "m0" / "handler.py"
+    write(tmp_path, 1, 1)
+    good = broken.read_text()
+    broken.write_text(good.replace("import numpy", "import nonumpy"))
+    with Server(tmp_path, model_control="lazy") as server, Client(server.url) as client:
+        with pytest.raises(StatusError, match="nonumpy") as caught:
+            ask(client, 0)
+        assert caught.value.status == 503
+        assert "nonumpy" in states(server)["m0"][1]
+        broken.write_text(good)
+        requests.post(
+            f"{server.url}/v2/repository/models/m0/load", json={}, timeout=60
+        ).raise_for_status()
+        assert ask(client, 0) == 1.0
+
+
+def test_what_was_put_away_comes_back_as_it_was_loaded(tmp_path):
+    write(tmp_path, 3, 64)
+    with (
+        Server(tmp_path, model_control="lazy", models_memory="80M") as server,
+        Client(server.url) as client,
+    ):
+        assert ask(client, 0) == 1.0
+        handler = tmp_path / "m0" / "handler.py"
+        handler.write_text(handler.read_text().replace("return x +", "return x + 100 +"))
+        assert [ask(client, 1), ask(client, 2)] == [2.0, 3.0]
+        assert states(server)["m0"] == ("UNAVAILABLE", "not loaded")
+        assert ask(client, 0) == 1.0  # nobody has loaded the new code
+        requests.post(
+            f"{server.url}/v2/repository/models/m0/load", json={}, timeout=60
+        ).raise_for_status()
+        assert ask(client, 0) == 101.0
+
+
+def test_metadata_of_a_model_load_it_for_a_client_that_asks_before_it_calls(tmp_path):
+    write(tmp_path, 6, 1)
+    with Server(tmp_path, model_control="lazy") as server, ThreadPoolExecutor(6) as pool:
+        asked = [f"{server.url}/v2/models/m{number}" for number in range(6)]
+        statuses = list(pool.map(lambda url: requests.get(url, timeout=60).status_code, asked))
+        assert statuses == [200] * 6
+        with triton.InferenceServerClient(server.grpc) as client:
+            assert client.get_model_metadata("m1").name == "m1"
+            assert client.get_model_config("m0").config.name == "m0"
+
+
+def test_unloaded_on_purpose_stays_unloaded(tmp_path):
+    write(tmp_path, 1, 1)
+    with Server(tmp_path, model_control="lazy") as server, Client(server.url) as client:
+        client.unload("m0")
+        with pytest.raises(StatusError, match="unloaded"):
+            ask(client, 0)
+        client.load("m0")
+        assert ask(client, 0) == 1.0
+
+
+def test_a_model_may_call_one_that_is_not_loaded(tmp_path):
+    write(tmp_path, 1, 1)
+    caller = """
+from ksrv import BaseHandler, Float32
+
+
+class Caller(BaseHandler):
+    def inference(self, x: Float32[1]) -> Float32[1]:
+        return self.context.models["m0"].infer({"x": x})["output"] + 10
+"""
+    write_model(tmp_path, "caller", caller, "executor: process\n")
+    with Server(tmp_path, model_control="lazy") as server, Client(server.url) as client:
+        answer = client.infer("caller", {"x": np.float32([[1]])})
+        assert answer["output"][0, 0] == 11
+
+
+def test_a_bound_without_lazy_loading_is_refused(tmp_path):
+    write(tmp_path, 1, 1)
+    with pytest.raises(Exception, match="setting 'models_memory': with --model-control auto"):
+        Server(tmp_path, models_memory="1G", start_timeout=20).start()
+
+
+def test_the_documented_command_serves(tmp_path):
+    control, memory = DOCUMENTED.findall((ROOT / "docs/lazy-models.md").read_text())[0]
+    write(tmp_path, 1, 1)
+    with (
+        Server(tmp_path, model_control=control, models_memory=memory) as server,
+        Client(server.url) as client,
+    ):
+        assert ask(client, 0) == 1.0
+        assert "models that are loaded when requests name them: 1" in server.log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_five_hundred_models_with_memory_for_fifty(tmp_path):
+    write(tmp_path, 500, 4)
+    draw = random.Random(7)
+    numbers = draw.choices(range(500), [1 / (rank + 1) for rank in range(500)], k=5000)
+    with (
+        Server(tmp_path, model_control="lazy", models_memory="200M") as server,
+        Client(server.url) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        assert list(pool.map(lambda number: ask(client, number), numbers)) == [
+            number + 1.0 for number in numbers
+        ]
+        assert metric(server, "ksrv_models_loaded") < 120
