@@ -277,6 +277,13 @@ class Engine:
         """
         return self._served(name, version).spec
 
+    def wait_elsewhere(self, call: Callable[[], object]) -> bool:
+        """Run a call that may wait for a load on a thread of its own; False where no load is waited for."""
+        if self.lazy is None or self._closing.is_set():
+            return False
+        self.lazy.run(call)
+        return True
+
     def describe(self, name: str, version: str = "") -> ModelSpec:
         """Return the description of a model for a client that is about to call it; a dormant model is loaded for that.
 
@@ -308,8 +315,8 @@ class Engine:
         Args:
             callback: Called with the handle once the request has ended, on the thread that ended
                 it; an expired request is ended by a thread of the engine.
-            allow_inline: Whether the calling thread may run the request before this returns, if the
-                handler has proven quick. Other threads must be able to do the calling thread's
+            allow_inline: Whether the calling thread serves connections. It may run the request before this returns, if
+                the handler has proven quick. Other threads must be able to do the calling thread's
                 work: a handler that hangs keeps it, though the request ends at its deadline.
             caller_blocks: Whether the calling thread would only wait for the handle. It may then run
                 the request, if the executor enforces the request's deadline.
@@ -318,7 +325,9 @@ class Engine:
             KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
         """
         while True:
-            model = request.target or self.find(request.model_name, request.model_version)
+            model = request.target or self.find(
+                request.model_name, request.model_version, waits=not allow_inline
+            )
             if request.callers and self._calls.note(request.callers[-1], request.model_name):
                 continue  # a change between the two has not cleared what the caller remembers
             permits = self._admit(model, request) if model.limits_rate else ()
@@ -331,7 +340,7 @@ class Engine:
                 return handle
             except Retired:
                 _release(permits)
-                self._check_successor(model, request)
+                self._check_successor(model, request, waits=not allow_inline)
                 request.target = None
             except BaseException:
                 _release(permits)
@@ -384,9 +393,11 @@ class Engine:
                 cache.resume()
         self.on_table_change()
 
-    def _check_successor(self, model: ModelVersion, request: InferRequest) -> None:
+    def _check_successor(
+        self, model: ModelVersion, request: InferRequest, *, waits: bool = True
+    ) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""
-        if self.find(request.model_name, request.model_version) is model:
+        if self.find(request.model_name, request.model_version, waits=waits) is model:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
 

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
 from pathlib import Path
 
@@ -29,6 +29,9 @@ log = logging.getLogger("ksrv.engine")
 
 RETIRED_SECONDS = 5.0
 """How long the memory of a model that was put away may take to come free before more models are put away."""
+
+WAITING_THREADS = 64
+"""Requests in the usual form that wait for loads at a time; further ones wait for their turn."""
 
 
 class LazyModels:
@@ -51,6 +54,7 @@ class LazyModels:
         self._lock = threading.Lock()
         self._loads: dict[str, Future[None]] = {}
         self._making_room = threading.Lock()
+        self._waiting = ThreadPoolExecutor(WAITING_THREADS, "ksrv-lazy-wait")
         self._warned = False
         self._loaded = 0
         self._away = 0
@@ -83,6 +87,10 @@ class LazyModels:
             raise DeadlineExceeded(
                 f"the model {name} is still being loaded after {seconds:g} s; a later request finds it loaded"
             ) from None
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Run a call that may wait for a load, beside the threads that serve connections."""
+        self._waiting.submit(call)
 
     def _run(self, name: str, load: "Future[None]") -> None:
         try:

@@ -66,6 +66,7 @@ class NativeGrpcServer:
         self, loop: EventLoop, engine: "Engine", settings: ServerSettings, **shared: Any
     ) -> None:
         self._loop = loop
+        self._engine = engine
         self._settings = settings
         self._services = Services(engine, settings, **shared)
         self._infer_pool = self._services.pool("infer", bounds.CALL_THREADS)
@@ -253,8 +254,10 @@ class NativeGrpcServer:
                 self._infer_pool.submit(self._infer_later, method, call, message, True)
             else:
                 self._infer(call, message)
-        except NotLoaded:  # a thread that serves connections waits for no load
-            self._infer_pool.submit(self._infer_later, method, call, message, False)
+        except NotLoaded as error:  # a thread that serves connections waits for no load
+            wait = functools.partial(self._infer_later, method, call, message, False)
+            if not self._engine.wait_elsewhere(wait):
+                refuse(call, failure_of(error))
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 

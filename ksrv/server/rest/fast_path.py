@@ -19,7 +19,14 @@ from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import PreparedAnswer
 from ksrv.engine.requests.handle import SplitRequest
-from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded, RequestTooSlow
+from ksrv.errors import (
+    HandlerFailed,
+    InvalidRequest,
+    KsrvError,
+    NotLoaded,
+    Overloaded,
+    RequestTooSlow,
+)
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import grpc, rest
@@ -228,6 +235,14 @@ class FastPath:
 
     def __call__(self, exchange: Exchange) -> None:
         """Start a request; it is answered when the engine has ended it."""
+        self._start(exchange, waits=False)
+
+    def _start(self, exchange: Exchange, *, waits: bool) -> None:
+        """Start a request.
+
+        Args:
+            waits: Whether this thread may wait while the model is loaded; a thread that serves connections may not.
+        """
         try:
             headers = exchange.headers
             shared = self._shared_memory
@@ -238,7 +253,7 @@ class FastPath:
                 self._access.check(headers.get("authorization"))
                 exchange.remember_caller()
                 headers = without_credentials(headers)
-            target = self._engine.find(exchange.model, exchange.version)
+            target = self._engine.find(exchange.model, exchange.version, waits=waits)
             request = rest.parse_infer(
                 exchange.body,
                 exchange.header_length,
@@ -253,11 +268,14 @@ class FastPath:
             request.client = self._access.client_of(exchange.headers.get("authorization"))
             exchange.give_back_bytes()
             handle = self._engine.submit(
-                request, partial(self._done, exchange, request, regions), allow_inline=True
+                request, partial(self._done, exchange, request, regions), allow_inline=not waits
             )
             watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
             if isinstance(watched, NativeHandle) and not watched.done():
                 exchange.watch(watched)
+        except NotLoaded as error:
+            if waits or not self._engine.wait_elsewhere(partial(self._start, exchange, waits=True)):
+                self.refuse(exchange, error)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)
 
