@@ -306,6 +306,7 @@ class Engine:
         *,
         allow_inline: bool = False,
         caller_blocks: bool = False,
+        waits: bool = True,
     ) -> RequestHandle:
         """Check a request and queue it; this never waits.
 
@@ -315,18 +316,19 @@ class Engine:
         Args:
             callback: Called with the handle once the request has ended, on the thread that ended
                 it; an expired request is ended by a thread of the engine.
-            allow_inline: Whether the calling thread serves connections. It may run the request before this returns, if
-                the handler has proven quick. Other threads must be able to do the calling thread's
+            allow_inline: Whether the calling thread may run the request before this returns, if the
+                handler has proven quick. Other threads must be able to do the calling thread's
                 work: a handler that hangs keeps it, though the request ends at its deadline.
             caller_blocks: Whether the calling thread would only wait for the handle. It may then run
                 the request, if the executor enforces the request's deadline.
+            waits: See `find`.
 
         Raises:
             KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
         """
         while True:
             model = request.target or self.find(
-                request.model_name, request.model_version, waits=not allow_inline
+                request.model_name, request.model_version, waits=waits
             )
             if request.callers and self._calls.note(request.callers[-1], request.model_name):
                 continue  # a change between the two has not cleared what the caller remembers
@@ -340,7 +342,7 @@ class Engine:
                 return handle
             except Retired:
                 _release(permits)
-                self._check_successor(model, request, waits=not allow_inline)
+                self._check_successor(model, request, waits=waits)
                 request.target = None
             except BaseException:
                 _release(permits)

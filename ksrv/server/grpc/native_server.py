@@ -299,7 +299,9 @@ class NativeGrpcServer:
 
     def _submit(self, call: Call, request: InferRequest, *, allow_inline: bool = False) -> None:
         done = functools.partial(self._done, call, request)
-        handle = self._calls.submit(request, done, allow_inline=allow_inline)
+        handle = self._calls.submit(
+            request, done, allow_inline=allow_inline, waits=not allow_inline
+        )
         watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
         if watched.done():
             return

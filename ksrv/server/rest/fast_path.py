@@ -268,7 +268,10 @@ class FastPath:
             request.client = self._access.client_of(exchange.headers.get("authorization"))
             exchange.give_back_bytes()
             handle = self._engine.submit(
-                request, partial(self._done, exchange, request, regions), allow_inline=not waits
+                request,
+                partial(self._done, exchange, request, regions),
+                allow_inline=not waits,
+                waits=waits,
             )
             watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
             if isinstance(watched, NativeHandle) and not watched.done():
