@@ -45,7 +45,7 @@ MOST_REQUEST_LINE = 8190
 MOST_FIELDS = 64
 MOST_FIELD_BYTES = 8190
 METADATA_THREADS = 32
-"""Threads for metadata and metrics, started as they are needed. They are separate from `threads`, so that slow inference never delays them."""
+"""Threads for metadata and metrics, started as they are needed: slow inference never delays them."""
 
 
 def head_rules(
