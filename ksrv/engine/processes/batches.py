@@ -159,7 +159,9 @@ class ProcessBatches:
             self._thread.start()
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no batch runs; return whether that is so."""
+        """Wait until no batch runs beside others; return whether that is so."""
+        if not self.has_coroutines:
+            return True  # the executor's lock, which its caller holds, tells that none runs
         give_up = time.monotonic() + timeout_s
         while self._open and time.monotonic() < give_up:
             time.sleep(0.01)
@@ -346,8 +348,12 @@ class ProcessBatches:
         due = [one.due_ns for one in open_batches if one.due_ns is not None]
         if self.outbox.waiting:
             due.append(now + FLUSH_NS)
-        elif self.has_coroutines or any(one.calls for one in open_batches):
+        elif any(one.calls for one in open_batches):
             due.append(now + LOOK_NS)
+        elif (
+            self.has_coroutines
+        ):  # another thread may begin a batch meanwhile, with a deadline before these
+            due.append(now + 2 * LOOK_NS)
         return min(due, default=None)
 
     def _look(self) -> None:
