@@ -260,6 +260,8 @@ class BatchRequest:
         output_parameters: The same of the outputs that it asked for.
         torchserve: The facts of TorchServe's own routes; None over KServe v2.
         sequence: Its part in a sequence; None where the model serves none.
+        outputs: The names of the outputs that the client asked for; empty means all.
+        deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
     """
 
     slice: Slice
@@ -270,6 +272,8 @@ class BatchRequest:
     output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
     torchserve: TorchServeCall | None = None
     sequence: SequenceRequest | None = None
+    outputs: Sequence[str] = ()
+    deadline_ns: int | None = None
 
     @property
     def rows(self) -> int:
@@ -283,6 +287,9 @@ class BatchRequest:
         part = cls(rows, request.id, request.parameters, request.headers)
         part.torchserve = request.torchserve
         part.sequence = request.sequence
+        part.deadline_ns = request.deadline_ns
+        if request.outputs:
+            part.outputs = tuple(one.name for one in request.outputs)
         inputs = {one.name: one.parameters for one in request.inputs if one.parameters}
         if inputs:
             part.input_parameters = inputs

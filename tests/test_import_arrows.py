@@ -48,6 +48,7 @@ ARROWS = {
     "images": FOUNDATION,
     "handlers": FOUNDATION | {"loaders"},
     "torchserve": FOUNDATION | {"handlers", "loaders", "images"},
+    "triton_python": FOUNDATION | {"handlers"},
     "repository": FOUNDATION,
     "observe": FOUNDATION | {"protocol"},
     "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
 from ksrv.engine.requests.handle import QueuedRequest, SplitRequest
 from ksrv.errors import Cancelled, InferenceError, NotReady
+from ksrv.handlers.models import SERVER
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
     BatchInputs,
@@ -69,13 +70,20 @@ class ModelCalls:
 
     Args:
         submit: `Engine.submit`.
+        ask: Answers what is asked of the server itself.
     """
 
-    def __init__(self, submit: Callable[..., Any], name: str) -> None:
+    def __init__(
+        self,
+        submit: Callable[..., Any],
+        name: str,
+        ask: Callable[[InferRequest], RequestHandle] | None = None,
+    ) -> None:
         self._submit = submit
         self._name = name
+        self._ask = ask
 
-    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> CallFromBatch:
+    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
 
         Args:
@@ -84,6 +92,8 @@ class ModelCalls:
         Raises:
             KsrvError: It is refused.
         """
+        if request.model_name == SERVER and self._ask is not None:
+            return self._ask(request)
         handles: Sequence[NativeHandle] = (caller.handles if caller is not None else None) or ()
         if caller is None:
             inherited = Inherited((self._name,), {}, None)
@@ -97,8 +107,9 @@ class ModelCalls:
         if request.model_name in inherited.callers:
             chain = " -> ".join([*inherited.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)
-        if inherited.deadline_ns is not None:
-            request.deadline_ns = inherited.deadline_ns
+        own, given = request.deadline_ns, inherited.deadline_ns
+        if given is not None and (own is None or given < own):
+            request.deadline_ns = given
         # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
         # thread that many batches share would keep all of them waiting.
         alone = caller is None or not caller.beside_others

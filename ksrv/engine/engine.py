@@ -23,6 +23,7 @@ from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import why_not_ready
 from ksrv.engine.registry import ModelRegistry
 from ksrv.engine.requests.rate_limits import Permit, RateLimits
+from ksrv.engine.server_calls import ServerCalls
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import (
     Forbidden,
@@ -88,6 +89,7 @@ class Engine:
             emit=self.handler_metrics.record,
             limits=self.settings.limits,
             submit=self.submit,
+            ask=ServerCalls(ready=self.model_ready, load=self.load, unload=self.unload),
             debug=self.settings.debug,
         )
 

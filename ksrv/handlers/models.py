@@ -29,6 +29,9 @@ Value = Any
 """An array, a torch tensor, a `Tensor`, or a list of numbers, texts or bytes, with one entry for each row."""
 
 
+SERVER = "$server"
+"""In the place of a model's name: a handler asks the server itself. No request of a client comes this way."""
+
 Submit = Callable[[InferRequest, BatchInputs | None], RequestHandle]
 """Submits a request to another model, on behalf of the batch that is running."""
 

@@ -191,7 +191,10 @@ def _without_config(folders: Sequence[Path]) -> Document:
             )
     unread = unread_settings(folders)
     if not unread and any((folder / "model.py").is_file() for folder in folders):
-        unread = "model.py is not read: what a Python backend of Triton's does becomes a handler.py"
+        unread = (
+            "model.py is not read: one of Triton's Python backend lies in a version folder, such as "
+            "1/model.py, and has a class TritonPythonModel"
+        )
     raise ConfigError(
         f"{folders[-1]}: holds no {CONFIG_NAME}, no handler.py and no model file"
         f"{f' ({unread})' if unread else ''}"

@@ -62,6 +62,7 @@ class Case:
         fresh: Whether it needs a server that nobody has asked before, and leaves it to nobody.
         environment: Variables of the program.
         timeout: Seconds that it may take.
+        models: The models of Triton's Python backend that it shows to run.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Case:
     fresh: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 90.0
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

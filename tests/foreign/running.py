@@ -85,7 +85,9 @@ class Servers:
         server = Server(
             models,
             start_timeout=serving.start_timeout,
-            environment=serving.environment,
+            environment={
+                name: value.format_map(values) for name, value in serving.environment.items()
+            },
             **settings,
         )
         try:

@@ -31,6 +31,7 @@ cdef class BatchOutputs:
     cdef public list tensors
     cdef public bint exclusive
     cdef public object only
+    cdef public dict parts
     cdef StageTimes times
     # None: not asked for, and empty (the timings: as `times` has them).
     cdef dict timings_by_stage, failed, fields, extra, heads

@@ -30,6 +30,7 @@ class BatchOutputs:
     exclusive: bool
     only: frozenset[int] | None
     torchserve: dict[int, Any]
+    parts: dict[int, tuple[int, int]] | None
     def __init__(
         self,
         tensors: list[Tensor],
@@ -40,4 +41,5 @@ class BatchOutputs:
         exclusive: bool = False,
         only: frozenset[int] | None = None,
         torchserve: dict[int, Any] | None = None,
+        parts: dict[int, tuple[int, int]] | None = None,
     ) -> None: ...

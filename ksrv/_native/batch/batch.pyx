@@ -55,11 +55,15 @@ cdef class BatchOutputs:
             they may be sent from where they lie.
         only: The requests that an intermediate answer is for; None for all of them.
         torchserve: The heads of answers on TorchServe's own routes, by request index.
+        parts: Where requests have tensors of their own, which need not fit those of others: the
+            first and the end of each request's in `tensors`, by request index. None where every
+            tensor has a row for each row of the batch.
     """
 
     def __init__(
         self, list tensors, dict failures=None, dict timings=None, dict headers=None,
-        dict parameters=None, bint exclusive=False, only=None, dict torchserve=None
+        dict parameters=None, bint exclusive=False, only=None, dict torchserve=None,
+        dict parts=None
     ):
         self.tensors = tensors
         self.failed = failures
@@ -69,6 +73,7 @@ cdef class BatchOutputs:
         self.exclusive = exclusive
         self.only = only
         self.heads = torchserve
+        self.parts = parts
 
     @property
     def timings(self):
@@ -110,7 +115,7 @@ cdef class BatchOutputs:
         return self.heads
 
     cdef bint is_bare(self) noexcept:
-        return not (self.failed or self.fields or self.extra or self.heads)
+        return self.parts is None and not (self.failed or self.fields or self.extra or self.heads)
 
     def __eq__(self, other):
         if type(other) is not BatchOutputs:
@@ -124,7 +129,7 @@ cdef class BatchOutputs:
 cdef tuple _outputs(BatchOutputs one):
     return (
         one.tensors, one.failures, one.timings, one.headers, one.parameters, one.exclusive,
-        one.only, one.torchserve,
+        one.only, one.torchserve, one.parts,
     )
 
 

@@ -51,7 +51,8 @@ def split(
                 tensor if free else _copy(tensor)
                 for tensor, free in zip(tensors, unshared, strict=True)
             ]
-    if len(handles) == 1 and not outputs.failures:
+    parts = outputs.parts
+    if len(handles) == 1 and parts is None and not outputs.failures:
         return [_response(spec, handles[0], 0, tensors, outputs, timings)]
     answers: list[InferResponse | KsrvError] = []
     row = 0
@@ -61,7 +62,11 @@ def split(
         if failure is not None:
             answers.append(excess(getattr(failure, "headers", {})) or failure)
         else:
-            mine = tensors if len(handles) == 1 else [_rows(one, row, end) for one in tensors]
+            if parts is not None:
+                first, last = parts.get(index, (0, 0))
+                mine = tensors[first:last]
+            else:
+                mine = tensors if len(handles) == 1 else [_rows(one, row, end) for one in tensors]
             answers.append(_response(spec, handle, index, mine, outputs, timings))
         row = end
     return answers

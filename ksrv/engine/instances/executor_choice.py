@@ -10,7 +10,7 @@ from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
-from ksrv.request import RequestHandle
+from ksrv.request import InferRequest, RequestHandle
 from ksrv.source import ModelSource
 
 
@@ -22,6 +22,7 @@ def executor_for(
     emit: Emit = discard,
     limits: Limits | None = None,
     submit: Callable[..., RequestHandle] | None = None,
+    ask: Callable[[InferRequest], RequestHandle] | None = None,
     debug: bool = False,
 ) -> Executor:
     """Return the executor that a model's settings ask for.
@@ -31,11 +32,12 @@ def executor_for(
         emit: Takes the values that the handler reports.
         limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
         submit: `Engine.submit`, for handlers that call other models.
+        ask: Answers what handlers ask of the server itself.
         debug: See `EngineSettings`.
     """
     if debug:
         source = replace(source, debug=True)
-    calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name)
+    calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name, ask)
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.processes.process import ProcessExecutor
 

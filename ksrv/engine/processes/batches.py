@@ -35,10 +35,11 @@ from ksrv.engine.processes.messages import (
     chunk_bytes,
 )
 from ksrv.engine.processes.outbox import Outbox
+from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.concurrent import Done
 from ksrv.handlers.models import Submit
-from ksrv.request import BatchInputs, BatchOutputs, RequestHandle, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, InferResponse, RequestHandle
 
 log = logging.getLogger("ksrv.engine")
 
@@ -417,7 +418,11 @@ class ProcessBatches:
     # ---- calls ------------------------------------------------------------------------------
 
     def _call(self, one: ProcessBatch, frame: Frame) -> None:
-        number, request = messages.unpack_call(frame, self.link.imported)
+        number, request, is_streamed = messages.unpack_call(frame, self.link.imported)
+        if is_streamed:
+            request.stream = stream = ResponseStream(
+                lambda: self._hand_on_call(one.number, number, stream)
+            )
         if number in self._calls:
             raise ChannelError(f"it made call {number} twice")
         not_taken = self.outbox.waiting and self.outbox.count(MessageType.RESULT)
@@ -436,9 +441,9 @@ class ProcessBatches:
     def _end_call(self, one: ProcessBatch, number: int, ended: RequestHandle) -> None:
         del one.calls[number]
         one.rest()
-        outcome: list[Tensor] | KsrvError
+        outcome: InferResponse | KsrvError
         try:
-            outcome = ended.wait().outputs
+            outcome = ended.wait()
         except KsrvError as error:
             outcome = error
         except BaseException as error:  # the thread is the called model's
@@ -447,29 +452,44 @@ class ProcessBatches:
         self._calls.discard(number)
         self.send_result(one.number, number, outcome)
 
+    def _hand_on_call(self, batch_number: int, number: int, stream: ResponseStream) -> None:
+        """Send the intermediate answers to a call that have come; the handler keeps them itself."""
+        for response in stream.take_all(0):
+            self.send_result(batch_number, number, response, MessageType.CALL_CHUNK)
+
     def send_result(
-        self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
+        self,
+        batch_number: int,
+        number: int,
+        outcome: InferResponse | KsrvError,
+        kind: MessageType = MessageType.RESULT,
     ) -> None:
-        """Send the result of a call; it is kept where the process does not take it now."""
+        """Send the result of a call, or an intermediate one; it is kept where the process does not take it now."""
         with suppress(ChannelClosed):  # whoever waits for the batch learns of it
             try:
-                self._send_result(batch_number, number, outcome)
+                self._send_result(batch_number, number, outcome, kind)
             except ChannelClosed:
                 raise
             except (MemoryError, KsrvError) as error:
                 told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
-                self._send_result(batch_number, number, told)
+                self._send_result(batch_number, number, told, kind)
             except Exception as error:
                 log.error("the result of a call between models is lost", exc_info=error)
-                self._send_result(batch_number, number, HandlerFailed(LOST))
+                self._send_result(batch_number, number, HandlerFailed(LOST), kind)
 
     def _send_result(
-        self, batch_number: int, number: int, outcome: list[Tensor] | KsrvError
+        self,
+        batch_number: int,
+        number: int,
+        outcome: InferResponse | KsrvError,
+        kind: MessageType,
     ) -> None:
         if isinstance(outcome, KsrvError):
             answer, nbytes = BatchOutputs([], {0: outcome}), 0
         else:
-            answer, nbytes = BatchOutputs(outcome), sum(one.nbytes for one in outcome)
+            given = {0: dict(outcome.parameters)} if outcome.parameters else None
+            answer = BatchOutputs(outcome.outputs, parameters=given)
+            nbytes = sum(one.nbytes for one in outcome.outputs)
         kept, most = self.outbox.kept_bytes, self.link.imported.most_bytes
         if kept and kept + nbytes > most and not answer.failures:
             raise Overloaded(
@@ -478,7 +498,7 @@ class ProcessBatches:
                 f"'in_flight'. Take results before you make further calls"
             )
         packed = messages.pack_answer(answer, self.link.exported, number)
-        self.outbox.send(MessageType.RESULT, packed, batch_number=batch_number, nbytes=nbytes)
+        self.outbox.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
 
     # ---- chunks -----------------------------------------------------------------------------
 

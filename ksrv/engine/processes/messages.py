@@ -70,6 +70,7 @@ class MessageType(IntEnum):
     ROOM = 6
     END_SEQUENCES = 7
     LEVEL = 8
+    CALL_CHUNK = 9
     LOADED = 16
     ANSWER = 17
     FAILED = 18
@@ -117,6 +118,8 @@ class RequestMessage(msgspec.Struct, array_like=True):
     output_parameters: dict[str, dict[str, Parameter]] = {}
     torchserve: TorchServeCall | None = None
     sequence: SequenceRequest | None = None
+    outputs: tuple[str, ...] = ()
+    deadline_ns: int | None = None
 
 
 class RunMessage(msgspec.Struct, omit_defaults=True):
@@ -163,7 +166,8 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
     """The part of `BatchOutputs` that is not tensor bytes.
 
     Attributes:
-        call: Of RESULT, the number of the call.
+        call: Of RESULT and CALL_CHUNK, the number of the call.
+        parts: See `BatchOutputs`.
     """
 
     names: list[str]
@@ -175,6 +179,7 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     only: list[int] | None = None
     torchserve: dict[int, TorchServeAnswer] = {}
+    parts: dict[int, tuple[int, int]] | None = None
 
 
 class ListeningMessage(msgspec.Struct):
@@ -191,6 +196,8 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
         names: Of the inputs.
         outputs: The outputs that are wanted; none for all.
         traceparent: The span that is current where the call is made; "" without one.
+        deadline_ns: `time.monotonic_ns` at which the handler stops waiting, or None.
+        streamed: Whether the handler takes intermediate answers, each as a CALL_CHUNK.
     """
 
     number: int
@@ -200,6 +207,9 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
     outputs: list[str] = []
     parameters: dict[str, Parameter] = {}
     traceparent: str = ""
+    deadline_ns: int | None = None
+    streamed: bool = False
+    id: str = ""
 
 
 class LogMessage(msgspec.Struct):
@@ -390,6 +400,8 @@ def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
                 {name: dict(own) for name, own in request.output_parameters.items()},
                 request.torchserve,
                 request.sequence,
+                tuple(request.outputs),
+                request.deadline_ns,
             )
             for request in batch.requests
         ],
@@ -440,6 +452,8 @@ def unpack_batch(
                 request.output_parameters,
                 request.torchserve,
                 request.sequence,
+                request.outputs,
+                request.deadline_ns,
             )
             for request in note.requests
         ],
@@ -466,6 +480,7 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
         tensor_parameters=_tensor_parameters(outputs.tensors),
         only=None if outputs.only is None else sorted(outputs.only),
         torchserve=outputs.torchserve,
+        parts=outputs.parts,
     )
     parameters = [*note.parameters.values(), *note.tensor_parameters.values()]
     return _written(outputs.tensors, exported, note, parameters)
@@ -480,23 +495,26 @@ def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> Batc
     return _answer(frame, imported, requests)[1]
 
 
-def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, list[Tensor] | KsrvError]:
-    """Return the number of the call of a RESULT message, and its outputs or why there are none.
+def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, BatchOutputs]:
+    """Return the number of the call of a RESULT or CALL_CHUNK message, and its outputs or why there are none.
 
     Raises:
         ChannelError: The message does not add up.
     """
-    number, outputs = _answer(frame, imported, 1)
-    return number, outputs.failures.get(0) or outputs.tensors
+    return _answer(frame, imported, 1)
 
 
 def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int, BatchOutputs]:
     found, text = _split(frame, imported)
     note = _load(AnswerMessage, text, frame.lenient)
-    named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
+    parts = note.parts or {}
+    named = (*note.failures, *note.headers, *note.parameters, *note.torchserve, *parts)
     for index in (*named, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
+    for first, end in parts.values():
+        if not 0 <= first <= end <= len(found):
+            raise ChannelError(f"the answer speaks of tensors {first} to {end} of {len(found)}")
     return note.call, BatchOutputs(
         tensors=_named(note.names, found, note.tensor_parameters),
         failures={index: to_error(fault) for index, fault in note.failures.items()},
@@ -506,6 +524,7 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
         exclusive=True,
         only=None if note.only is None else frozenset(note.only),
         torchserve=note.torchserve,
+        parts=note.parts,
     )
 
 
@@ -519,26 +538,32 @@ def pack_call(request: InferRequest, number: int, exported: ExportedBlocks) -> P
         [output.name for output in request.outputs],
         dict(request.parameters),
         current_traceparent(),
+        request.deadline_ns,
+        request.stream is not None,
+        request.id,
     )
     return _written(request.inputs, exported, note, [note.parameters])
 
 
-def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest]:
-    """Return the number and the request of a CALL message.
+def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest, bool]:
+    """Return the number and the request of a CALL message, and whether intermediate answers are wanted.
 
     Raises:
         ChannelError: The message does not add up.
     """
     found, text = _split(frame, imported)
     note = _load(CallMessage, text, frame.lenient)
-    return note.number, InferRequest(
+    request = InferRequest(
         note.model,
         note.version,
+        note.id,
         inputs=_named(note.names, found, {}),
         outputs=[RequestedOutput(name) for name in note.outputs],
         parameters=note.parameters,
         headers={TRACEPARENT: note.traceparent} if note.traceparent else {},
+        deadline_ns=note.deadline_ns,
     )
+    return note.number, request, note.streamed
 
 
 def to_message(error: KsrvError) -> ErrorMessage:
@@ -558,15 +583,16 @@ def to_error(fault: ErrorMessage) -> KsrvError:
     """
     if not 400 <= fault.status <= 599:
         raise ChannelError(f"a failure has the status {fault.status}")
+    error: KsrvError
     if fault.kind == InferenceError.__name__:
-        return InferenceError(fault.message, fault.status, fault.headers)
-    kind = getattr(errors, fault.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, KsrvError)):
-        kind = HandlerFailed
-    error = kind(fault.message)
-    if error.http_status != fault.status:
-        error.http_status = fault.status
-        error.grpc_code = fault.grpc_code
+        error = InferenceError(fault.message, fault.status, fault.headers)
+    else:
+        kind = getattr(errors, fault.kind, None)
+        if not (isinstance(kind, type) and issubclass(kind, KsrvError)):
+            kind = HandlerFailed
+        error = kind(fault.message)
+    error.http_status = fault.status
+    error.grpc_code = fault.grpc_code
     return error
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.tensor import datatype
-from ksrv.errors import quote
+from ksrv.errors import InvalidRequest, quote
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
 from ksrv.handlers.triton.model import TritonModel
+from ksrv.request import SequenceRequest
 from ksrv.source import BoundTensor, ControlTensor, StateTensor, TritonTensors
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -147,19 +148,29 @@ class TritonSequenceModel(TritonModel):
         """Return a control input: one value for each row."""
         values = np.zeros(len(sequences), dtype_of(control.datatype))
         for row, sequence in enumerate(sequences):
-            if control.kind != "corrid":
-                is_true = control.kind == "ready" or getattr(sequence, control.kind)
-                values[row] = control.true if is_true else control.false
-                continue
             try:
-                values[row] = _id_value(sequence.id, control)
-            except (ValueError, OverflowError):
-                batch.fail(
-                    row,
-                    f"the model takes ids of sequences as {control.datatype}, and the 'sequence_id' "
-                    f"{quote(str(sequence.id))} is none",
-                )
+                values[row] = control_value(control, sequence)
+            except InvalidRequest as error:
+                batch.fail(row, error.message)
         return values.reshape(-1, 1) if self._batched else values
+
+
+def control_value(control: ControlTensor, sequence: OpenSequence | SequenceRequest) -> Any:
+    """Return the value of a control input for a request of a sequence.
+
+    Raises:
+        InvalidRequest: The sequence's id does not fit the datatype.
+    """
+    if control.kind != "corrid":
+        is_true = control.kind == "ready" or getattr(sequence, control.kind)
+        return control.true if is_true else control.false
+    try:
+        return _id_value(sequence.id, control)
+    except (ValueError, OverflowError):
+        raise InvalidRequest(
+            f"the model takes ids of sequences as {control.datatype}, and the 'sequence_id' "
+            f"{quote(str(sequence.id))} is none"
+        ) from None
 
 
 def replace_tensors(

@@ -23,6 +23,7 @@ BACKENDS = {
     "onnxruntime": Backend("onnxruntime", "onnxruntime_onnx", "model.onnx"),
     "pytorch": Backend("pytorch", "pytorch_libtorch", "model.pt"),
     "openvino": Backend("openvino", None, "model.xml"),
+    "python": Backend("python", None, "model.py"),
 }
 PLATFORMS = {
     "onnxruntime_onnx": BACKENDS["onnxruntime"],

@@ -25,6 +25,7 @@ from ksrv.repository.triton.configuration import configuration
 from ksrv.repository.triton.ensembles import read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
+from ksrv.repository.triton.python_models import PYTHON_PARAMETERS, python_settings
 from ksrv.repository.triton.sequence_batching import read_sequence_batching, with_delay
 from ksrv.repository.triton.tensors import Tensors, read_tensors
 from ksrv.repository.triton.text_format import read_text_format
@@ -49,8 +50,7 @@ DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's, where dynamic_batching stands without max_batch_size."""
 LARGEST_QUEUE = 1_000_000
 
-_OTHERS = "ksrv serves onnxruntime, pytorch (TorchScript), openvino and ensembles"
-_NO_HANDLER = "what it does is written as a handler in ksrv (handler.py and model.yaml)"
+_OTHERS = "ksrv serves onnxruntime, openvino, python, pytorch (TorchScript) and ensembles"
 
 
 _THREADS = {"intra_op_thread_count", "INFERENCE_NUM_THREADS"}
@@ -58,8 +58,24 @@ _REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are 
 
 
 def is_triton_model(folder: Path) -> bool:
-    """Whether a folder is a model of Triton's: one with a config.pbtxt and nothing of ksrv's own."""
-    return (folder / CONFIG_NAME).is_file() and not _has_own_settings(folder)
+    """Whether a folder is a model of Triton's, and has nothing of ksrv's own.
+
+    Such a one has a config.pbtxt, or a Python model that says by itself what it takes and gives.
+    """
+    described = (folder / CONFIG_NAME).is_file() or _describes_itself(folder)
+    return described and not _has_own_settings(folder)
+
+
+def _describes_itself(folder: Path) -> bool:
+    for version in version_folders(folder):
+        path = version / BACKENDS["python"].file
+        try:
+            text = path.read_bytes() if path.is_file() else b""
+        except OSError:
+            continue
+        if b"class TritonPythonModel" in text:
+            return True
+    return False
 
 
 def may_be_configured(folder: Path) -> bool:
@@ -88,9 +104,9 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     """
     root = path.absolute()
     folders = version_folders(root)
-    settings = _Settings(
-        root, name, folders, *read_text_format(config or root / CONFIG_NAME, ModelKeys)
-    )
+    file = config or root / CONFIG_NAME
+    text = None if file.is_file() or not _describes_itself(root) else 'backend: "python"'
+    settings = _Settings(root, name, folders, *read_text_format(file, ModelKeys, text))
     shared = settings.read()
     report = settings.report
     entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
@@ -143,8 +159,14 @@ class _Settings:
         for key, reason in REFUSED.items():
             if getattr(keys, key):
                 self._refuse(key, reason)
+        is_python = self.backend.name == "python"
         if keys.model_transaction_policy and keys.model_transaction_policy.decoupled:
-            self._refuse("model_transaction_policy.decoupled", "one request has one answer here")
+            if is_python:
+                self.report.applied["model_transaction_policy.decoupled"] = "any number of answers"
+            else:
+                self._refuse(
+                    "model_transaction_policy.decoupled", "one request has one answer here"
+                )
         for key, reason in IGNORED.items():
             if getattr(keys, key):
                 self.report.ignored[key] = reason
@@ -155,7 +177,7 @@ class _Settings:
         batching, queue_size = self._batching()
         tensors = read_tensors(self._document, keys, self.report, self.backend.name)
         settings: dict[str, Any] = {"instances": 1, "device": "auto"}
-        sequences = read_sequence_batching(self._document, keys, self.report)
+        sequences = read_sequence_batching(self._document, keys, self.report, self.backend.name)
         if sequences is not None:
             batching = with_delay(batching, sequences.delay_ms)
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
@@ -167,8 +189,10 @@ class _Settings:
         if keys.response_cache and keys.response_cache.enable:
             settings["cache"] = Cache()
             applied["response_cache"] = "the same request gets the same answer, by `cache:`"
+        if is_python:
+            settings |= python_settings(keys, self.report)
         return ModelConfig(
-            handler=MODEL_HANDLER if sequences is None else SEQUENCE_HANDLER,
+            handler=None if is_python else MODEL_HANDLER if sequences is None else SEQUENCE_HANDLER,
             platform=self.backend.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
@@ -182,7 +206,7 @@ class _Settings:
             labels=self._labels(),
             batching=batching,
             counts_rows=batching is not None,
-            warmup=batching is not None or not tensors.is_open,
+            warmup=not is_python and (batching is not None or not tensors.is_open),
             version_policy=self._version_policy(),
             parameters=self._parameters(),
             configuration=self._configuration(batching.max_batch_size if batching else 0),
@@ -217,9 +241,7 @@ class _Settings:
             return PLATFORMS[keys.platform]
         if keys.backend:
             applied["backend"] = keys.backend
-            if keys.backend == "python":
-                self._refuse("backend", f"'python' is not served; {_NO_HANDLER}")
-            elif keys.backend not in BACKENDS:
+            if keys.backend not in BACKENDS:
                 self._refuse("backend", f"{keys.backend[:64]!r} is not served; {_OTHERS}")
             return BACKENDS.get(keys.backend, BACKENDS["onnxruntime"])
         if keys.ensemble_scheduling is not None:
@@ -240,9 +262,9 @@ class _Settings:
         path = self._inside(folder, ("default_model_filename",), name)
         if path.suffix == ".onnx" and path.is_dir():  # with the files of its external data
             path = path / Path(self.backend.file)
-        if path.suffix not in (".onnx", ".pt", ".xml"):
+        if path.suffix not in (".onnx", ".pt", ".xml", ".py"):
             self.fail(
-                ("default_model_filename",), f"{name!r} ends with none of .onnx, .pt and .xml"
+                ("default_model_filename",), f"{name!r} ends with none of .onnx, .pt, .py and .xml"
             )
         if not path.is_file():
             raise ConfigError(f"{self.root / CONFIG_NAME}: the file {path} is missing")
@@ -364,6 +386,8 @@ class _Settings:
                 self._refuse(shown, _REFUSED_PARAMETERS[entry.key])
             elif entry.key == "RESHAPE_IO_LAYERS" and self.backend.name == "openvino":
                 self.report.applied[shown] = "the model is given the shapes that are declared"
+            elif self.backend.name == "python":
+                self.report.applied[shown] = PYTHON_PARAMETERS.get(entry.key, "the model reads it")
             elif entry.key not in _THREADS:
                 self.report.ignored[shown] = "it is shown in the model's configuration alone"
         return found

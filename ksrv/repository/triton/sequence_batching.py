@@ -45,7 +45,7 @@ class SequenceSettings(NamedTuple):
 
 
 def read_sequence_batching(
-    document: Document, keys: ModelKeys, report: Report
+    document: Document, keys: ModelKeys, report: Report, backend: str
 ) -> SequenceSettings | None:
     """Return the settings for sequences, or None where requests stand alone.
 
@@ -63,8 +63,13 @@ def read_sequence_batching(
         fail((), "excludes dynamic_batching")
     if section.direct is not None and section.oldest is not None:
         fail((), "direct and oldest exclude each other")
+    if section.iterative_sequence and backend == "python":
+        report.applied[f"{_KEY}.iterative_sequence"] = "a request that is rescheduled is run again"
+        return None
     if section.iterative_sequence:
         report.refused[f"{_KEY}.iterative_sequence"] = "a request is run once here"
+    if section.state and backend == "python":
+        report.refused[f"{_KEY}.state"] = "a Python model keeps the state of sequences itself"
     taken = {tensor.name for tensor in keys.input or ()}
     controls = _controls(section, taken, fail)
     states = tuple(

@@ -18,6 +18,11 @@ _REFUSED = {
     "allow_ragged_batch": "requests of different shapes are never in one batch here",
     "optional": "every input is needed here",
 }
+_OF_PYTHON = {
+    "optional": "a request may leave it out",
+    "allow_ragged_batch": "execute() gets each request's own tensors; those of other shapes come in another call",
+}
+"""What `execute(requests)` allows, because it sees each request by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,8 @@ class _Reader:
         self._report = report
         self._side = side
         self._batched = batched
-        self._completes = backend in ("onnxruntime", "openvino")
+        self._completes = backend in ("onnxruntime", "openvino", "python")
+        self._is_python = backend == "python"
         self._positions = backend == "pytorch"
 
     def read(
@@ -96,7 +102,10 @@ class _Reader:
         for index, (tensor, position) in enumerate(zip(tensors, positions, strict=True)):
             shape = self._shape(tensor.dims)
             model_shape = self._model_shape(tensor, (side, index))
-            specs.append(TensorSpec(tensor.name, str(tensor.data_type), shape))
+            is_optional = bool(getattr(tensor, "optional", None))
+            specs.append(
+                TensorSpec(tensor.name, str(tensor.data_type), shape, optional=is_optional)
+            )
             bound.append(
                 BoundTensor(
                     name=tensor.name,
@@ -111,7 +120,11 @@ class _Reader:
 
     def _check_keys(self, tensor: InputKeys | OutputKeys, path: KeyPath) -> None:
         for key, reason in _REFUSED.items():
-            if getattr(tensor, key, None):
+            if not getattr(tensor, key, None):
+                continue
+            if self._is_python and key in _OF_PYTHON:
+                self._report.applied[f"{self._side}.{key}"] = _OF_PYTHON[key]
+            else:
                 self._report.refused[f"{self._side}.{key}"] = reason
         if getattr(tensor, "format", None):
             self._report.applied[f"{self._side}.format"] = "shown to clients, as in Triton"

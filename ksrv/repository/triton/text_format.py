@@ -58,17 +58,18 @@ class _Token:
     line: int
 
 
-def read_text_format(path: Path, kind: type[T]) -> tuple[T, Document]:
+def read_text_format(path: Path, kind: type[T], text: str | None = None) -> tuple[T, Document]:
     """Return a file's message as a struct, and the document that knows the lines of its keys.
 
     Args:
         kind: The struct, whose fields are the keys that are known.
+        text: Stands for the file's content; None to read the file.
 
     Raises:
         ConfigError: It cannot be read, is no UTF-8 text, too long, too deep or no text format, or
             a key is unknown or has a value that does not fit.
     """
-    parser = _Parser(path, read_settings_text(path))
+    parser = _Parser(path, read_settings_text(path) if text is None else text)
     read = parser.message((), "")
     shaper = _Shaper(path, parser.lines)
     value = shaper.message(inspect.type_info(kind), read, (), ())

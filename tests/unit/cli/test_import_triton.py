@@ -21,7 +21,7 @@ def run(*arguments):
 def test_a_line_for_each_key(tmp_path):
     for name, config in (
         ("good", GOOD),
-        ("python", 'backend: "python"\n' + GOOD.split("\n", 2)[2]),
+        ("other", 'backend: "dali"\n' + GOOD.split("\n", 2)[2]),
     ):
         write_folder(tmp_path, name, config)
         (tmp_path / name / "1/model.onnx").write_bytes(b"")
@@ -35,8 +35,8 @@ def test_a_line_for_each_key(tmp_path):
     assert "input: x FP32 [-1, 4]" in lines
     assert any(one.startswith("dynamic_batching.preferred_batch_size: ignored, ") for one in lines)
     assert any(one.startswith("optimization: ignored, ") for one in lines)
-    assert "python" in lines
-    assert any(one.startswith("backend: REFUSED, 'python' is not served") for one in lines)
+    assert "other" in lines
+    assert any(one.startswith("backend: REFUSED, 'dali' is not served") for one in lines)
     assert not any(one.startswith("own") for one in lines)
 
 

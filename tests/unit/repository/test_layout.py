@@ -253,9 +253,19 @@ def test_a_given_name_must_be_a_name(tmp_path):
         Repository([tmp_path], model_name="no name").check()
 
 
-@pytest.mark.parametrize("name", ["model.py", "1/model.py"])
-def test_a_python_backend_without_settings_is_told_what_it_is(tmp_path, name):
-    make(tmp_path, {f"m/{name}": "class TritonPythonModel: pass\n"})
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("model.py", "class TritonPythonModel: pass\n"), ("1/model.py", "class Other: pass\n")],
+)
+def test_a_python_model_that_is_not_where_triton_has_it_is_told_where(tmp_path, name, text):
+    make(tmp_path, {f"m/{name}": text})
     entry = Repository([tmp_path]).scan()["m"]
     errors = [entry.error, *(source.error for source in entry.versions.values())]
-    assert "model.py is not read: what a Python backend of Triton's does becomes" in str(errors)
+    assert "model.py is not read: one of Triton's Python backend lies in a version" in str(errors)
+
+
+def test_a_python_model_of_triton_needs_no_settings(tmp_path):
+    make(tmp_path, {"m/1/model.py": "class TritonPythonModel: pass\n"})
+    [source] = Repository([tmp_path]).scan()["m"].versions.values()
+    assert source.error is None
+    assert (source.config.executor, Path(source.config.model).name) == ("process", "model.py")

@@ -327,8 +327,9 @@ class Batches:
             with suppress(ChannelClosed):  # the main thread learns of it as well
                 self._finish(number, outputs)
 
+        running = self._running[number]  # a short batch may have its answer before `begin` returns
         with continued(span):
-            self._running[number].cancel = self._runner.begin(batch, done)
+            running.cancel = self._runner.begin(batch, done)
 
     def _end(self, number: int, chunks: Chunks) -> None:
         del self._running[number]

@@ -16,7 +16,7 @@ from ksrv.engine.processes.child.inbox import Inbox
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType, bounded
 from ksrv.engine.processes.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
-from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
 
 
 class WorkerCalls:
@@ -41,6 +41,7 @@ class WorkerCalls:
         self.always_receiving = False
         self.ring: ProcessRing | None = None
         inbox.on(MessageType.RESULT, self._take_result)
+        inbox.on(MessageType.CALL_CHUNK, self._take_chunk)
 
     def begin(self, batch: BatchInputs, batch_number: int) -> None:
         """Let a batch make calls."""
@@ -115,6 +116,16 @@ class WorkerCalls:
             number = self.ring.begin_call(caller, self._drain)
         return number
 
+    def _take_chunk(self, frame: Frame) -> None:
+        number, outputs = messages.unpack_result(frame, self._link.imported)
+        call = self._open.get(number)
+        if call is None:
+            return  # it was given up, or its batch is over
+        if 0 in outputs.failures:
+            self._give_up(call, outputs.failures[0].message)
+        else:
+            call.take_chunk(outputs)
+
     def _take_result(self, frame: Frame) -> None:
         number, outcome = messages.unpack_result(frame, self._link.imported)
         with self._lock:
@@ -123,7 +134,7 @@ class WorkerCalls:
         if call is not None:  # else it was given up, or its batch is over
             self._settle(call, outcome)
 
-    def _settle(self, call: "PendingCall", outcome: list[Tensor] | KsrvError) -> None:
+    def _settle(self, call: "PendingCall", outcome: BatchOutputs | KsrvError) -> None:
         if self._awaited:
             with self._lock:
                 self._awaited.discard(call)
@@ -183,15 +194,30 @@ class PendingCall:
         self._version = request.model_version
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Any], object]] = []
-        self._outcome: list[Tensor] | KsrvError | None = None
+        self._outcome: InferResponse | KsrvError | None = None
+        self._stream = request.stream
         self.model = request.model_name
         self.batch_number = batch_number
         self.number = number
 
-    def settle(self, outcome: list[Tensor] | KsrvError) -> None:
+    def take_chunk(self, outputs: BatchOutputs) -> None:
+        """Hand an intermediate answer to the handler."""
+        if self._stream is not None:
+            self._stream.put(self._response(outputs))
+
+    def _response(self, outputs: BatchOutputs) -> InferResponse:
+        parameters = outputs.parameters.get(0, {})
+        return InferResponse(self.model, self._version, "", outputs.tensors, parameters)
+
+    def settle(self, outcome: BatchOutputs | KsrvError) -> None:
         """Set the result, or why there is none."""
+        settled: InferResponse | KsrvError
+        if isinstance(outcome, KsrvError):
+            settled = outcome
+        else:
+            settled = outcome.failures.get(0) or self._response(outcome)
         with self._lock:
-            self._outcome = outcome
+            self._outcome = settled
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             with suppress(RuntimeError):  # the event loop that waited is closed
@@ -205,7 +231,7 @@ class PendingCall:
         assert outcome is not None, "a call that was waited for has a result"
         if isinstance(outcome, KsrvError):
             raise outcome.with_traceback(None)
-        return InferResponse(self.model, self._version, "", outcome)
+        return outcome
 
     def cancel(self) -> bool:
         """See `RequestHandle.cancel`."""

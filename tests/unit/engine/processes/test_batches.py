@@ -13,7 +13,7 @@ from ksrv.engine.processes import messages
 from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
 from ksrv.errors import Cancelled
-from ksrv.request import BatchOutputs, InferRequest, Tensor
+from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
 from tests.support.engine.process_models import batch_of
 
 
@@ -154,7 +154,7 @@ def test_a_process_that_takes_no_results_may_not_go_on_calling(process):
 def test_results_that_the_process_has_not_taken_count_as_its_calls(process):
     outbox = process.batches.outbox
     while outbox.count(MessageType.RESULT) < MOST_CALLS:
-        process.batches.send_result(1, 1, [])
+        process.batches.send_result(1, 1, InferResponse("m", "", "", []))
     assert not process.call(1)
     assert "without taking their results" in str(process.violation)
 
@@ -170,7 +170,8 @@ def test_results_that_are_not_taken_are_bounded_in_bytes(ends, process):
     near, far = ends
     near.imported.most_bytes = 1_000_000
     batches, outbox = process.batches, process.batches.outbox
-    result = [Tensor("y", "FP32", (100_000,), np.ones(100_000, "f4"))]
+    tensor = Tensor("y", "FP32", (100_000,), np.ones(100_000, "f4"))
+    result = InferResponse("m", "", "", [tensor])
     sent = 0
     while outbox.kept_bytes < 800_000:
         batches.send_result(1, sent, result)
@@ -182,30 +183,36 @@ def test_results_that_are_not_taken_are_bounded_in_bytes(ends, process):
         return messages.unpack_result(far.receive(), far.imported)
 
     for number in range(sent):
-        found, (tensor,) = taken()
+        found, outputs = taken()
+        [tensor] = outputs.tensors
         assert (found, tensor.nbytes) == (number, 400_000)
         outbox.flush()
-    found, error = taken()
+    found, outputs = taken()
+    error = outputs.failures[0]
     assert found == sent
     assert "has not taken" in error.message
     assert "at most 1000000" in error.message
     assert outbox.kept_bytes == outbox.waiting == 0
     batches.send_result(1, sent + 1, result)
-    assert taken()[1][0].nbytes == 400_000
+    assert taken()[1].tensors[0].nbytes == 400_000
 
 
 def test_a_result_of_too_many_tensors_is_told_as_an_error(ends, process):
     _, far = ends
-    process.batches.send_result(1, 5, [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537)
-    number, error = messages.unpack_result(far.receive(), far.imported)
+    many = [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537
+    process.batches.send_result(1, 5, InferResponse("m", "", "", many))
+    number, outputs = messages.unpack_result(far.receive(), far.imported)
+    error = outputs.failures[0]
     assert number == 5
     assert "65537 tensors are too many" in error.message
 
 
 def test_a_result_that_cannot_be_sent_is_told_as_lost(ends, process, caplog):
     _, far = ends
-    process.batches.send_result(1, 5, [Tensor("y", "FP32", (1,), np.ones(1, "f8"))])
-    number, error = messages.unpack_result(far.receive(), far.imported)
+    wrong = [Tensor("y", "FP32", (1,), np.ones(1, "f8"))]
+    process.batches.send_result(1, 5, InferResponse("m", "", "", wrong))
+    number, outputs = messages.unpack_result(far.receive(), far.imported)
+    error = outputs.failures[0]
     assert (number, error.message) == (5, "the result of the call is lost")
     assert "an array of float64" in caplog.text
 

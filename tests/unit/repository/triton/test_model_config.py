@@ -122,7 +122,7 @@ def test_what_would_give_other_answers_is_refused_by_name(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('backend: "python"', "'python' is not served; what it does is written as a handler"),
+        ('backend: "dali"', "'dali' is not served; ksrv serves onnxruntime, openvino, python"),
         ('backend: "tensorrt"', "'tensorrt' is not served; ksrv serves onnxruntime"),
         ('platform: "tensorflow_savedmodel"', "'tensorflow_savedmodel' is not served"),
     ],

@@ -1,0 +1,35 @@
+"""The settings of a model written for Triton's Python backend."""
+
+from typing import Any
+
+from ksrv.repository.report import Report
+from ksrv.repository.triton.model_keys import ModelKeys
+
+PYTHON_RUNNER = "ksrv.triton_python.runner:PythonModelRunner"
+EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
+PYTHON_PARAMETERS = {
+    "FORCE_CPU_ONLY_INPUT_TENSORS": "inputs always come in the memory of the CPU",
+}
+START_TIMEOUT_S = 600.0
+"""Triton waits for a model as long as it takes; a model that does not start in ten minutes hangs."""
+
+
+def python_settings(keys: ModelKeys, report: Report) -> dict[str, Any]:
+    """Return the settings that differ from those of other models.
+
+    Such a model has a process of its own, as in Triton, and no limit of time but that of its requests. A batch is
+    not tried again where the process died, because the model may have sent a part of it.
+    """
+    for entry in keys.parameters or ():
+        if entry.key == EXECUTION_ENV_PATH:
+            report.refused[f"parameters.{EXECUTION_ENV_PATH}"] = (
+                "packed environments are not unpacked here; install the model's packages beside ksrv"
+            )
+    report.applied.setdefault("backend", "python")
+    return {
+        "executor": "process",
+        "runner": PYTHON_RUNNER,
+        "retry": False,
+        "timeout_ms": 0,
+        "start_timeout_s": START_TIMEOUT_S,
+    }

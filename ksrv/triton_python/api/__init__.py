@@ -1,0 +1,1 @@
+"""The names of `triton_python_backend_utils`."""

@@ -1,0 +1,151 @@
+"""Calls from a model to other models (Triton's BLS), and the responses of one that answers any number of times."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ksrv.errors import KsrvError, StreamNeeded
+from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.triton_python.api.errors import TritonError, TritonModelException, of_call
+from ksrv.triton_python.api.model import running_model
+from ksrv.triton_python.api.response import InferenceResponse
+from ksrv.triton_python.api.tensor import Tensor
+
+
+def call(sent: InferRequest, decoupled: bool) -> "InferenceResponse | ResponseIterator":
+    """Call another model; see `InferenceRequest.exec`.
+
+    Args:
+        sent: The request.
+        decoupled: Whether any number of responses may come.
+
+    Raises:
+        TritonModelException: The model is being initialized or finalized.
+    """
+    model = running_model()
+    if model is None or not model.may_call:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")
+    responses = ResponseIterator()
+    if decoupled:
+        sent.stream = responses
+    try:
+        handle = model.submit(sent, model.caller())
+        if not decoupled:
+            return _response(handle.wait())
+        responses.follow(handle)
+    except KsrvError as error:
+        told = _failure(sent.model_name, error)
+        if not decoupled:
+            return told
+        responses.end(told)
+    return responses
+
+
+def _failure(model: str, error: KsrvError) -> InferenceResponse:
+    found = of_call(error)
+    text = f"Model {model} - Error when running inference: {found.message()}"
+    if isinstance(error, StreamNeeded):
+        text = (
+            f"Model {model} is using the decoupled transaction policy, and answered other than once. "
+            f"Please use exec(decoupled=True)"
+        )
+    return InferenceResponse(error=TritonError(text, found.code()))
+
+
+def _response(answer: InferResponse) -> InferenceResponse:
+    return InferenceResponse(
+        [Tensor.of(one) for one in answer.outputs], parameters=answer.parameters
+    )
+
+
+class ResponseIterator:
+    """The responses to one call, as they come.
+
+    Once all have come they may be gone through again. A response without outputs stands for the end of a model that
+    said so after its last response.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._responses: list[InferenceResponse] = []
+        self._next = 0
+        self._ended = False
+        self._handle: RequestHandle | None = None
+
+    # ---- the called model's side ------------------------------------------------------------
+
+    def follow(self, handle: RequestHandle) -> None:
+        """Take the end of a call.
+
+        Args:
+            handle: The call.
+        """
+        self._handle = handle
+        handle.add_done_callback(self._take_end)
+
+    def _take_end(self, handle: RequestHandle) -> None:
+        try:
+            last = _response(handle.wait())
+        except KsrvError as error:
+            last = InferenceResponse(error=of_call(error))
+        self.end(last)
+
+    def end(self, last: InferenceResponse) -> None:
+        """Take the last response.
+
+        Args:
+            last: The response.
+        """
+        with self._changed:
+            self._responses.append(last)
+            self._ended = True
+            self._changed.notify_all()
+
+    def put(self, response: InferResponse) -> bool:
+        """See `ksrv.request.AnswerSink.put`."""
+        with self._changed:
+            self._responses.append(_response(response))
+            self._changed.notify_all()
+        return True
+
+    def has_room(self) -> bool:
+        """See `ksrv.request.AnswerSink.has_room`: what has come lies in the memory of the calling model."""
+        return True
+
+    def is_far_behind(self) -> bool:
+        """See `ksrv.request.AnswerSink.is_far_behind`."""
+        return False
+
+    def taken_since(self, time_ns: int) -> bool:
+        """See `ksrv.request.AnswerSink.taken_since`."""
+        return True
+
+    def wait_room(self, until_ns: int) -> bool:
+        """See `ksrv.request.AnswerSink.wait_room`."""
+        return True
+
+    def call_with_room(self, callback: Any) -> None:
+        """See `ksrv.request.AnswerSink.call_with_room`."""
+        callback()
+
+    # ---- the calling model's side -----------------------------------------------------------
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        with self._changed:
+            if self._ended and self._next >= len(self._responses):
+                self._next = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        with self._changed:
+            while self._next >= len(self._responses) and not self._ended:
+                self._changed.wait()
+            if self._next >= len(self._responses):
+                raise StopIteration
+            self._next += 1
+            return self._responses[self._next - 1]
+
+    def cancel(self) -> None:
+        """Give the call up; the iterator ends with an error."""
+        if self._handle is not None:
+            self._handle.cancel()

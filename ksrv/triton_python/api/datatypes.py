@@ -1,0 +1,121 @@
+"""Triton's names and numbers of the datatypes, and the look-ups in a model's configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {
+    "TYPE_BOOL": np.bool_,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+    "TYPE_STRING": np.object_,
+}
+"""BF16 is missing on purpose: numpy has no such dtype, and models use DLPack for it."""
+
+NUMBERS = {
+    name.removeprefix("TYPE_"): number for number, name in enumerate(TRITON_STRING_TO_NUMPY, 1)
+} | {"BF16": 14}
+"""The numbers of Triton's enumeration by names, in which BYTES are STRING."""
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """Return numpy's type of a datatype as config.pbtxt names it.
+
+    Args:
+        triton_type_string: "TYPE_FP32" and the like.
+
+    Raises:
+        KeyError: numpy has none.
+    """
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """Return the number of numpy's type in Triton's enumeration; None where it has none.
+
+    Args:
+        data_type: A type or dtype.
+    """
+    if data_type == np.bytes_ or data_type == np.object_:
+        return NUMBERS["STRING"]
+    found = (
+        number for number, one in enumerate(TRITON_STRING_TO_NUMPY.values(), 1) if data_type == one
+    )
+    return next(found, None)
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """Return numpy's type of a number in Triton's enumeration; None where it has none.
+
+    Args:
+        data_type: The number.
+    """
+    types = list(TRITON_STRING_TO_NUMPY.values())
+    return types[data_type - 1] if 1 <= data_type <= len(types) else None
+
+
+def _by_name(tensors: Any, name: str) -> Any:
+    return next((tensor for tensor in tensors if tensor.name() == name), None)
+
+
+def get_input_tensor_by_name(inference_request: Any, name: str) -> Any:
+    """Return an input of a request; None where it has none of that name.
+
+    Args:
+        inference_request: The request.
+        name: The input's name.
+    """
+    return _by_name(inference_request.inputs(), name)
+
+
+def get_output_tensor_by_name(inference_response: Any, name: str) -> Any:
+    """Return an output of a response; None where it has none of that name.
+
+    Args:
+        inference_response: The response.
+        name: The output's name.
+    """
+    return _by_name(inference_response.output_tensors(), name)
+
+
+def _entry(model_config: Mapping[str, Any], side: str, name: str) -> dict[str, Any] | None:
+    return next((one for one in model_config.get(side, ()) if one["name"] == name), None)
+
+
+def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Return an input of a model's configuration, or None.
+
+    Args:
+        model_config: The configuration, parsed.
+        name: The input's name.
+    """
+    return _entry(model_config, "input", name)
+
+
+def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Return an output of a model's configuration, or None.
+
+    Args:
+        model_config: The configuration, parsed.
+        name: The output's name.
+    """
+    return _entry(model_config, "output", name)
+
+
+def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    """Tell whether a model answers a request with any number of responses.
+
+    Args:
+        model_config: The configuration, parsed.
+    """
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))

@@ -1,0 +1,96 @@
+"""TritonError and TritonModelException: what a model says of a failed request, and of a misuse."""
+
+from enum import IntEnum
+from typing import ClassVar
+
+from ksrv.errors import InferenceError, KsrvError
+
+
+class TritonModelException(Exception):
+    """An error of the model, or a call that the backend does not allow."""
+
+
+class ErrorCode(IntEnum):
+    """The codes of errors, with the numbers of Triton's C API."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+_STATUS = {
+    ErrorCode.UNKNOWN: (500, "UNKNOWN"),
+    ErrorCode.INTERNAL: (500, "INTERNAL"),
+    ErrorCode.NOT_FOUND: (404, "NOT_FOUND"),
+    ErrorCode.INVALID_ARG: (400, "INVALID_ARGUMENT"),
+    ErrorCode.UNAVAILABLE: (503, "UNAVAILABLE"),
+    ErrorCode.UNSUPPORTED: (501, "UNIMPLEMENTED"),
+    ErrorCode.ALREADY_EXISTS: (409, "ALREADY_EXISTS"),
+    ErrorCode.CANCELLED: (499, "CANCELLED"),
+}
+"""The HTTP status and the gRPC code of each code, as Triton's front ends send them."""
+_CODES = {grpc: code for code, (_, grpc) in _STATUS.items()}
+_CODES |= {
+    "DEADLINE_EXCEEDED": ErrorCode.UNAVAILABLE,
+    "RESOURCE_EXHAUSTED": ErrorCode.UNAVAILABLE,
+    "FAILED_PRECONDITION": ErrorCode.INVALID_ARG,
+}
+
+
+class TritonError:
+    """The error of one request.
+
+    Args:
+        message: The text for the client.
+        code: One of the codes, which are attributes of this class.
+    """
+
+    UNKNOWN: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
+    INTERNAL: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    NOT_FOUND: ClassVar[ErrorCode] = ErrorCode.NOT_FOUND
+    INVALID_ARG: ClassVar[ErrorCode] = ErrorCode.INVALID_ARG
+    UNAVAILABLE: ClassVar[ErrorCode] = ErrorCode.UNAVAILABLE
+    UNSUPPORTED: ClassVar[ErrorCode] = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS: ClassVar[ErrorCode] = ErrorCode.ALREADY_EXISTS
+    CANCELLED: ClassVar[ErrorCode] = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"the message of a TritonError is a str, not {type(message).__name__}")
+        self._message = message
+        self._code = ErrorCode(code)
+
+    def code(self) -> ErrorCode:
+        """Return the code."""
+        return self._code
+
+    def message(self) -> str:
+        """Return the text."""
+        return self._message
+
+
+def to_client(error: TritonError) -> KsrvError:
+    """Return what a client is told of an error.
+
+    Args:
+        error: The model's error.
+    """
+    status, grpc_code = _STATUS[error.code()]
+    text = error.message() or "the model failed the request and gave no reason"
+    told = InferenceError(text, status)
+    told.grpc_code = grpc_code
+    return told
+
+
+def of_call(error: KsrvError) -> TritonError:
+    """Return what a model is told of the failure of a model that it called.
+
+    Args:
+        error: The failure.
+    """
+    return TritonError(error.message, _CODES.get(error.grpc_code, ErrorCode.INTERNAL))

@@ -1,0 +1,195 @@
+"""MetricFamily and Metric: a model's own counters, gauges and histograms, on ksrv's metrics page."""
+
+import math
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar
+
+from ksrv.statistics import MetricRecord
+from ksrv.triton_python.api.errors import TritonModelException
+from ksrv.triton_python.api.model import running_model
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class MetricKind(Enum):
+    """The kinds of metrics."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass
+class _Family:
+    """What all families of one name share.
+
+    Attributes:
+        values: The values of this process by labels.
+    """
+
+    kind: MetricKind
+    description: str
+    values: dict[Labels, float] = field(default_factory=dict)
+
+
+_families: dict[str, _Family] = {}
+_lock = threading.Lock()
+
+
+class MetricFamily:
+    """The metrics of one name.
+
+    Args:
+        name: The name on the page.
+        description: What it measures; the first one that a name was given stays.
+        kind: COUNTER, GAUGE or HISTOGRAM.
+
+    Raises:
+        TritonModelException: The name stands for another kind.
+    """
+
+    COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
+    GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
+    HISTOGRAM: ClassVar[MetricKind] = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        kind = MetricKind(kind)
+        with _lock:
+            known = _families.setdefault(name, _Family(kind, description))
+        if known.kind is not kind:
+            raise TritonModelException(
+                f"Error when creating MetricFamily: {name!r} is a {known.kind.value}, and cannot be a {kind.value} too"
+            )
+        self.name = name
+        self.kind = kind
+
+    def Metric(  # noqa: N802  the backend's name
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> "Metric":
+        """Return the metric with these labels; the same labels give the same values.
+
+        Args:
+            labels: Names and values.
+            buckets: Of a histogram, the upper bounds in ascending order; ksrv counts into its own bounds.
+
+        Raises:
+            TritonModelException: The buckets are missing, not in order, or not wanted.
+        """
+        if self.kind is MetricKind.HISTOGRAM:
+            bounds = buckets
+            if bounds is None or any(
+                low >= high for low, high in zip(bounds, list(bounds)[1:], strict=False)
+            ):
+                raise TritonModelException(
+                    f"Error when creating Metric: the histogram {self.name!r} needs buckets in ascending order, each once"
+                )
+        elif buckets is not None:
+            raise TritonModelException(
+                f"Error when creating Metric: the {self.kind.value} {self.name!r} has no buckets"
+            )
+        return Metric(self, labels or {})
+
+
+class Metric:
+    """One metric of a family; `MetricFamily.Metric` makes them.
+
+    Args:
+        family: The family, which has to live as long.
+        labels: Names and values.
+    """
+
+    def __init__(self, family: MetricFamily, labels: Mapping[str, str]) -> None:
+        self._family = weakref.ref(family)
+        self._labels: Labels = tuple((str(name), str(value)) for name, value in labels.items())
+        with _lock:
+            values = _families[family.name].values
+            is_new = self._labels not in values
+            values.setdefault(self._labels, 0.0)
+        if is_new and family.kind is not MetricKind.HISTOGRAM:
+            self._report(family, 0.0)
+
+    def _alive(self, what: str, *kinds: MetricKind) -> MetricFamily:
+        family = self._family()
+        if family is None:
+            raise TritonModelException(
+                f"Failed to {what}: Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+            )
+        if family.kind not in kinds:
+            raise TritonModelException(
+                f"Failed to {what}: the {family.kind.value} {family.name!r} does not support it"
+            )
+        return family
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or gauge.
+
+        Args:
+            value: The amount; of a counter it is not negative.
+
+        Raises:
+            TritonModelException: The metric does not take it.
+        """
+        what = "increment metric value"
+        family = self._alive(what, MetricKind.COUNTER, MetricKind.GAUGE)
+        if family.kind is MetricKind.COUNTER and not (value >= 0 and math.isfinite(value)):
+            raise TritonModelException(
+                f"Failed to {what}: the counter {family.name!r} cannot grow by {value}"
+            )
+        with _lock:
+            values = _families[family.name].values
+            values[self._labels] += value
+            told = value if family.kind is MetricKind.COUNTER else values[self._labels]
+        self._report(family, told)
+
+    def set(self, value: float) -> None:
+        """Set a gauge.
+
+        Args:
+            value: Its value now.
+
+        Raises:
+            TritonModelException: The metric is no gauge.
+        """
+        family = self._alive("set metric value", MetricKind.GAUGE)
+        with _lock:
+            _families[family.name].values[self._labels] = float(value)
+        self._report(family, value)
+
+    def observe(self, value: float) -> None:
+        """Count a value of a histogram.
+
+        Args:
+            value: The value.
+
+        Raises:
+            TritonModelException: The metric is no histogram.
+        """
+        family = self._alive("observe metric value", MetricKind.HISTOGRAM)
+        if not math.isfinite(value):
+            raise TritonModelException(
+                f"Failed to observe metric value: the histogram {family.name!r} takes no {value}"
+            )
+        self._report(family, value)
+
+    def value(self) -> float:
+        """Return the value of a counter or gauge, as far as this instance's process has made it.
+
+        Raises:
+            TritonModelException: The metric is a histogram.
+        """
+        family = self._alive("get metric value", MetricKind.COUNTER, MetricKind.GAUGE)
+        return _families[family.name].values[self._labels]
+
+    def _report(self, family: MetricFamily, value: float) -> None:
+        model = running_model()
+        if model is not None:
+            description = _families[family.name].description
+            model.emit(
+                MetricRecord(
+                    family.name, family.kind.value, description, float(value), self._labels
+                )
+            )

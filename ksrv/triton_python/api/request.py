@@ -1,0 +1,305 @@
+"""InferenceRequest: one that `execute` gets, or one that a model makes to call another model."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from ksrv.handlers.models import input_tensor
+from ksrv.request import InferRequest, RequestedOutput
+from ksrv.triton_python.api.calls import ResponseIterator, call
+from ksrv.triton_python.api.errors import TritonModelException
+from ksrv.triton_python.api.response import (
+    InferenceResponse,
+    InferenceResponseSender,
+    Receiver,
+    checked_parameters,
+)
+from ksrv.triton_python.api.tensor import Tensor
+
+SEQUENCE_START = 1
+SEQUENCE_END = 2
+LONGEST_TIMEOUT_US = 10**12
+RELEASE_ALL = 1
+RELEASE_RESCHEDULE = 2
+
+
+class MemoryType(IntEnum):
+    """Where the outputs of a call should lie."""
+
+    TRITONSERVER_MEMORY_CPU = 0
+    TRITONSERVER_MEMORY_GPU = 2
+
+
+@dataclass(frozen=True)
+class PreferredMemory:
+    """Where the outputs of a call should lie; ksrv gives them in the memory of the CPU, and `is_cpu` says so."""
+
+    preferred_memory_type: MemoryType
+    preferred_device_id: int = 0
+
+
+class InferenceTrace:
+    """The trace that a request belongs to.
+
+    Args:
+        context: Its context as a JSON object, or "".
+    """
+
+    def __init__(self, context: str = "") -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """Return the context as OpenTelemetry propagates it, as a JSON object; None without one."""
+        return self._context or None
+
+
+def text_of(what: str, value: Any) -> str:
+    """Return a name as a str; models pass on the `bytes` of a tensor too.
+
+    Raises:
+        TypeError: It is neither.
+        TritonModelException: The bytes are no UTF-8.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes):
+        raise TypeError(f"{what}: expected a str, found {type(value).__name__}")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise TritonModelException(f"{what}: the bytes are no UTF-8") from None
+
+
+class _Missing:
+    """An argument that has to be given."""
+
+
+_MISSING: Any = _Missing()
+
+
+class InferenceRequest:
+    """A request.
+
+    Args:
+        request_id: Its id.
+        correlation_id: The id of its sequence; 0 or "" for none.
+        inputs: Its inputs.
+        requested_output_names: The outputs that are wanted; all where it is empty.
+        model_name: The model.
+        model_version: Its version; -1 for the highest.
+        flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END.
+        timeout: Microseconds that it may take; 0 for any time.
+        preferred_memory: Where its outputs should lie.
+        trace: The trace that it belongs to.
+        parameters: Names with bools, ints, floats or strs.
+
+    Raises:
+        TypeError: An argument is missing or of another type.
+    """
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = _MISSING,
+        requested_output_names: Sequence[str] = _MISSING,
+        model_name: str = _MISSING,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        wanted = {
+            "inputs": inputs,
+            "requested_output_names": requested_output_names,
+            "model_name": model_name,
+        }
+        for name, value in wanted.items():
+            if value is _MISSING or value is None:
+                raise TypeError(f"InferenceRequest() needs the argument {name!r}")
+        if not isinstance(correlation_id, (int, str)):
+            raise TypeError("Correlation ID must be integer or string")
+        if not all(isinstance(one, Tensor) for one in inputs):
+            raise TritonModelException(
+                f"Input tensor for request with id {request_id!r} and model name {model_name!r} should not be empty."
+            )
+        self._id = text_of("request_id", request_id)
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        self._outputs = [text_of("requested_output_names", one) for one in requested_output_names]
+        self._model = text_of("model_name", model_name)
+        self._version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self._priority = 0
+        self._memory = preferred_memory
+        self._trace = trace or InferenceTrace()
+        self._parameters = checked_parameters(parameters)
+        self._receiver: Receiver | None = None
+        self._has_sender = False
+        self._release = RELEASE_ALL
+
+    def deliver_to(self, receiver: Receiver, priority: int = 0) -> None:
+        """Make this a request that `execute` gets.
+
+        Args:
+            receiver: Where its responses go.
+            priority: Its priority.
+        """
+        self._receiver = receiver
+        self._priority = priority
+
+    # ---- what it says -----------------------------------------------------------------------
+
+    def inputs(self) -> list[Tensor]:
+        """Return the inputs."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the id."""
+        return self._id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of its sequence; 0 for none."""
+        return self._correlation_id
+
+    def model_name(self) -> str:
+        """Return the name of the model that it asks."""
+        return self._model
+
+    def model_version(self) -> int:
+        """Return the version that it asks; -1 for the highest."""
+        return self._version
+
+    def flags(self) -> int:
+        """Return whether it is the first or the last one of its sequence."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set whether it is the first or the last one of its sequence.
+
+        Args:
+            flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END.
+        """
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Return the microseconds that it may take; 0 for any time."""
+        return self._timeout
+
+    def priority(self) -> int:
+        """Return the priority; 0 for the default."""
+        return self._priority
+
+    def parameters(self) -> str:
+        """Return the parameters as a JSON object, which may be empty."""
+        return json.dumps(self._parameters)
+
+    def given_parameters(self) -> dict[str, Any]:
+        """Return the parameters as values."""
+        return self._parameters
+
+    def requested_output_names(self) -> list[str]:
+        """Return the names of the outputs that are wanted."""
+        return self._outputs
+
+    def preferred_memory(self) -> PreferredMemory | None:
+        """Return where the outputs of a call should lie, or None."""
+        return self._memory
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace that it belongs to."""
+        return self._trace
+
+    # ---- answering --------------------------------------------------------------------------
+
+    def is_cancelled(self) -> bool:
+        """Tell whether nobody waits for the request any more."""
+        return self._receiver is not None and self._receiver.is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Return what sends the request's responses.
+
+        Raises:
+            TritonModelException: It was made to call another model.
+        """
+        if self._receiver is None:
+            raise TritonModelException(
+                "a request that the model made itself has no response sender; its responses are what exec() returns"
+            )
+        self._has_sender = True
+        return InferenceResponseSender(self._receiver)
+
+    def has_sender(self) -> bool:
+        """Tell whether the model has asked for what sends its responses."""
+        return self._has_sender
+
+    def set_release_flags(self, flags: int) -> None:
+        """Say what becomes of the request when `execute` returns.
+
+        Args:
+            flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to get it once more.
+
+        Raises:
+            TritonModelException: The flag is unknown.
+        """
+        if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
+            raise TritonModelException(f"{flags} is no flag of a request's release")
+        self._release = flags
+
+    def take_release_flags(self) -> int:
+        """Return what becomes of the request, and forget it."""
+        flags, self._release = self._release, RELEASE_ALL
+        return flags
+
+    # ---- calling ----------------------------------------------------------------------------
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """Call the model and wait for its answer; a failure is a response with an error.
+
+        Args:
+            decoupled: Whether to return an iterator over the responses, of which there may be any number.
+
+        Raises:
+            TritonModelException: A model is called outside of `execute`.
+        """
+        return call(self._on_wire(), decoupled)
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Call the model without blocking the event loop.
+
+        Args:
+            decoupled: See `exec`.
+
+        Returns:
+            An awaitable of what `exec` returns.
+
+        Raises:
+            RuntimeError: No event loop runs.
+        """
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, self.exec, decoupled)
+
+    def _on_wire(self) -> InferRequest:
+        parameters = dict(self._parameters)
+        if self._correlation_id:
+            parameters["sequence_id"] = self._correlation_id
+            parameters["sequence_start"] = bool(self._flags & SEQUENCE_START)
+            parameters["sequence_end"] = bool(self._flags & SEQUENCE_END)
+        sent = InferRequest(
+            self._model,
+            "" if self._version < 0 else str(self._version),
+            self._id,
+            [input_tensor(one.name(), one.on_wire()) for one in self._inputs],
+            [RequestedOutput(name) for name in self._outputs],
+            parameters,
+        )
+        if self._timeout > 0:
+            sent.deadline_ns = time.monotonic_ns() + min(self._timeout, LONGEST_TIMEOUT_US) * 1000
+        return sent

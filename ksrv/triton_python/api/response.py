@@ -1,0 +1,128 @@
+"""InferenceResponse, and the sender of the responses of one request."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ksrv.triton_python.api.errors import TritonError, TritonModelException
+from ksrv.triton_python.api.tensor import Tensor
+
+COMPLETE_FINAL = 1
+"""TRITONSERVER_RESPONSE_COMPLETE_FINAL"""
+
+
+class InferenceResponse:
+    """One answer to a request.
+
+    Args:
+        output_tensors: The outputs; they are not sent where there is an error.
+        error: Why the request failed, or None.
+        parameters: Response parameters: names with bools, ints or strs.
+    """
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        for tensor in output_tensors:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"an output is a Tensor, not {type(tensor).__name__}")
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"an error is a TritonError, not {type(error).__name__}")
+        self._outputs = list(output_tensors)
+        self._error = error
+        self._parameters = checked_parameters(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        """Return the outputs."""
+        return self._outputs
+
+    def has_error(self) -> bool:
+        """Tell whether the request failed."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Return why it failed, or None."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return the parameters as a JSON object; "" without any."""
+        return json.dumps(self._parameters) if self._parameters else ""
+
+    def given_parameters(self) -> dict[str, Any]:
+        """Return the parameters as values."""
+        return self._parameters
+
+
+def checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return parameters, each of whose values a request or response can carry.
+
+    Args:
+        parameters: Names and values, or None.
+
+    Raises:
+        TypeError: A name is no str, or a value is neither bool, int, float nor str.
+    """
+    found = dict(parameters or {})
+    for name, value in found.items():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"Expect parameters keys to have type str, found type '{type(name).__name__}'"
+            )
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(
+                f"Expect parameters values to have type bool/int/float/str, found type "
+                f"'{type(value).__name__}'"
+            )
+    return found
+
+
+class Receiver(Protocol):
+    """Where the responses of one request go."""
+
+    def send(self, response: InferenceResponse | None, *, final: bool) -> None:
+        """Take a response, or the word that none follows.
+
+        Raises:
+            TritonModelException: The request takes no such response now.
+        """
+
+    def is_cancelled(self) -> bool:
+        """Tell whether nobody waits for the request any more."""
+
+
+class InferenceResponseSender:
+    """Sends the responses of one request, from any thread, also after `execute` has returned.
+
+    Args:
+        receiver: Where they go.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, or say that no response follows.
+
+        Args:
+            response: The response; None only with the flag.
+            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last one.
+
+        Raises:
+            TritonModelException: The flag is unknown, there is nothing to send, or the last one has been sent.
+        """
+        if flags not in (0, COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"a response is an InferenceResponse, not {type(response).__name__}")
+        self._receiver.send(response, final=flags == COMPLETE_FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Tell whether nobody waits for the request any more."""
+        return self._receiver.is_cancelled()

@@ -1,0 +1,80 @@
+"""What a model asks of the server: whether a model is ready, and to load and unload one."""
+
+from collections.abc import Mapping
+
+from ksrv.errors import KsrvError
+from ksrv.handlers.models import SERVER
+from ksrv.request import InferRequest, Parameter
+from ksrv.triton_python.api.errors import TritonModelException
+from ksrv.triton_python.api.model import running_model
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Tell whether a model serves.
+
+    Args:
+        model_name: Its name.
+        model_version: Its version; "" for any.
+
+    Raises:
+        TritonModelException: The version is no number, or no batch runs.
+    """
+    if model_version and not (model_version.isascii() and model_version.isdigit()):
+        raise TritonModelException(
+            f"failed to get model version from specified version string {model_version!r}, version should be an "
+            f"integral value > 0"
+        )
+    parameters: dict[str, Parameter] = {
+        "call": "ready",
+        "model": model_name,
+        "version": model_version,
+    }
+    return _ask("check model readiness", parameters)
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Have the server load a model of its repository, or load it again.
+
+    Args:
+        model_name: Its name.
+        config: A configuration as JSON in the place of its config.pbtxt; "" for its own.
+        files: Files in the place of its own, which ksrv refuses: code and weights come from the repository.
+
+    Raises:
+        TritonModelException: It cannot be loaded, or calls may not load models.
+    """
+    if files is not None and not isinstance(files, Mapping):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    if files:
+        raise TritonModelException(
+            f"Failed to load model: {model_name!r} was given files, and ksrv loads what lies in its repository"
+        )
+    _ask("load model", {"call": "load", "model": model_name, "config": config})
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Have the server unload a model.
+
+    Args:
+        model_name: Its name.
+        unload_dependents: As in Triton's API; ksrv unloads the model alone.
+
+    Raises:
+        TritonModelException: It is not known, or calls may not unload models.
+    """
+    _ask("unload model", {"call": "unload", "model": model_name})
+
+
+def _ask(what: str, parameters: Mapping[str, Parameter]) -> bool:
+    model = running_model()
+    if model is None or not model.may_call:
+        raise TritonModelException(
+            f"Failed to {what}: the server is asked from execute() alone, not from initialize() or finalize()"
+        )
+    try:
+        answer = model.submit(InferRequest(SERVER, parameters=parameters), model.caller()).wait()
+    except KsrvError as error:
+        raise TritonModelException(f"Failed to {what}: {error.message}") from None
+    return bool(answer.parameters.get("answer"))

@@ -1,0 +1,245 @@
+"""Tensor: a named array that goes to and from numpy and DLPack."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ksrv.datatypes import NAME_BY_DTYPE
+from ksrv.handlers.models import array_of
+from ksrv.request import Array, Element
+from ksrv.request import Tensor as WireTensor
+from ksrv.triton_python.api.datatypes import NUMBERS
+from ksrv.triton_python.api.errors import TritonModelException
+
+_CPU = (1, 0)
+"""DLPack's device of the memory of CPUs."""
+_HOST_DEVICES = (1, 3)
+"""DLPack's devices whose memory a CPU reads: CPU and CUDA's pinned memory."""
+
+
+class Tensor:
+    """A tensor of a request or response.
+
+    Args:
+        name: Its name.
+        tensor: Its values; a copy is made where they do not lie in C order. Texts are arrays of objects or of bytes.
+
+    Raises:
+        TritonModelException: The name is empty, or Triton has no such datatype.
+    """
+
+    def __init__(self, name: str, tensor: Array) -> None:
+        if not isinstance(tensor, np.ndarray):
+            raise TypeError(f"a Tensor is made of a numpy array, not {type(tensor).__name__}")
+        if tensor.dtype.kind in "SU":
+            tensor = tensor.astype(np.object_)
+        datatype = "BYTES" if tensor.dtype == np.object_ else NAME_BY_DTYPE.get(tensor.dtype)
+        if datatype is None:
+            raise TritonModelException(
+                f"the tensor {name!r} is of the dtype {tensor.dtype}, which has no datatype in Triton; convert it"
+            )
+        self._fill(name, datatype, np.ascontiguousarray(tensor).reshape(tensor.shape))
+
+    def _fill(self, name: str, datatype: str, array: Array | None, torch: Any = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        self._name = name
+        self._datatype = datatype
+        self._array = array
+        self._torch = torch  # its values where they lie on a device, else None
+
+    @classmethod
+    def of(cls, tensor: WireTensor) -> "Tensor":
+        """Return a tensor of a request, or of the answer of a model that was called.
+
+        Args:
+            tensor: The tensor; BF16 are the patterns of 16 bits.
+        """
+        made = cls.__new__(cls)
+        made._fill(tensor.name, tensor.datatype, array_of(tensor))
+        return made
+
+    def name(self) -> str:
+        """Return the name."""
+        return self._name
+
+    def triton_dtype(self) -> int:
+        """Return the number of the datatype in Triton's enumeration."""
+        return NUMBERS["STRING" if self._datatype == "BYTES" else self._datatype]
+
+    def shape(self) -> list[int]:
+        """Return the sizes."""
+        array = self._torch if self._array is None else self._array
+        return [int(size) for size in array.shape]
+
+    def is_cpu(self) -> bool:
+        """Tell whether the values lie in the memory of the CPU."""
+        return self._array is not None
+
+    def as_numpy(self) -> Array:
+        """Return the values; texts are an array of `bytes` objects.
+
+        Raises:
+            TritonModelException: They lie on a GPU, or are BF16, which numpy does not have.
+        """
+        if self._array is None:
+            raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+        if self._datatype == "BF16":
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        return self._array
+
+    # ---- DLPack -----------------------------------------------------------------------------
+
+    def to_dlpack(self) -> Any:
+        """Return the values as a DLPack capsule, which shares the memory where it may be written to."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, stream: Any = None, **options: Any) -> Any:
+        """See DLPack's protocol for Python."""
+        if self._datatype == "BYTES":
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        if self._array is None or self._datatype == "BF16":
+            return _torch().utils.dlpack.to_dlpack(self._as_torch())
+        array = self._array
+        if not array.flags.writeable:  # a capsule has no way to say so
+            array = array.copy()
+        return array.__dlpack__()
+
+    def _as_torch(self) -> Any:
+        if self._array is None:
+            return self._torch
+        torch = _torch()
+        writable = self._array if self._array.flags.writeable else self._array.copy()
+        return torch.from_numpy(writable.view(np.int16)).view(torch.bfloat16)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """See DLPack's protocol for Python."""
+        if self._array is not None:
+            return _CPU
+        kind, number = self._torch.__dlpack_device__()
+        return int(kind), int(number)
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> "Tensor":
+        """Return a tensor that shares the memory of a DLPack capsule, or of an object with `__dlpack__`.
+
+        Args:
+            name: Its name.
+            tensor: The capsule or object.
+
+        Raises:
+            TritonModelException: It is neither, or does not lie in C order.
+        """
+        if not isinstance(name, str) or not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        is_capsule = type(tensor).__name__ == "PyCapsule"
+        if not is_capsule and not (
+            hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")
+        ):
+            raise TritonModelException(
+                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                "`__dlpack_device__` attributes"
+            )
+        made = Tensor.__new__(Tensor)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            made._take_torch(name, torch.from_dlpack(tensor))
+        else:
+            source = _Capsule(tensor) if is_capsule else tensor
+            made._take_numpy(name, source)
+        return made
+
+    def _take_torch(self, name: str, found: Any) -> None:
+        if not found.is_contiguous():
+            raise TritonModelException(_NOT_CONTIGUOUS)
+        if found.device.type != "cpu":
+            self._fill(name, _torch_datatype(name, found), None, found)
+        elif found.dtype == _torch().bfloat16:
+            patterns = found.view(_torch().int16).numpy().view(np.uint16)
+            self._fill(name, "BF16", patterns)
+        else:
+            self._fill(name, _torch_datatype(name, found), found.detach().numpy())
+
+    def _take_numpy(self, name: str, source: Any) -> None:
+        if source.__dlpack_device__()[0] not in _HOST_DEVICES:
+            raise TritonModelException("a tensor on a GPU needs torch: import torch in model.py")
+        try:
+            array = np.from_dlpack(source)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise TritonModelException(
+                f"numpy does not take the DLPack tensor ({error}): import torch in model.py"
+            ) from error
+        if not array.flags.c_contiguous:
+            raise TritonModelException(_NOT_CONTIGUOUS)
+        self._fill(name, NAME_BY_DTYPE[array.dtype], array)
+
+    # ---- the way out ------------------------------------------------------------------------
+
+    def on_wire(self) -> WireTensor:
+        """Return the tensor as an answer, or a call, carries it; values on a GPU are copied from there."""
+        array = self._array
+        if array is None:
+            copied = self._torch.cpu()
+            if self._datatype == "BF16":
+                copied = copied.view(_torch().int16)
+            array = copied.numpy()
+        if self._datatype != "BYTES":
+            if self._datatype == "BF16":
+                array = array.view(np.uint16)
+            return WireTensor(self._name, self._datatype, array.shape, array)
+        elements: list[Element] = [_element(self._name, one) for one in array.reshape(-1)]
+        return WireTensor(self._name, "BYTES", array.shape, elements)
+
+
+class _Capsule:
+    """A capsule as numpy takes one: an object that gives it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+
+_NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise TritonModelException(
+            "BF16 and tensors on a GPU need torch in the environment of the model"
+        ) from error
+    return torch
+
+
+def _torch_datatype(name: str, tensor: Any) -> str:
+    if tensor.dtype == _torch().bfloat16:
+        return "BF16"
+    text = str(tensor.dtype).removeprefix("torch.")
+    found = NAME_BY_DTYPE.get(np.dtype(text)) if hasattr(np, text) or text == "bool" else None
+    if found is None:
+        raise TritonModelException(
+            f"the tensor {name!r} is of {tensor.dtype}, which has no datatype in Triton"
+        )
+    return found
+
+
+def _element(name: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    try:
+        return str(value).encode()
+    except UnicodeEncodeError as error:
+        raise TritonModelException(
+            f"the tensor {name!r} has a text that UTF-8 cannot express: {error.reason}"
+        ) from None

@@ -1,0 +1,155 @@
+"""A model's configuration as `initialize` gets it, and what a completed one says of the model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ksrv._native.tensor import datatype
+from ksrv.source import ModelConfig
+from ksrv.spec import ANY_SIZE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
+from ksrv.triton_python.api.errors import TritonModelException
+
+_DATATYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
+_TENSOR = {
+    "input": {
+        "data_type": "TYPE_INVALID",
+        "format": "FORMAT_NONE",
+        "dims": [],
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": False,
+    },
+    "output": {
+        "data_type": "TYPE_INVALID",
+        "dims": [],
+        "label_filename": "",
+        "is_shape_tensor": False,
+    },
+}
+_DEFAULTS: dict[str, Any] = {
+    "platform": "",
+    "backend": "python",
+    "runtime": "",
+    "version_policy": {"latest": {"num_versions": 1}},
+    "max_batch_size": 0,
+    "input": [],
+    "output": [],
+    "batch_input": [],
+    "batch_output": [],
+    "optimization": {
+        "priority": "PRIORITY_DEFAULT",
+        "input_pinned_memory": {"enable": True},
+        "output_pinned_memory": {"enable": True},
+        "gather_kernel_buffer_threshold": 0,
+        "eager_batching": False,
+    },
+    "instance_group": [],
+    "default_model_filename": "model.py",
+    "cc_model_filenames": {},
+    "metric_tags": {},
+    "parameters": {},
+    "model_warmup": [],
+}
+"""What Triton fills in where config.pbtxt is silent."""
+
+
+def full_configuration(name: str, own: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return a configuration with Triton's defaults, for `args["model_config"]`.
+
+    Args:
+        own: What config.pbtxt says, under Triton's names.
+        device: Where the instance runs, such as "cpu" or "cuda:0".
+    """
+    found = {"name": name, **_DEFAULTS, **own}
+    for side, defaults in _TENSOR.items():
+        found[side] = [{**defaults, **tensor} for tensor in own.get(side, ())]
+    kind = f"KIND_{kind_of(device)}"
+    groups = own.get("instance_group") or [{"name": f"{name}_0", "count": 1}]
+    found["instance_group"] = [
+        {"gpus": [], **group, "kind": group.get("kind", kind).replace("KIND_AUTO", kind)}
+        for group in groups
+    ]
+    return found
+
+
+def kind_of(device: str) -> str:
+    """Return "CPU" or "GPU", as `args["model_instance_kind"]` has it."""
+    return "GPU" if device.startswith("cuda") else "CPU"
+
+
+def is_decoupled(configuration: Mapping[str, Any]) -> bool:
+    """Tell whether a model answers a request with any number of responses."""
+    return bool((configuration.get("model_transaction_policy") or {}).get("decoupled"))
+
+
+def completed_spec(
+    spec: ModelSpec, config: ModelConfig, configuration: Mapping[str, Any]
+) -> ModelSpec:
+    """Return the description of a model whose configuration `auto_complete_config` has completed.
+
+    Args:
+        spec: What config.pbtxt alone says.
+        config: Its settings.
+        configuration: The completed configuration.
+
+    Raises:
+        TritonModelException: The model declared what cannot be served.
+    """
+    rows = _whole(configuration.get("max_batch_size", 0), "max_batch_size", 0)
+    inputs = spec.inputs or _tensors("input", configuration, rows > 0)
+    outputs = spec.outputs or _tensors("output", configuration, rows > 0)
+    counts_rows = rows > 0
+    if not spec.counts_rows and counts_rows:
+        inputs = _tensors("input", configuration, True)
+        outputs = _tensors("output", configuration, True)
+    own = {
+        key: value for key, value in configuration.items() if key in (config.configuration or {})
+    }
+    own |= {
+        key: configuration[key]
+        for key in ("max_batch_size", "input", "output")
+        if key in configuration
+    }
+    for key in ("dynamic_batching", "model_transaction_policy"):
+        if key in configuration:
+            own[key] = configuration[key]
+    return replace(
+        spec,
+        platform="python",
+        inputs=inputs,
+        outputs=outputs,
+        max_batch_size=rows if config.sequences is None or config.batching else 0,
+        counts_rows=counts_rows,
+        accepts_any_inputs=not inputs,
+        configuration=own,
+    )
+
+
+def _tensors(side: str, configuration: Mapping[str, Any], batched: bool) -> tuple[TensorSpec, ...]:
+    found = []
+    for tensor in configuration.get(side, ()):
+        name, datatype_name, dims = tensor["name"], tensor["data_type"], tensor["dims"]
+        if not isinstance(name, str) or not name or datatype_name not in _DATATYPES:
+            raise TritonModelException(
+                f"the {side} {name!r} has the data_type {datatype_name!r}; Triton has {', '.join(_DATATYPES)}"
+            )
+        if not isinstance(dims, Sequence) or isinstance(dims, str):
+            raise TritonModelException(
+                f"the dims of the {side} {name!r} are a list of sizes, not {dims!r}"
+            )
+        sizes = [_whole(size, f"a size of the {side} {name!r}", -1) for size in dims]
+        shape: tuple[Dimension, ...] = (-1, *sizes) if batched else tuple(sizes)
+        if not batched and shape and shape[0] == -1:
+            shape = (ANY_SIZE, *shape[1:])
+        found.append(
+            TensorSpec(
+                name, _DATATYPES[datatype_name], shape, optional=bool(tensor.get("optional"))
+            )
+        )
+    return tuple(found)
+
+
+def _whole(value: Any, what: str, least: int) -> int:
+    if type(value) is not int or not least <= value <= LARGEST_SIZE:
+        raise TritonModelException(f"{what} is a whole number from {least}, not {value!r}")
+    return value

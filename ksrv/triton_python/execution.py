@@ -1,0 +1,417 @@
+"""The batches of one model instance: lists of requests for `execute`, and the responses on their way back.
+
+`execute` runs on one thread, one list at a time, as in Triton. A request lives until its last response, which may
+come later and from any thread: so several batches are under way where the model is decoupled. A batch that nobody
+waits for any more ends at once, and what the model still sends for it is dropped.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ksrv.errors import Cancelled, HandlerFailed, InferenceError, KsrvError, StreamNeeded
+from ksrv.request import BatchInputs, BatchOutputs, Parameter
+from ksrv.request import Tensor as WireTensor
+from ksrv.triton_python.api.errors import TritonModelException, to_client
+from ksrv.triton_python.api.request import RELEASE_RESCHEDULE, InferenceRequest
+from ksrv.triton_python.api.response import InferenceResponse
+
+log = logging.getLogger("ksrv.triton_python")
+
+Done = Callable[[BatchOutputs | KsrvError], None]
+MakeRequests = Callable[[BatchInputs], list[InferenceRequest]]
+
+_UNANSWERED = (
+    "Python model '{}' returned no response to the request, and asked for no response sender"
+)
+_DROPPED = "Unable to send response. Response sender has been closed."
+
+
+class Answering:
+    """The responses to one request: a `ksrv.triton_python.api.response.Receiver`.
+
+    Args:
+        batch: The batch that the request belongs to.
+        index: Its place there.
+        decoupled: Whether any number of responses may come.
+    """
+
+    def __init__(self, batch: "ListOfRequests", index: int, *, decoupled: bool) -> None:
+        self._batch = batch
+        self._index = index
+        self._decoupled = decoupled
+        self._closed = False
+        self.sent = 0
+        self.ended = False
+        self.kept: list[InferenceResponse] = []  # those that no stream has taken
+        self.failure: KsrvError | None = None
+
+    def send(self, response: InferenceResponse | None, *, final: bool) -> None:
+        """Take a response; see `Receiver.send`."""
+        with self._batch.lock:
+            self._check(response, final)
+            self._closed = self._closed or final
+            self.sent += response is not None
+        if response is not None:
+            self._take(response)
+        if final or not self._decoupled:
+            self.end()
+
+    def _check(self, response: InferenceResponse | None, final: bool) -> None:
+        if not self._decoupled:
+            if response is not None and self.sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send more than one response."
+                )
+            if response is None and final and not self.sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+                )
+        if self._closed:
+            raise TritonModelException(_DROPPED)
+
+    def _take(self, response: InferenceResponse) -> None:
+        error = response.error()
+        if error is not None:
+            self.fail(to_client(error))
+        elif self.failure is None and not self.ended:
+            if self._decoupled and self._batch.emit is not None:
+                self._batch.stream(self._index, response)
+            else:
+                self.kept.append(response)
+
+    def fail(self, failure: KsrvError) -> None:
+        """Fail the request, unless it has failed; one that streams is told at once."""
+        if self.failure is None and not self.ended:
+            self.failure = failure
+            if self._decoupled and self._batch.emit is not None:
+                self._batch.stream_failure(self._index, failure)
+
+    def end(self) -> None:
+        """Take no further response."""
+        with self._batch.lock:
+            if self.ended:
+                return
+            self.ended = self._closed = True
+        self._batch.note_ended()
+
+    def is_cancelled(self) -> bool:
+        """Tell whether nobody waits for the request any more."""
+        return self._batch.has_lost(self._index)
+
+
+class ListOfRequests:
+    """The requests of one batch.
+
+    Args:
+        inputs: The batch as the engine made it.
+        done: Called once with its answer.
+        decoupled: Whether any number of responses may come.
+
+    Attributes:
+        requests: The requests as the model sees them, without those that are over.
+        answers: What has come for each of them.
+        lock: Held while the state of an answer changes.
+        emit: Takes responses as they come; None where no client streams.
+        is_over: Whether the batch has its answer.
+    """
+
+    def __init__(
+        self, inputs: BatchInputs, make: MakeRequests, done: Done, *, decoupled: bool
+    ) -> None:
+        self.inputs = inputs
+        self.lock = threading.Lock()
+        self.emit = inputs.emit
+        self.is_over = False
+        self._decoupled = decoupled
+        self._done = done
+        self._cancelled = False
+        self._began = time.perf_counter_ns()
+        self._left = len(inputs.requests)
+        self.requests = make(inputs)
+        self.answers = [Answering(self, index, decoupled=decoupled) for index in range(self._left)]
+        for request, answer in zip(self.requests, self.answers, strict=True):
+            request.deliver_to(answer)
+
+    def has_lost(self, index: int) -> bool:
+        """Tell whether the client of a request has gone."""
+        if self._cancelled or self.is_over:
+            return True
+        return self.emit is not None and index not in self.emit.listening()
+
+    def stream(self, index: int, response: InferenceResponse) -> None:
+        """Send a response to its client now."""
+        tensors = wire_tensors(response)
+        if not tensors:
+            return
+        self.emit(
+            BatchOutputs(
+                tensors,
+                parameters={index: response.given_parameters()},
+                only=frozenset((index,)),
+                parts={index: (0, len(tensors))},
+            )
+        )
+
+    def stream_failure(self, index: int, failure: KsrvError) -> None:
+        """Tell the client of a request now why it failed."""
+        self.emit(BatchOutputs([], {index: failure}, only=frozenset((index,))))
+
+    def note_ended(self) -> None:
+        """Count a request that takes no further response; the last one ends the batch."""
+        with self.lock:
+            self._left -= 1
+            if self._left or self.is_over:
+                return
+            self.is_over = True
+        try:
+            outcome: BatchOutputs | KsrvError = self._outputs()
+        except Exception as error:
+            log.error("the responses of a batch cannot be sent", exc_info=error)
+            outcome = HandlerFailed(f"the response cannot be sent: {error}")
+        self._done(outcome)
+
+    def fail(self, failure: KsrvError) -> None:
+        """Fail the requests that still take responses."""
+        for answer in self.answers:
+            if not answer.ended:
+                answer.fail(failure)
+                answer.end()
+
+    def cancel(self) -> None:
+        """Answer the batch, for which nobody waits any more."""
+        with self.lock:
+            self._cancelled = True
+            if self.is_over:
+                return
+            self.is_over = True
+        self._done(Cancelled("no client waits for the batch any more"))
+
+    def _outputs(self) -> BatchOutputs:
+        tensors: list[WireTensor] = []
+        parts: dict[int, tuple[int, int]] = {}
+        parameters: dict[int, dict[str, Parameter]] = {}
+        failures: dict[int, KsrvError] = {}
+        streams = self._decoupled and self.emit is not None
+        for index, answer in enumerate(self.answers):
+            if answer.failure is not None:
+                failures[index] = answer.failure
+            elif streams:
+                continue
+            elif len(answer.kept) != 1:
+                failures[index] = _not_one(len(answer.kept))
+            else:
+                [response] = answer.kept
+                first = len(tensors)
+                try:
+                    tensors += wire_tensors(response)
+                except TritonModelException as error:
+                    failures[index] = HandlerFailed(str(error))
+                parts[index] = (first, len(tensors))
+                parameters[index] = response.given_parameters()
+        if streams:
+            self.emit(BatchOutputs([], only=frozenset()))  # tells that the model streams
+        timings = {"inference": time.perf_counter_ns() - self._began}
+        return BatchOutputs(
+            tensors, failures, timings, parameters=parameters, parts=None if streams else parts
+        )
+
+
+def _not_one(count: int) -> KsrvError:
+    if count:
+        return StreamNeeded(
+            f"the model answered {count} times; ask for the stream with 'Accept: text/event-stream', or over "
+            f"ModelStreamInfer"
+        )
+    return HandlerFailed("the model sent no response to the request")
+
+
+def wire_tensors(response: InferenceResponse) -> list[WireTensor]:
+    """Return the outputs of a response as the engine takes them."""
+    return [tensor.on_wire() for tensor in response.output_tensors()]
+
+
+class Executions:
+    """The thread that calls `execute`, and the event loop of one that is a coroutine.
+
+    Args:
+        model: The model's object.
+        name: The model's name, for threads and errors.
+        make: Makes the requests of a batch.
+        decoupled: Whether any number of responses may come.
+        begin: Called at the thread's start.
+        describe: Returns what clients are told of an exception of the model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        name: str,
+        make: MakeRequests,
+        *,
+        decoupled: bool,
+        describe: Callable[[BaseException, BatchInputs], KsrvError],
+    ) -> None:
+        self._model = model
+        self._name = name
+        self._make = make
+        self._decoupled = decoupled
+        self._describe = describe
+        self._waiting: queue.SimpleQueue[ListOfRequests | None] = queue.SimpleQueue()
+        self._under_way: dict[int, ListOfRequests] = {}
+        self._current: BatchInputs | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._live, name=f"ksrv-{name}", daemon=True)
+        self._thread.start()
+
+    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+        """Have a batch executed; return a function that gives it up."""
+
+        def ended(outcome: BatchOutputs | KsrvError) -> None:
+            self._under_way.pop(id(inputs), None)
+            done(outcome)
+
+        try:
+            batch = ListOfRequests(inputs, self._make, ended, decoupled=self._decoupled)
+        except Exception as error:  # noqa: BLE001  the thread serves other batches as well
+            done(self._describe(error, inputs))
+            return lambda: None
+        self._under_way[id(inputs)] = batch
+        self._waiting.put(batch)
+        return batch.cancel
+
+    def caller(self) -> BatchInputs | None:
+        """Return the batch on whose behalf the model calls others: the one in `execute`, or another under way."""
+        current = self._current
+        if current is not None and id(current) in self._under_way:
+            return current
+        with suppress(RuntimeError):  # a batch ended meanwhile
+            for batch in self._under_way.values():
+                return batch.inputs
+        return None
+
+    def close(self) -> None:
+        """Let the thread end behind what it runs."""
+        self._waiting.put(None)
+        self._thread.join()
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _live(self) -> None:
+        while (batch := self._waiting.get()) is not None:
+            left = list(range(len(batch.requests)))
+            while left and not batch.is_over:
+                self._current = batch.inputs
+                left = self._execute(batch, left)
+            self._current = None
+            batch = None
+
+    def _execute(self, batch: ListOfRequests, indices: Sequence[int]) -> list[int]:
+        """Call `execute` with requests of a batch; return those that it wants once more."""
+        requests = [batch.requests[index] for index in indices]
+        try:
+            result = self._model.execute(requests)
+            if asyncio.iscoroutine(result):
+                running = asyncio.run_coroutine_threadsafe(result, self._own_loop())
+                if self._decoupled:
+                    running.add_done_callback(lambda ended: self._take_later(batch, ended))
+                    return []
+                result = running.result()
+            return self._take_result(batch, indices, requests, result)
+        except BaseException as error:  # noqa: BLE001  a model may raise anything
+            if isinstance(error, SystemExit):
+                log.critical("the model %s ended its process with sys.exit()", self._name)
+            batch.fail(self._describe(error, batch.inputs))
+            return []
+
+    def _take_later(self, batch: ListOfRequests, ended: Any) -> None:
+        error = ended.exception()
+        if error is None and ended.result() is not None:
+            error = TritonModelException(_must_return_none(self._name))
+        if error is not None:
+            batch.fail(self._describe(error, batch.inputs))
+
+    def _take_result(
+        self,
+        batch: ListOfRequests,
+        indices: Sequence[int],
+        requests: Sequence[InferenceRequest],
+        result: Any,
+    ) -> list[int]:
+        again = [
+            index
+            for index, request in zip(indices, requests, strict=True)
+            if request.take_release_flags() == RELEASE_RESCHEDULE
+        ]
+        if result is None:
+            self._fail_unanswered(batch, indices, again)
+            return again
+        if self._decoupled:
+            raise TritonModelException(_must_return_none(self._name))
+        if not isinstance(result, list):
+            raise TritonModelException(
+                f"Expected a list in the execute return, found type '{type(result)}'."
+            )
+        if len(result) != len(requests):
+            raise TritonModelException(
+                f"Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(result)}"
+            )
+        for index, response in zip(indices, result, strict=True):
+            if response is None:
+                continue
+            if index in again:
+                raise TritonModelException(
+                    f"Expected a None object in the execute function return list for reschduled request, found "
+                    f"type '{type(response)}'."
+                )
+            if not isinstance(response, InferenceResponse):
+                raise TritonModelException(
+                    f"Expected an 'InferenceResponse' object in the execute function return list, found type "
+                    f"'{type(response)}'."
+                )
+            batch.answers[index].send(response, final=True)
+        self._fail_unanswered(batch, indices, again)
+        return again
+
+    def _fail_unanswered(
+        self, batch: ListOfRequests, indices: Sequence[int], again: Sequence[int]
+    ) -> None:
+        """Fail the requests that nothing can answer any more, because the model has no sender of theirs."""
+        if self._decoupled:
+            return  # a thread of the model may ask for one yet
+        for index in indices:
+            if index not in again and not batch.requests[index].has_sender():
+                batch.answers[index].fail(HandlerFailed(_UNANSWERED.format(self._name)))
+                batch.answers[index].end()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = self._loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=loop.run_forever, name=f"ksrv-{self._name}-loop", daemon=True
+            ).start()
+        return self._loop
+
+
+def _must_return_none(name: str) -> str:
+    return f"Python model '{name}' is using the decoupled mode and the execute function must return None."
+
+
+def told_of(error: BaseException, name: str) -> KsrvError:
+    """Return what clients are told of an exception of a model: its own words where it is Triton's."""
+    if isinstance(error, KsrvError):
+        return error
+    if isinstance(error, TritonModelException):
+        return InferenceError(
+            f"Failed to process the request(s) for model '{name}', message: {error}", 500
+        )
+    return HandlerFailed(
+        f"Failed to process the request(s) for model '{name}', message: {type(error).__name__}: {error}"
+    )

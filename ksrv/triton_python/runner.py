@@ -1,0 +1,293 @@
+"""Drives a model written for Triton's Python backend, as `ksrv.handlers.runner.Runner` drives ksrv's own handlers.
+
+The model sees the module, the requests and the rules that it was written for; the engine sees the same batches in and
+out as from any other handler. Such a model always has a process of its own, as in Triton.
+"""
+
+import importlib
+import json
+import logging
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
+from ksrv.errors import HandlerFailed, KsrvError, cut, without_paths
+from ksrv.handlers.devices.choice import choose_device
+from ksrv.handlers.devices.lost import note_lost
+from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.handler_batches import SHOWN_IDS
+from ksrv.handlers.imports.folder_modules import error_location
+from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
+from ksrv.handlers.models import Submit, refuse_calls
+from ksrv.handlers.runner import HandlerLoadError
+from ksrv.handlers.sequences import SequenceStates
+from ksrv.handlers.triton.sequence_model import control_value, dtype_of
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, SequenceRequest
+from ksrv.request import Tensor as WireTensor
+from ksrv.source import ModelConfig, ModelSource
+from ksrv.spec import ModelSpec
+from ksrv.triton_python import utils_module
+from ksrv.triton_python.api.model import RunningModel, enter
+from ksrv.triton_python.api.model_config import completed
+from ksrv.triton_python.api.request import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    InferenceRequest,
+    InferenceTrace,
+)
+from ksrv.triton_python.api.tensor import Tensor
+from ksrv.triton_python.configuration import (
+    completed_spec,
+    full_configuration,
+    is_decoupled,
+    kind_of,
+)
+from ksrv.triton_python.execution import Done, Executions, told_of
+
+log = logging.getLogger("ksrv.triton_python")
+
+RESERVED = ("sequence_id", "sequence_start", "sequence_end")
+"""Parameters of a request that the model sees as its correlation id and flags."""
+TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+class PythonModelRunner:
+    """One instance of a model.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads that it may use; 0 leaves the framework's choice.
+        emit: Takes the values of the model's metrics.
+
+    Attributes:
+        submit: Submits what the model calls; set before `load`.
+        on_device_lost: As `ksrv.handlers.runner.Runner` has it.
+        lease_answer: As `ksrv.handlers.runner.Runner` has it.
+        sequences: As `ksrv.handlers.runner.Runner` has it; the model keeps its own state.
+    """
+
+    def __init__(
+        self, source: ModelSource, *, instance: int = 0, threads: int = 0, emit: Emit = discard
+    ) -> None:
+        self.source = source
+        self._instance = instance
+        self._threads = threads
+        self._emit = emit
+        self.submit: Submit = refuse_calls
+        self.on_device_lost: Callable[[str], None] = note_lost
+        self.lease_answer: Callable[[int], Block] | None = None
+        self.sequences = SequenceStates()
+        self._running: RunningModel | None = None
+        self._executions: Executions | None = None
+        self._model: Any = None
+        self._outputs: list[str] = []
+        self._counts_rows = False
+
+    # ---- loading ----------------------------------------------------------------------------
+
+    def load(self) -> ModelSpec:
+        """Import model.py, let it complete its configuration, and initialize it.
+
+        Raises:
+            HandlerLoadError: The model, its files or its settings are at fault; the cause is chained.
+        """
+        source, config = self.source, self.source.config
+        if config is None or config.model is None or source.error:
+            raise HandlerLoadError(source.error or f"{source.folder} holds no model.py")
+        try:
+            spec = self._load(config)
+        except BaseException as error:  # a model may end with sys.exit
+            log.error("the model %s cannot be loaded", source.name, exc_info=error)
+            text = " ".join(str(error).split())
+            raise HandlerLoadError(
+                f"the model {source.name} cannot be loaded: {type(error).__name__}: {text}"
+                f"{error_location(source.root, error)}"
+            ) from error
+        return spec
+
+    def _load(self, config: ModelConfig) -> ModelSpec:
+        name = self.source.name
+        device = choose_device(config.device, self.source.first_device + self._instance)
+        utils_module.install(name)
+        running = self._running = RunningModel(name, self._emit, self.submit, self._caller)
+        enter(running)
+        if self._threads and "OMP_NUM_THREADS" not in os.environ:
+            os.environ["OMP_NUM_THREADS"] = str(self._threads)
+        kind = self._import(config)
+        own = config.configuration or {}
+        configuration = completed(kind, json.dumps(full_configuration(name, own, device)))
+        spec = completed_spec(config.spec(name, self.source.version), config, configuration)
+        model = kind()
+        if not callable(getattr(model, "execute", None)):
+            raise TypeError("TritonPythonModel has no method execute(requests)")
+        if callable(getattr(model, "initialize", None)):
+            model.initialize(self._arguments(configuration, device))
+        self._model = model
+        self._outputs = [one.name for one in spec.outputs]
+        self._counts_rows = spec.counts_rows
+        decoupled = is_decoupled(configuration)
+        self._executions = Executions(
+            model, name, self._requests, decoupled=decoupled, describe=self._told_of
+        )
+        running.may_call = True
+        return replace(
+            spec,
+            device=device,
+            calls_models=True,
+            concurrency=config.concurrent_batches if decoupled else 1,
+        )
+
+    def _import(self, config: ModelConfig) -> Any:
+        """Return the class of the model's file, imported as Triton does: as VERSION.model, with both folders to import from."""
+        assert config.model is not None, "the repository has found the file"
+        folder, root = self.source.folder, self.source.root
+        for place in (str(root), str(folder)):
+            if place not in sys.path:
+                sys.path.append(place)
+        if self.source.loaded is not None:
+            hold_sources(HeldSources(self.source.loaded.sources), str(root))
+        stem = os.path.splitext(os.path.basename(config.model))[0]
+        module = importlib.import_module(f"{folder.name}.{stem}" if folder != root else stem)
+        kind = getattr(module, "TritonPythonModel", None)
+        if kind is None:
+            raise AttributeError(f"{os.path.basename(config.model)} has no class TritonPythonModel")
+        return kind
+
+    def _arguments(self, configuration: dict[str, Any], device: str) -> dict[str, str]:
+        _, _, number = device.partition(":")
+        name = self.source.name
+        return {
+            "model_config": json.dumps(configuration),
+            "model_instance_kind": kind_of(device),
+            "model_instance_name": f"{name}_0_{self._instance}",
+            "model_instance_device_id": number or "0",
+            "model_repository": str(self.source.root),
+            "model_version": self.source.version or "1",
+            "model_name": name,
+        }
+
+    # ---- batches ----------------------------------------------------------------------------
+
+    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+        """Have a batch executed; see `ksrv.handlers.runner.Runner.begin`."""
+        if self._executions is None:
+            raise HandlerFailed(f"the model {self.source.name} is not loaded")
+        return self._executions.begin(inputs, done)
+
+    def run(self, inputs: BatchInputs) -> BatchOutputs:
+        """Run one batch to its end.
+
+        Raises:
+            KsrvError: The whole batch failed.
+        """
+        answered: queue.SimpleQueue[BatchOutputs | KsrvError] = queue.SimpleQueue()
+        self.begin(inputs, answered.put)
+        outcome = answered.get()
+        if isinstance(outcome, KsrvError):
+            raise outcome
+        return outcome
+
+    def _caller(self) -> BatchInputs | None:
+        return None if self._executions is None else self._executions.caller()
+
+    def _requests(self, inputs: BatchInputs) -> list[InferenceRequest]:
+        return [self._request(inputs, request) for request in inputs.requests]
+
+    def _request(self, inputs: BatchInputs, request: BatchRequest) -> InferenceRequest:
+        tensors = [
+            Tensor.of(_rows(tensor, request) if self._counts_rows else tensor)
+            for tensor in inputs.tensors.values()
+        ]
+        sequence = request.sequence
+        parameters = {
+            name: value for name, value in request.parameters.items() if name not in RESERVED
+        }
+        flags = 0
+        if sequence is not None:
+            flags = SEQUENCE_START * sequence.start | SEQUENCE_END * sequence.end
+            tensors += self._controls(sequence)
+        timeout_us = 0
+        if request.deadline_ns is not None:
+            timeout_us = max(1, (request.deadline_ns - time.monotonic_ns()) // 1000)
+        return InferenceRequest(
+            request_id=request.id,
+            correlation_id=_correlation_id(request),
+            inputs=tensors,
+            requested_output_names=list(request.outputs) or self._outputs,
+            model_name=self.source.name,
+            model_version=int(self.source.version or 1),
+            flags=flags,
+            timeout=timeout_us,
+            trace=_trace(request),
+            parameters=parameters,
+        )
+
+    def _controls(self, sequence: SequenceRequest) -> list[Tensor]:
+        """Return the inputs that tell of a request's sequence."""
+        config = self.source.config
+        controls = config.triton.controls if config is not None and config.triton else ()
+        found = []
+        for control in controls:
+            shape = (1, 1) if self._counts_rows else (1,)
+            array = np.full(shape, control_value(control, sequence), dtype_of(control.datatype))
+            found.append(Tensor(control.name, array))
+        return found
+
+    def _told_of(self, error: BaseException, inputs: BatchInputs) -> KsrvError:
+        ids = ", ".join(request.id or "-" for request in inputs.requests[:SHOWN_IDS])
+        log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
+        told = told_of(error, self.source.name)
+        told.message = cut(without_paths(told.message, self.source.folder, self.source.root))
+        return told
+
+    def lease(self, nbytes: int) -> Block:
+        """See `ksrv.handlers.runner.Runner.lease`."""
+        return buffer_pool.lease(nbytes)
+
+    def close(self) -> None:
+        """Finalize the model and let it go."""
+        model, executions, running = self._model, self._executions, self._running
+        self._model = self._executions = None
+        if running is not None:
+            running.may_call = False
+        if executions is not None:
+            executions.close()
+        finalize = getattr(model, "finalize", None)
+        if finalize is None:
+            return
+        try:
+            finalize()
+        except BaseException:
+            log.exception("the model %s: finalize failed", self.source.name)
+
+
+def _rows(tensor: WireTensor, request: BatchRequest) -> WireTensor:
+    """Return one request's rows of an input."""
+    rows, data = request.slice, tensor.data
+    shape = (request.rows, *tensor.shape[1:])
+    if isinstance(data, np.ndarray):
+        return WireTensor(tensor.name, tensor.datatype, shape, data[rows])
+    width = len(data) // tensor.shape[0] if tensor.shape[0] else 0
+    part = data[rows.start * width : rows.stop * width]
+    return WireTensor(tensor.name, tensor.datatype, shape, part)
+
+
+def _correlation_id(request: BatchRequest) -> int | str:
+    given = request.parameters.get("sequence_id", 0)
+    if request.sequence is not None:
+        given = request.sequence.id
+    return given if isinstance(given, str) else int(given)
+
+
+def _trace(request: BatchRequest) -> InferenceTrace:
+    found = {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
+    return InferenceTrace(json.dumps(found) if found else "")

@@ -1,0 +1,350 @@
+"""The suites of Triton's own quality assurance for the Python backend, with the models as they are."""
+
+from functools import partial
+from pathlib import Path
+
+from tests.foreign.cases import Case, Places, Serving
+from tests.foreign.made.python_models import PythonModel, lay_out
+
+M = PythonModel
+
+
+def serving(name: str, *models: PythonModel, **settings: object) -> Serving:
+    """Return a server of models at the ports that the suites have in their code."""
+    return Serving(
+        name,
+        partial(_models, models),
+        {"ready_when": "any", **settings},
+        ports=(8000, 8001),
+        environment={
+            "BLS_KIND": "non_decoupled",
+            "TRITON_DIR": "{here}",
+            "MY_ENV": "MY_ENV",
+            "MODEL_LOG_DIR": "{here}",
+        },
+        start_timeout=300.0,
+    )
+
+
+def _models(models: tuple[PythonModel, ...], places: Places, folder: Path) -> list[Path]:
+    return lay_out(models, places, folder)
+
+
+def suite(path: str, server: Serving, *models: str, only: str = "", **keys: object) -> Case:
+    """Return the case of a file of tests below qa/L0_backend_python."""
+    folder, _, file = path.rpartition("/")
+    command = ("{python}", "{root}/unittest_program.py", file, *(("-k", only) if only else ()))
+    return Case(
+        f"qa/L0_backend_python/{path}" + (f" {only.strip('*')}" if only else ""),
+        command,
+        server,
+        copies=("qa/L0_backend_python", "qa/common"),
+        folder=f"qa/L0_backend_python/{folder}" if folder else "qa/L0_backend_python",
+        tests=True,
+        environment={"PYTHONPATH": "{checkout}/qa/common:{root}/stand_ins"},
+        timeout=240.0,
+        models=models,
+        **keys,  # type: ignore[arg-type]
+    )
+
+
+def in_model(model: str, server: Serving, **keys: object) -> Case:
+    """Return the case of a model whose tests run in `execute`, and whose output says whether they passed."""
+    return Case(
+        f"test_infer_shm_leak.py {model}",
+        ("{python}", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_infer_shm_leak.py"),
+        server,
+        copies=("qa/L0_backend_python", "qa/common"),
+        folder="qa/L0_backend_python",
+        environment={"PYTHONPATH": "{checkout}/qa/common:{root}/stand_ins", "MODEL_NAME": model},
+        timeout=240.0,
+        models=(f"qa/{model}",),
+        **keys,  # type: ignore[arg-type]
+    )
+
+
+def asked(source: str, server: Serving, *arguments: str, name: str = "", **keys: object) -> Case:
+    """Return the case of a model without a suite of its own, which is asked for one answer."""
+    model = name or source.rpartition("/")[2]
+    command = ("{python}", "{root}/python_model_program.py", "{http}", "{grpc}", model, *arguments)
+    return Case(
+        f"one request to {source}", command, server, prints="PASS", models=(source,), **keys
+    )  # type: ignore[arg-type]
+
+
+DECOUPLED = "model_transaction_policy { decoupled: True }"
+BATCHES = "dynamic_batching { max_queue_delay_microseconds: 500000 }"
+EIGHT = (r"(?m)^max_batch_size:.*", "max_batch_size: 8")
+
+LIFECYCLE = serving(
+    "lifecycle",
+    M("qa/error_code"),
+    M("qa/execute_cancel"),
+    M(
+        "qa/execute_error",
+        edits=(EIGHT,),
+        appended="dynamic_batching { preferred_batch_size: [8], max_queue_delay_microseconds: 12000000 }",
+    ),
+    M(
+        "qa/execute_grpc_error",
+        edits=(EIGHT,),
+        appended="dynamic_batching { preferred_batch_size: [8], max_queue_delay_microseconds: 1200000 }",
+    ),
+    M("qa/decoupled_grpc_error"),
+    M("qa/execute_return_error"),
+    M("qa/wrong_model", edits=(("TYPE_FP32", "TYPE_UINT32"),)),
+)
+LOADS = serving(
+    "loads",
+    M("qa/init_error"),
+    M("qa/init_exit"),
+    M("qa/fini_error"),
+    M("qa/auto_complete_error"),
+    M("qa/bls_init_error"),
+    M("qa/bls_finalize_error"),
+    M("qa/bls_undefined"),
+    M("qa/auto_complete"),
+    M("qa/multi_file"),
+    M("qa/python_version"),
+)
+PLAIN = serving(
+    "plain",
+    M(
+        "qa/identity_fp32",
+        "identity_uint8",
+        edits=(("TYPE_FP32", "TYPE_UINT8"),),
+        appended="dynamic_batching { preferred_batch_size: [8], max_queue_delay_microseconds: 12000000 }",
+    ),
+    M(
+        "qa/identity_fp32",
+        "identity_uint8_nobatch",
+        edits=(("TYPE_FP32", "TYPE_UINT8"), ("(?m)^max_batch_size:.*", "max_batch_size: 0")),
+    ),
+    M("qa/identity_fp32", "identity_bool", edits=(("TYPE_FP32", "TYPE_BOOL"),)),
+    M("qa/identity_bf16"),
+    M("qa/pytorch_fp32_fp32"),
+    M("qa/init_args"),
+    M("qa/string"),
+    M("qa/string_fixed"),
+    M("qa/optional"),
+    M("qa/non_contiguous"),
+    M("qa/dlpack_identity"),
+)
+MORE = serving(
+    "more",
+    M("qa/ground_truth"),
+    M("qa/delayed_model"),
+    M("qa/execute_delayed_model"),
+    M("qa/join_add_sub"),
+    M("qa/sub_add", config="../add_sub/config.pbtxt"),
+    M("qa/string_identity"),
+    M("qa/identity_fp32_timeout"),
+    M("qa/model_env"),
+    M("qa/sequence_int32", edits=(("KIND_GPU", "KIND_CPU"),)),
+    M("qa/busy_op"),
+    M("qa/model_init_del"),
+    M("qa/generate_models/mock_llm"),
+)
+IO = serving(
+    "io",
+    M("qa/add_sub"),
+    M("qa/dlpack_io_identity", "dlpack_io_identity_1"),
+    M("qa/dlpack_io_identity", "dlpack_io_identity_2"),
+    M("qa/dlpack_io_identity_decoupled", "dlpack_io_identity_3"),
+    M("qa/dlpack_io_identity_decoupled"),
+    M("qa/ensemble_io"),
+    M("qa/dlpack_empty_output"),
+    M("qa/dlpack_add_sub"),
+    M("qa/dlpack_sub_add"),
+    M("qa/dlpack_test"),
+)
+ENSEMBLE = serving(
+    "ensembles",
+    M("qa/add_sub", "add_sub_1"),
+    M("qa/add_sub", "add_sub_2"),
+    M("qa/ensemble"),
+    M("qa/identity_fp32"),
+    M("qa/simple_identity_fp32"),
+    M("qa/identity_fp32_logging"),
+    M("qa/sequence_py"),
+)
+RESPONSES = serving(
+    "responses",
+    M("qa/response_sender"),
+    M("qa/response_sender", "response_sender_decoupled", appended=DECOUPLED),
+    M("qa/response_sender", "response_sender_async", file="model_async.py"),
+    M(
+        "qa/response_sender",
+        "response_sender_decoupled_async",
+        file="model_async.py",
+        appended=DECOUPLED,
+    ),
+    M("qa/response_sender", "response_sender_batching", appended=BATCHES),
+    M(
+        "qa/response_sender",
+        "response_sender_decoupled_batching",
+        appended=f"{DECOUPLED}\n{BATCHES}",
+    ),
+    M(
+        "qa/response_sender",
+        "response_sender_async_batching",
+        file="model_async.py",
+        appended=BATCHES,
+    ),
+    M(
+        "qa/response_sender",
+        "response_sender_decoupled_async_batching",
+        file="model_async.py",
+        appended=f"{DECOUPLED}\n{BATCHES}",
+    ),
+    M("qa/response_sender_complete_final"),
+    M("qa/response_sender_error"),
+)
+PARAMETERS = serving(
+    "parameters",
+    M("qa/response_parameters"),
+    M("qa/response_parameters_decoupled"),
+    M("qa/response_parameters_bls"),
+    M("qa/bls_parameters"),
+    M("qa/bls_request_rescheduling"),
+    M("qa/request_rescheduling_addsub"),
+    M("qa/iterative_sequence"),
+    M("qa/wrong_return_type"),
+    model_control="explicit",
+    load_model=("*",),
+)
+STREAMS = serving(
+    "streams",
+    M("qa/identity_fp32"),
+    M("qa/execute_cancel", appended=DECOUPLED),
+    M("qa/response_sender_until_cancelled"),
+    M("examples/decoupled", "square_int32", file="square_model.py", config="square_config.pbtxt"),
+    M("qa/dlpack_add_sub"),
+    M("qa/dlpack_square"),
+    M("qa/async_execute_decouple"),
+    M("qa/async_execute_decouple_bls"),
+)
+CALLS = serving(
+    "calls",
+    M("qa/bls"),
+    M("qa/bls_async"),
+    M("qa/bls_memory"),
+    M("qa/bls_memory_async"),
+    M("qa/add_sub"),
+    M("qa/execute_error"),
+    M("qa/identity_fp32"),
+    M("qa/dlpack_identity"),
+    M("qa/dlpack_add_sub"),
+    M("examples/decoupled", "square_int32", file="square_model.py", config="square_config.pbtxt"),
+    M("qa/dlpack_square"),
+    M("qa/identity_fp32_timeout"),
+)
+
+CASES = (
+    suite(
+        "lifecycle/lifecycle_test.py",
+        LIFECYCLE,
+        "qa/error_code",
+        "qa/execute_cancel",
+        "qa/execute_error",
+        "qa/execute_grpc_error",
+        "qa/decoupled_grpc_error",
+        "qa/execute_return_error",
+        "qa/wrong_model",
+    ),
+    suite(
+        "python_test.py",
+        PLAIN,
+        "qa/identity_bf16",
+        "qa/pytorch_fp32_fp32",
+        "qa/string",
+        "qa/string_fixed",
+        "qa/optional",
+        "qa/non_contiguous",
+    ),
+    asked("qa/init_args", PLAIN),
+    asked("qa/dlpack_identity", PLAIN),
+    *(
+        asked(f"qa/{name}", MORE)
+        for name in (
+            "ground_truth",
+            "delayed_model",
+            "execute_delayed_model",
+            "join_add_sub",
+            "sub_add",
+            "string_identity",
+            "identity_fp32_timeout",
+            "model_env",
+            "busy_op",
+            "model_init_del",
+        )
+    ),
+    asked("qa/generate_models/mock_llm", MORE),
+    asked("qa/sequence_int32", MORE, "--sequence"),
+    *(
+        asked(f"qa/{name}", LOADS)
+        for name in (
+            "auto_complete",
+            "bls_finalize_error",
+        )
+    ),
+    asked("qa/fini_error", LOADS, "--refuses", "name 'error' is not defined"),
+    asked("qa/python_version", LOADS, "--refuses", "has no attribute 'as_numpy'"),
+    asked("qa/multi_file", LOADS, "--refuses", "returned no response"),
+    asked("qa/bls_undefined", LOADS, "--refuses", "undefined_variable"),
+    suite(
+        "io/io_test.py",
+        IO,
+        "qa/add_sub",
+        "qa/dlpack_io_identity",
+        "qa/dlpack_io_identity_decoupled",
+        "qa/ensemble_io",
+        "qa/dlpack_empty_output",
+        only="*requested_output_de*",
+    ),
+    asked("qa/dlpack_empty_output", IO),
+    asked("qa/ensemble_io", IO),
+    asked("qa/dlpack_io_identity", IO, name="dlpack_io_identity_1"),
+    asked("qa/dlpack_add_sub", IO),
+    asked("qa/dlpack_sub_add", IO),
+    in_model("dlpack_test", IO),
+    suite("ensemble/ensemble_test.py", ENSEMBLE, "qa/ensemble"),
+    suite("logging/logging_test.py", ENSEMBLE, "qa/identity_fp32_logging"),
+    asked("qa/simple_identity_fp32", ENSEMBLE),
+    asked("qa/identity_fp32", ENSEMBLE),
+    suite("response_sender/response_sender_test.py", RESPONSES, "qa/response_sender"),
+    suite(
+        "response_sender/response_sender_complete_final_test.py",
+        RESPONSES,
+        "qa/response_sender_complete_final",
+    ),
+    asked("qa/response_sender_error", RESPONSES),
+    suite(
+        "parameters/response_parameters_test.py",
+        PARAMETERS,
+        "qa/response_parameters",
+        "qa/response_parameters_decoupled",
+        "qa/response_parameters_bls",
+    ),
+    suite("bls/bls_parameters_test.py", PARAMETERS, "qa/bls_parameters"),
+    in_model("bls_request_rescheduling", PARAMETERS),
+    suite(
+        "request_rescheduling/grpc_endpoint_test.py",
+        PARAMETERS,
+        "qa/iterative_sequence",
+        "qa/request_rescheduling_addsub",
+        "qa/wrong_return_type",
+    ),
+    suite("decoupled/decoupled_test.py", STREAMS, "qa/response_sender_until_cancelled"),
+    suite(
+        "async_execute/concurrency_test.py",
+        STREAMS,
+        "qa/async_execute_decouple",
+        "qa/async_execute_decouple_bls",
+    ),
+    asked("qa/dlpack_square", STREAMS),
+    in_model("bls_memory", CALLS),
+    in_model("bls_memory_async", CALLS),
+    in_model("bls_async", CALLS),
+    in_model("bls", CALLS),
+)
