@@ -13,6 +13,7 @@ import msgspec
 from ksrv.spec import Dimension, ModelSpec, SequenceLimits, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
+Role: TypeAlias = Literal["embedding", "rerank"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 
 KSERVE_V2 = "kservev2"
@@ -208,6 +209,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         configuration: The config.pbtxt under Triton's names, with Triton's defaults, or None.
         openvino: What an OpenVINO Model Server's config.json says of the model, or None.
         ensemble: The models of an ensemble, each behind those that it waits for.
+        role: What OpenAI's routes ask it for, or None.
         given: The keys that model.yaml or the handler's `@settings` name, as far as they were read.
     """
 
@@ -251,6 +253,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, Any] | None = None
     openvino: OpenVinoOptions | None = None
     ensemble: tuple[EnsembleStep, ...] = ()
+    role: Role | None = None
     given: tuple[str, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
@@ -271,6 +274,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             parameters=self.parameters,
             sequences=self.sequences,
             configuration=self.configuration,
+            role=self.role or "",
         )
 
 

@@ -146,6 +146,7 @@ class ModelSpec:
         calls_models: Whether the handler calls other models of the server.
         concurrency: Batches that one instance runs at a time where its handler has coroutines; 0 without any.
         sequences: The bounds of the sequences that it serves; None where requests stand alone.
+        role: What OpenAI's routes ask it for: "embedding", "rerank", or "" for nothing.
         configuration: The config.pbtxt of a model of Triton's under Triton's names, or None.
     """
 
@@ -165,6 +166,7 @@ class ModelSpec:
     counts_rows: bool = True
     sequences: SequenceLimits | None = None
     configuration: Mapping[str, Any] | None = None
+    role: str = ""
 
     @property
     def required_inputs(self) -> tuple[TensorSpec, ...]:

@@ -21,6 +21,7 @@ BUILT_IN = {
     "image_segmenter": "ImageSegmenter",
     "object_detector": "ObjectDetector",
     "text_classifier": "TextClassifier",
+    "text_encoder": "TextEncoder",
 }
 
 

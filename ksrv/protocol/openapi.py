@@ -119,6 +119,8 @@ def _server_paths(metrics: bool) -> Document:
         },
         "/v2/trace/setting": _trace_operations("server"),
         "/v1/models": {"get": _operation("The models", "v1", _json(_ref("Models")))},
+        "/v1/embeddings": _openai_operation("Vectors of texts", ["model", "input"]),
+        "/v1/rerank": _openai_operation("Documents by a query", ["model", "query", "documents"]),
     }
     for verb in ("load", "unload"):
         operation = _operation(f"{verb.title()} a model", "repository", _json(_OBJECT), **change)
@@ -127,6 +129,16 @@ def _server_paths(metrics: bool) -> Document:
         page = {"text/plain": {"schema": _TEXT}}
         paths["/metrics"] = {"get": _operation("Metrics for Prometheus", "server", page)}
     return paths
+
+
+def _openai_operation(summary: str, required: list[str]) -> Document:
+    schema = {
+        "type": "object",
+        "required": required,
+        "properties": {"model": _TEXT},
+    }
+    body = {"required": True, "content": _json(schema)}
+    return {"post": _operation(summary, "openai", _json(_OBJECT), requestBody=body)}
 
 
 def _trace_operations(tag: str) -> Document:

@@ -13,7 +13,7 @@ from msgspec import Meta
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
-from ksrv.source import Batching, Cache, ExecutorName, ModelConfig, Precision
+from ksrv.source import Batching, Cache, ExecutorName, ModelConfig, Precision, Role
 from ksrv.spec import (
     LARGEST_SIZE,
     Color,
@@ -23,7 +23,13 @@ from ksrv.spec import (
     read_dimension,
 )
 
-BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
+BUILT_IN_HANDLERS = (
+    "image_classifier",
+    "image_segmenter",
+    "object_detector",
+    "text_classifier",
+    "text_encoder",
+)
 LARGEST = LARGEST_SIZE
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -377,6 +383,10 @@ class ModelKeys(SharedKeys):
             _means("{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}"),
             Meta(extra={"expected": "keys and values"}),
         ]
+        | None
+    ) = None
+    role: (
+        Annotated[Role, _means("What OpenAI's routes ask it for: /v1/embeddings, or /v1/rerank")]
         | None
     ) = None
     cuda_graphs: (

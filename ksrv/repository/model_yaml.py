@@ -309,7 +309,7 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         settings["cache"] = Cache(**known)
     if keys.sequences is not None:
         settings["sequences"] = _sequences(document, keys, keys.sequences)
-    for name in ("executor", "cuda_graphs", "matmul_precision", "concurrent_batches"):
+    for name in ("role", "executor", "cuda_graphs", "matmul_precision", "concurrent_batches"):
         if getattr(keys, name) is not None:
             settings[name] = getattr(keys, name)
     if keys.python is not None:

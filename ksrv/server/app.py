@@ -24,13 +24,14 @@ from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
+from ksrv.server.openai import routes as openai_routes
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
 from ksrv.server.rest.cross_origin import CrossOrigin
 from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import V1, InferResource
-from ksrv.server.rest.kserve_v1 import V1ModelResource
+from ksrv.server.rest.kserve_v1 import V1ModelListResource, V1ModelResource
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
@@ -106,7 +107,10 @@ def _on_ksrv_error(
     if error.http_status >= 500 and error.retry_after is None:
         log.error("%s %s: %s", req.method, quote(req.path), error.message, extra=_identified(req))
     error.__traceback__ = None  # whose frames hold the request, which holds the error
-    send_error(resp, error)
+    if req.path in openai_routes.PATHS:
+        openai_routes.send_openai_error(resp, error)
+    else:
+        send_error(resp, error)
 
 
 def _on_falcon_error(
@@ -209,11 +213,14 @@ def make_app(
         app.add_route(prefix + "/generate", generate, needs=Needs.TOKEN)
         app.add_route(prefix + "/generate_stream", generate, suffix="stream", needs=Needs.TOKEN)
     v1 = "/v1/models/{name}"
-    app.add_route("/v1/models", ModelListResource(engine), needs=Needs.TOKEN)
+    app.add_route("/v1/models", V1ModelListResource(engine), needs=Needs.TOKEN)
     app.add_route(v1, V1ModelResource(engine), needs=Needs.TOKEN)
     for prefix in (v1, v1 + "/versions/{version}"):
         app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN)
         app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
+    openai_routes.add_routes(
+        app, lambda kind: kind(engine, settings, budget, access, waiter=waiter)
+    )
     openapi = OpenApiResource(engine, needs_token=access.needs_token, metrics=settings.metrics)
     app.add_route("/openapi.json", openapi, needs=Needs.TOKEN)
     if settings.metrics:

@@ -16,6 +16,7 @@ RUN_BY = {
     "docs/client.md": "tests/integration/clients/test_client_docs.py",
     "docs/commands.md": "tests/integration/cli/test_commands_docs.py",
     "docs/composition.md": "tests/integration/docs/test_fragments.py",
+    "docs/embeddings.md": "tests/integration/openai/test_embeddings.py",
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
     "docs/handlers.md": "tests/unit/repository/test_documentation.py",
     "docs/index.md": "tests/integration/docs/test_tutorials.py",

@@ -1,6 +1,6 @@
-"""The routes of KServe's protocol v1 and of TensorFlow Serving's, for clients that speak no other."""
+"""The routes of KServe's protocol v1, TensorFlow Serving's and OpenAI's list of models, which share their paths."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import falcon
 
@@ -10,8 +10,26 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 
+def _entry(name: str) -> dict[str, Any]:
+    """Return what OpenAI's clients are told of a model."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ksrv"}
+
+
+class V1ModelListResource:
+    """GET /v1/models: the models in KServe's form and in OpenAI's."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer the names of all models of the repository."""
+        names = sorted({state.name for state in self._engine.index()})
+        data = [_entry(name) for name in names]
+        send_json(resp, {"models": names, "object": "list", "data": data})
+
+
 class V1ModelResource:
-    """GET /v1/models/{name}: whether it serves, in KServe's form and in TensorFlow Serving's."""
+    """GET /v1/models/{name}: whether it serves, in KServe's form, TensorFlow Serving's and OpenAI's."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -32,4 +50,5 @@ class V1ModelResource:
             if state.name == name and state.state in ("READY", "LOADING")
         ]
         document = {"name": name, "ready": ready, "model_version_status": versions}
+        document |= _entry(name)
         send_json(resp, document, 200 if ready else 503)

@@ -16,7 +16,17 @@ PAGES = [
     *sorted((DOCS / "tutorials").glob("*.md")),
 ]
 
-PACKAGES = ("torch", "sklearn", "joblib", "onnx", "onnxruntime", "openvino", "tritonclient")
+PACKAGES = (
+    "torch",
+    "sklearn",
+    "joblib",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "tritonclient",
+    "openai",
+    "tokenizers",
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,0 +1,189 @@
+"""`handler: text_encoder`: the vector of each text (`role: embedding`), or the score of each pair (`role: rerank`).
+
+The model takes `input_ids`, `attention_mask` and, where it has them, `token_type_ids`, INT64 [rows, tokens]. The
+tokenizer is a `tokenizer.json` beside it, or the file that `parameters: {tokenizer: ...}` names. Texts of one batch
+are padded to the longest.
+
+- `role: embedding`: input `text`, BYTES [-1], or `token_ids`, INT64 [-1, -1]. Outputs `embedding`, FP32 [-1, -1], and
+  `tokens`, INT64 [-1]. `parameters: {pooling: mean, normalize: true}`: `mean` and `last` take the tokens that are no
+  padding, `cls` the first one; a model that answers one vector for each row is not pooled.
+- `role: rerank`: inputs `query` and `text`, BYTES [-1]. Outputs `score`, FP32 [-1], and `tokens`.
+  `parameters: {activation: sigmoid}`; `none` leaves the model's own numbers.
+
+`parameters: {max_tokens: 512}` cuts longer texts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.builtin.ranking import to_array
+from ksrv.handlers.context import Context
+from ksrv.request import Array
+from ksrv.spec import ModelSpec, TensorSpec
+
+POOLING = ("mean", "cls", "last")
+ACTIVATIONS = ("sigmoid", "none")
+ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
+MOST_TOKENS = 512
+EMBEDDING_INPUTS = (
+    TensorSpec("text", "BYTES", (-1,), optional=True),
+    TensorSpec("token_ids", "INT64", (-1, -1), optional=True),
+)
+RERANK_INPUTS = (TensorSpec("query", "BYTES", (-1,)), TensorSpec("text", "BYTES", (-1,)))
+TOKENS = TensorSpec("tokens", "INT64", (-1,))
+
+
+class TextEncoder(BaseHandler):
+    """Answers with vectors or scores."""
+
+    def initialize(self, context: Context) -> None:
+        """Load the model and the tokenizer.
+
+        Raises:
+            ValueError: A parameter is none of those that it may be, or there is no tokenizer.
+        """
+        super().initialize(context)
+        given = context.parameters
+        self.pooling = _one_of("pooling", given.get("pooling", "mean"), POOLING)
+        self.activation = _one_of("activation", given.get("activation", "sigmoid"), ACTIVATIONS)
+        self.normalize = given.get("normalize", True)
+        if not isinstance(self.normalize, bool):
+            raise ValueError(f"parameters.normalize is true or false, not {self.normalize!r}")
+        most = given.get("max_tokens", MOST_TOKENS)
+        if type(most) is not int or most < 1:
+            raise ValueError(f"parameters.max_tokens is a positive whole number, not {most!r}")
+        self.most_tokens = most
+        self.tokenizer = _tokenizer(context, str(given.get("tokenizer", "tokenizer.json")), most)
+
+    def declare(self, spec: ModelSpec) -> ModelSpec:
+        """Declare what the role asks for."""
+        reranks = spec.role == "rerank"
+        inputs = RERANK_INPUTS if reranks else EMBEDDING_INPUTS
+        first = (
+            TensorSpec("score", "FP32", (-1,))
+            if reranks
+            else TensorSpec("embedding", "FP32", (-1, -1))
+        )
+        return replace(
+            spec,
+            inputs=spec.inputs or inputs,
+            outputs=spec.outputs or (first, TOKENS),
+        )
+
+    def preprocess(self, batch: Batch) -> dict[str, Array]:
+        """Turn texts into numbers, padded to the longest of the batch."""
+        rows, types = self._numbers(batch)
+        longest = max((len(row) for row in rows), default=0) or 1
+        numbers = np.zeros((len(rows), longest), np.int64)
+        mask = np.zeros_like(numbers)
+        kinds = np.zeros_like(numbers)
+        for place, (row, kind) in enumerate(zip(rows, types, strict=True)):
+            numbers[place, : len(row)] = row
+            mask[place, : len(row)] = 1
+            kinds[place, : len(row)] = kind
+        return {"input_ids": numbers, "attention_mask": mask, "token_type_ids": kinds}
+
+    def _numbers(self, batch: Batch) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+        if "token_ids" in batch:
+            most = self.most_tokens
+            rows: list[Sequence[int]] = [row[:most].tolist() for row in batch["token_ids"]]
+            return rows, [[0] * len(row) for row in rows]
+        names = ("query", "text") if "query" in batch else ("text",)
+        columns = [self._texts(batch, name) for name in names if name in batch]
+        if not columns:
+            for row in range(batch.rows):
+                batch.fail(row, "the request has neither 'text' nor 'token_ids'")
+            return [[0]] * batch.rows, [[0]] * batch.rows
+        encoded = self.tokenizer.encode_batch(
+            columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        )
+        return [one.ids for one in encoded], [one.type_ids for one in encoded]
+
+    def _texts(self, batch: Batch, name: str) -> list[str]:
+        found = []
+        for row, text in enumerate(batch[name].reshape(-1).tolist()):
+            try:
+                found.append(text.decode())
+            except UnicodeDecodeError:
+                batch.fail(row, f"the text in row {row} of {name!r} is not UTF-8")
+                found.append("")
+        return found
+
+    def inference(self, /, *_: Any, **named: Any) -> dict[str, Any]:
+        """Call the model, and make a vector or a score of what it answers."""
+        mask = named["attention_mask"]
+        loaded = self.context.loaded
+        known = [one.name for one in loaded.inputs] if loaded is not None else []
+        wanted = [name for name in ARGUMENTS if name in known]
+        given = {name: self._on_device(named[name]) for name in wanted or ARGUMENTS[:2]}
+        outputs = self.model(**given) if wanted else self.model(*given.values())
+        answer: Array = to_array(_first(outputs)).astype(np.float32, copy=False)
+        tokens = mask.sum(axis=1)
+        if self.context.spec.role == "rerank":
+            scores: Array = answer.reshape(len(mask), -1)[:, 0]
+            if self.activation == "sigmoid":
+                scores = 1 / (1 + np.exp(-scores))
+            return {"score": scores, "tokens": tokens}
+        vectors = answer if answer.ndim == 2 else self._pooled(answer, mask)
+        if self.normalize:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, 1e-12)
+        return {"embedding": vectors, "tokens": tokens}
+
+    def _on_device(self, array: Array) -> Any:
+        loaded = self.context.loaded
+        if loaded is None or not loaded.is_torch:
+            return array
+        import torch
+
+        return torch.from_numpy(array).to(self.device)
+
+    def _pooled(self, answer: Array, mask: Array) -> Array:
+        if answer.ndim != 3 or answer.shape[:2] != mask.shape:
+            raise ValueError(
+                f"the model answered {list(answer.shape)} for {list(mask.shape)} tokens; an encoder answers "
+                f"[rows, tokens, dimensions], or [rows, dimensions]"
+            )
+        if self.pooling == "cls":
+            return answer[:, 0]
+        if self.pooling == "last":
+            last = np.maximum(mask.sum(axis=1) - 1, 0)
+            found: Array = answer[np.arange(len(answer)), last]
+            return found
+        weights = mask[:, :, None].astype(np.float32)
+        pooled: Array = (answer * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
+        return pooled
+
+
+def _first(outputs: Any) -> Any:
+    if isinstance(outputs, dict):
+        return next(iter(outputs.values()))
+    return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+
+
+def _one_of(name: str, value: object, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ValueError(f"parameters.{name} is one of {', '.join(known)}, not {value!r}")
+    return str(value)
+
+
+def _tokenizer(context: Context, name: str, most: int) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise ValueError(
+            "a text_encoder needs the package tokenizers: pip install tokenizers"
+        ) from None
+    path = context.file(name)
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  the library raises a bare Exception
+        raise ValueError(f"{name} is no tokenizer of the package tokenizers: {error}") from None
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(most)
+    return tokenizer

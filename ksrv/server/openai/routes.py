@@ -1,0 +1,230 @@
+"""POST /v1/embeddings and /v1/rerank, over the queues of models with a `role:`."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import falcon
+import numpy as np
+import numpy.typing as npt
+
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
+from ksrv.server.http.answers import error_headers, send_json
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.json_body import parse_document
+from ksrv.server.http.request_ids import REQUEST_ID
+from ksrv.server.openai.bodies import (
+    IS_NO_CHAT,
+    EmbeddingsCall,
+    RerankCall,
+    embeddings_answer,
+    error_document,
+    read_embeddings,
+    read_model,
+    read_rerank,
+    rerank_answer,
+    shortened,
+)
+from ksrv.server.rest.inference_resource import InferenceResource
+from ksrv.server.rest.route_guard import Needs
+from ksrv.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from ksrv.engine.model import ModelVersion
+
+EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+NOT_SERVED = ("/v1/chat/completions", "/v1/completions")
+PATHS = frozenset((EMBEDDINGS, RERANK, *NOT_SERVED))
+TOKENS = "tokens"
+"""The output by which a handler says how many tokens each row had."""
+
+
+class _RoleResource(InferenceResource):
+    """The base of the two routes: the body, the model with its role, and its requests."""
+
+    most_json = 64 << 20
+    subject = "a request for embeddings"
+    role = ""
+
+    def _document(self, req: falcon.Request, reservation: Reservation) -> Any:
+        return parse_document(self._body(req, reservation), self._limits)
+
+    def _target(self, name: str) -> "ModelVersion":
+        target = self._engine.find(name)
+        if target.spec.role != self.role:
+            has = f"has the role {target.spec.role!r}" if target.spec.role else "has no role"
+            raise InvalidRequest(
+                f"the model {quote(name)} {has}; models with 'role: {self.role}' in model.yaml answer here"
+            )
+        return target
+
+    def _ask(
+        self, req: falcon.Request, target: "ModelVersion", batches: Sequence[Sequence[Tensor]]
+    ) -> list[InferResponse]:
+        """Run the requests of one call side by side; the first failure ends the others."""
+        requests = []
+        for inputs in batches:
+            request = InferRequest(
+                target.spec.name, inputs=list(inputs), headers=self._headers(req)
+            )
+            request.target = target
+            request.client = self._access.client_of(req.get_header("Authorization"))
+            request.nbytes = sum(tensor.nbytes for tensor in inputs)
+            requests.append(request)
+        if len(requests) == 1:
+            return [self._infer(req, requests[0])]
+        handles: list[RequestHandle] = []
+        try:
+            for request in requests:
+                handles.append(self._engine.submit(request))
+            return [handle.wait() for handle in handles]
+        finally:
+            for handle in handles:
+                handle.cancel()  # one that has ended stays as it is
+
+
+class EmbeddingsResource(_RoleResource):
+    """POST /v1/embeddings."""
+
+    role = "embedding"
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer a vector for each text."""
+        with Reservation(self._budget) as reservation:
+            document = self._document(req, reservation)
+            target = self._target(read_model(document))
+            call = read_embeddings(document)
+            batches = _embedding_batches(call, target.spec)
+        answers = self._ask(req, target, batches)
+        vectors = np.concatenate([_floats(answer, target.spec) for answer in answers])
+        if vectors.shape[0] != len(call.inputs) or vectors.ndim != 2:
+            raise HandlerFailed(
+                f"the model {target.spec.name} answered vectors of the shape {list(vectors.shape)} for "
+                f"{len(call.inputs)} texts; an embedding is a row [dimensions] for each"
+            )
+        send_json(
+            resp, embeddings_answer(call, shortened(vectors, call.dimensions), _tokens(answers))
+        )
+
+
+class RerankResource(_RoleResource):
+    """POST /v1/rerank."""
+
+    role = "rerank"
+    subject = "a request to rerank"
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer the documents, those that have most to do with the query first."""
+        with Reservation(self._budget) as reservation:
+            document = self._document(req, reservation)
+            target = self._target(read_model(document))
+            call = read_rerank(document)
+            batches = _pairs(call, target.spec)
+        answers = self._ask(req, target, batches)
+        scores = np.concatenate([_floats(answer, target.spec).reshape(-1) for answer in answers])
+        if len(scores) != len(call.documents):
+            raise HandlerFailed(
+                f"the model {target.spec.name} answered {len(scores)} scores for {len(call.documents)} documents"
+            )
+        request_id = str(req.env.get(REQUEST_ID, ""))
+        send_json(resp, rerank_answer(call, scores.tolist(), _tokens(answers), request_id))
+
+
+class NoChatResource:
+    """POST /v1/chat/completions and /v1/completions: what ksrv is for."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Refuse the request.
+
+        Raises:
+            NotFound: Always.
+        """
+        raise NotFound(IS_NO_CHAT)
+
+
+def add_routes(app: Any, make: Callable[[type[_RoleResource]], _RoleResource]) -> None:
+    """Add the routes to the app.
+
+    Args:
+        make: Makes a resource with what the app's other resources share.
+    """
+    app.add_route(EMBEDDINGS, make(EmbeddingsResource), needs=Needs.TOKEN)
+    app.add_route(RERANK, make(RerankResource), needs=Needs.TOKEN)
+    for path in NOT_SERVED:
+        app.add_route(path, NoChatResource(), needs=Needs.TOKEN)
+
+
+def send_openai_error(resp: falcon.Response, error: KsrvError) -> None:
+    """Answer a failure in OpenAI's form."""
+    send_json(resp, error_document(error), int(error.http_status))
+    for name, value in error_headers(error):
+        resp.set_header(name, value)
+
+
+def _text_input(spec: ModelSpec, names: Sequence[str]) -> str:
+    texts = [one.name for one in spec.inputs if one.datatype == "BYTES"]
+    found = next((name for name in names if name in texts), texts[-1] if texts else "")
+    if not found:
+        raise InvalidRequest(f"the model {quote(spec.name)} has no input for texts (BYTES)")
+    return found
+
+
+def _shape(spec: ModelSpec, name: str, rows: int) -> tuple[int, ...]:
+    declared = spec.input(name)
+    rank = 1 if declared is None else len(declared.shape)
+    return (rows, *[1] * (rank - 1))
+
+
+def _texts(spec: ModelSpec, name: str, texts: Sequence[str]) -> Tensor:
+    return Tensor(name, "BYTES", _shape(spec, name, len(texts)), [one.encode() for one in texts])
+
+
+def _parts(count: int, spec: ModelSpec) -> list[slice]:
+    most = spec.max_batch_size or 1
+    return [slice(start, min(start + most, count)) for start in range(0, count, most)]
+
+
+def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tensor]]:
+    texts = [one for one in call.inputs if isinstance(one, str)]
+    if texts:
+        name = _text_input(spec, ("text", "texts"))
+        return [[_texts(spec, name, texts[part])] for part in _parts(len(texts), spec)]
+    ids = next((one for one in spec.inputs if one.datatype in ("INT64", "INT32")), None)
+    if ids is None:
+        raise InvalidRequest(f"the model {quote(spec.name)} takes texts, and 'input' has token ids")
+    dtype = np.int64 if ids.datatype == "INT64" else np.int32
+    return [
+        [Tensor(ids.name, ids.datatype, (1, len(one)), np.array([one], dtype))]
+        for one in call.inputs
+    ]
+
+
+def _pairs(call: RerankCall, spec: ModelSpec) -> list[list[Tensor]]:
+    query, text = _text_input(spec, ("query",)), _text_input(spec, ("text", "document"))
+    if query == text:
+        raise InvalidRequest(
+            f"the model {quote(spec.name)} needs two inputs for texts, query and text, and has {query}"
+        )
+    return [
+        [
+            _texts(spec, query, [call.query] * len(call.documents[part])),
+            _texts(spec, text, call.documents[part]),
+        ]
+        for part in _parts(len(call.documents), spec)
+    ]
+
+
+def _floats(answer: InferResponse, spec: ModelSpec) -> npt.NDArray[np.float32]:
+    for tensor in answer.outputs:
+        if tensor.datatype in ("FP32", "FP64", "FP16") and isinstance(tensor.data, np.ndarray):
+            return tensor.data.astype(np.float32)
+    raise HandlerFailed(f"the model {spec.name} answered no output of FP32, FP16 or FP64")
+
+
+def _tokens(answers: Sequence[InferResponse]) -> int:
+    total = 0
+    for answer in answers:
+        for tensor in answer.outputs:
+            if tensor.name == TOKENS and isinstance(tensor.data, np.ndarray):
+                total += int(tensor.data.sum())
+    return total
