@@ -539,10 +539,18 @@ class Engine:
 
     # ---- the repository ---------------------------------------------------------------------
 
-    def load(self, name: str, config: str | None = None) -> None:
+    def load(
+        self,
+        name: str,
+        config: str | None = None,
+        *,
+        adjust: Callable[[ModelEntry], ModelEntry] | None = None,
+    ) -> None:
         """Load a model, or load it anew while the old one serves.
 
         Args:
+            adjust: Returns the model to load from the model of the repository: with fewer versions, in another order, of
+                which the last one is the default, or with other settings.
             config: The text of a config.pbtxt to load it by until the next load, in every worker.
 
         Raises:
@@ -553,7 +561,8 @@ class Engine:
         self._check_control("load")
 
         def look() -> list[RepositoryChange]:
-            entry = self._models.with_files(self.repository.entry(name, config))
+            entry = self.repository.entry(name, config)
+            entry = self._models.with_files(entry if adjust is None else adjust(entry))
             return [RepositoryChange(kind="load", name=name, entry=entry, config=config)]
 
         try:

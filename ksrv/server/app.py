@@ -218,9 +218,7 @@ def make_app(
     for prefix in (v1, v1 + "/versions/{version}"):
         app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN)
         app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
-    openai_routes.add_routes(
-        app, lambda kind: kind(engine, settings, budget, access, waiter=waiter)
-    )
+    openai_routes.add_routes(app, lambda kind: kind(engine, settings, budget, access))
     openapi = OpenApiResource(engine, needs_token=access.needs_token, metrics=settings.metrics)
     app.add_route("/openapi.json", openapi, needs=Needs.TOKEN)
     if settings.metrics:
@@ -244,7 +242,9 @@ def make_app(
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document)
     if settings.torchserve_api:
-        torchserve = TorchServeRoutes(engine, settings, budget, access=access)
+        torchserve = TorchServeRoutes(
+            engine, settings, budget, access=access, read_document=read_document
+        )
         torchserve.add_routes(app)
         torchserve.add_error_handlers(
             app, {KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error}

@@ -28,6 +28,7 @@ from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.describe import description
 from ksrv.server.torchserve.errors import TorchServeError
 from ksrv.server.torchserve.form_parts import Part, read_parts
+from ksrv.server.torchserve.management import ChangingResource, ManagementRoutes, ReadDocument
 from ksrv.spec import ModelSpec
 from ksrv.torchserve import rows
 
@@ -48,7 +49,8 @@ class TorchServeRoutes:
     Args:
         engine: Where requests run.
         budget: The bytes in flight.
-        access: Whether `Authorization` is kept from handlers, and whose requests are limited.
+        access: Whether `Authorization` is kept from handlers, whose requests are limited, and who may change models.
+        read_document: Reads the JSON of a request.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class TorchServeRoutes:
         budget: MemoryBudget,
         *,
         access: Access,
+        read_document: ReadDocument,
     ) -> None:
         self.engine = engine
+        self._management = ManagementRoutes(engine, access, read_document)
         self._settings = settings
         self._budget = budget
         self._access = access
@@ -77,7 +81,8 @@ class TorchServeRoutes:
                 (prefix + "/{version}", resource),
                 (prefix + "/{version}/{url_path:path}", resource),
             ]
-        older, described = OlderResource(self), DescribeResource(self)
+        older = OlderResource(self)
+        described = DescribeResource(self, self._management)
         routes += [
             ("/invocations", older),
             ("/models/{name}/invoke", older),
@@ -88,6 +93,7 @@ class TorchServeRoutes:
         ]
         for path, answers_it in routes:
             app.add_route(path, answers_it, needs=Needs.TOKEN)
+        self._management.add_routes(app)
         app.add_route("/ping", PingResource(self), needs=Needs.NOTHING)
 
     def add_error_handlers(
@@ -283,14 +289,18 @@ class OlderResource(_Resource):
     on_put = on_post
 
 
-class DescribeResource(_Resource):
-    """GET /models/{name}[/{version}|/all][?customized=true]."""
+class DescribeResource(ChangingResource):
+    """GET /models/{name}[/{version}|/all][?customized=true], beside what changes the model."""
+
+    def __init__(self, routes: TorchServeRoutes, management: ManagementRoutes) -> None:
+        super().__init__(management)
+        self._described = routes
 
     def on_get(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a list of descriptions."""
-        routes = self._routes
+        routes = self._described
         answers.prepare(resp)
         every = version == "all"
         try:
