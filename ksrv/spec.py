@@ -19,6 +19,9 @@ LARGEST_SIZE = 2**31 - 1
 ANY_SIZE: tuple[int, int] = (1, LARGEST_SIZE)
 """A first dimension of any size that counts no rows."""
 
+ANY_SIZE_OR_NONE: tuple[int, int] = (0, LARGEST_SIZE)
+"""The same, which may be empty."""
+
 _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 

@@ -71,6 +71,7 @@ class ModelCalls:
     Args:
         submit: `Engine.submit`.
         ask: Answers what is asked of the server itself.
+        instances: Of the calling model, which may call itself as long as one of them is left to answer.
     """
 
     def __init__(
@@ -78,9 +79,12 @@ class ModelCalls:
         submit: Callable[..., Any],
         name: str,
         ask: Callable[[InferRequest], RequestHandle] | None = None,
+        *,
+        instances: int = 1,
     ) -> None:
         self._submit = submit
         self._name = name
+        self._instances = instances
         self._ask = ask
 
     def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
@@ -104,7 +108,8 @@ class ModelCalls:
             span = request.headers.get(TRACEPARENT) or current_traceparent()
             request.headers = inherited.headers | ({TRACEPARENT: span} if span else {})
         request.callers = inherited.callers
-        if request.model_name in inherited.callers:
+        depth = inherited.callers.count(request.model_name)
+        if depth and not (request.model_name == self._name and depth < self._instances):
             chain = " -> ".join([*inherited.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)
         own, given = request.deadline_ns, inherited.deadline_ns
@@ -172,6 +177,7 @@ def inherit(caller: BatchInputs, name: str) -> Inherited:
     """
     handles = caller.handles or []
     chain: dict[str, None] = {}
+    depth = 0
     for handle in handles:
         if isinstance(handle, QueuedRequest):  # requests of the fast path come from the wire
             request = handle.request
@@ -179,11 +185,14 @@ def inherit(caller: BatchInputs, name: str) -> Inherited:
                 request.has_called = True
                 raise NotReady(f"the model {name} is being warmed up, and calls no other meanwhile")
             chain |= dict.fromkeys(request.callers)
-    chain[name] = None
+            depth = max(depth, request.callers.count(name))
+    chain.pop(name, None)
     headers = [one.headers for one in handles or caller.requests]
     deadline = max((one.deadline_ns for one in handles), default=NO_DEADLINE)
     return Inherited(
-        tuple(chain), inherited_headers(headers), None if deadline == NO_DEADLINE else deadline
+        (*chain, *[name] * (depth + 1)),
+        inherited_headers(headers),
+        None if deadline == NO_DEADLINE else deadline,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ksrv._native.tensor import datatype
 from ksrv.source import ModelConfig
-from ksrv.spec import ANY_SIZE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
+from ksrv.spec import ANY_SIZE_OR_NONE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
 from ksrv.triton_python.api.errors import TritonModelException
 
 _DATATYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
@@ -140,7 +140,7 @@ def _tensors(side: str, configuration: Mapping[str, Any], batched: bool) -> tupl
         sizes = [_whole(size, f"a size of the {side} {name!r}", -1) for size in dims]
         shape: tuple[Dimension, ...] = (-1, *sizes) if batched else tuple(sizes)
         if not batched and shape and shape[0] == -1:
-            shape = (ANY_SIZE, *shape[1:])
+            shape = (ANY_SIZE_OR_NONE, *shape[1:])
         found.append(
             TensorSpec(
                 name, _DATATYPES[datatype_name], shape, optional=bool(tensor.get("optional"))

@@ -97,7 +97,7 @@ class Answering:
         with self._batch.lock:
             if self.ended:
                 return
-            self.ended = self._closed = True
+            self.ended = True  # what the model still sends is dropped
         self._batch.note_ended()
 
     def is_cancelled(self) -> bool:

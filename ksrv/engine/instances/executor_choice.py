@@ -37,7 +37,11 @@ def executor_for(
     """
     if debug:
         source = replace(source, debug=True)
-    calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name, ask)
+    calls: Submit = (
+        refuse_calls
+        if submit is None
+        else ModelCalls(submit, source.name, ask, instances=_instances(source))
+    )
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.processes.process import ProcessExecutor
 
@@ -51,3 +55,7 @@ def executor_for(
             submit=calls,
         )
     return InlineExecutor(source, instance=instance, threads=threads, emit=emit, submit=calls)
+
+
+def _instances(source: ModelSource) -> int:
+    return 1 if source.config is None else source.config.instances

@@ -9,7 +9,7 @@ from ksrv.repository.report import Report
 from ksrv.repository.triton.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
 from ksrv.repository.yaml_document import Document, KeyPath
 from ksrv.source import BoundTensor
-from ksrv.spec import ANY_SIZE, Dimension, TensorSpec
+from ksrv.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")
 _REFUSED = {
@@ -82,6 +82,7 @@ class _Reader:
         self._completes = backend in ("onnxruntime", "openvino", "python")
         self._is_python = backend == "python"
         self._positions = backend == "pytorch"
+        self._open = ANY_SIZE if backend != "python" else ANY_SIZE_OR_NONE
 
     def read(
         self, tensors: Sequence[InputKeys | OutputKeys]
@@ -141,7 +142,7 @@ class _Reader:
     def _shape(self, dims: Sequence[int]) -> tuple[Dimension, ...]:
         if self._batched:
             return (-1, *dims)
-        return (ANY_SIZE if dims[0] == -1 else dims[0], *dims[1:])
+        return (self._open if dims[0] == -1 else dims[0], *dims[1:])
 
     def _model_shape(self, tensor: TensorKeys, path: KeyPath) -> tuple[int, ...] | None:
         if tensor.reshape is None:

@@ -63,18 +63,20 @@ def checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
         parameters: Names and values, or None.
 
     Raises:
-        TypeError: A name is no str, or a value is neither bool, int, float nor str.
+        TypeError: They are no dict.
+        TritonModelException: A name is no str, or a value is neither bool, int nor str.
     """
+    if parameters is not None and not isinstance(parameters, dict):
+        raise TypeError(f"parameters are a dict, got {type(parameters)}")
     found = dict(parameters or {})
     for name, value in found.items():
         if not isinstance(name, str):
-            raise TypeError(
-                f"Expect parameters keys to have type str, found type '{type(name).__name__}'"
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(name)}"
             )
-        if not isinstance(value, (bool, int, float, str)):
-            raise TypeError(
-                f"Expect parameters values to have type bool/int/float/str, found type "
-                f"'{type(value).__name__}'"
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
             )
     return found
 
