@@ -109,6 +109,7 @@ class Outcome:
         changed: The case's `changed`.
         known: The sentence that names its failure; empty where none does.
         found: What was found where it failed: the end of its output.
+        models: See `Case.models`.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Outcome:
     changed: str = ""
     known: str = ""
     found: str = ""
+    models: tuple[str, ...] = ()
 
     @property
     def surprises(self) -> bool:

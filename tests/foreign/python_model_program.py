@@ -1,6 +1,6 @@
 """Asks a model of Triton's Python backend for an answer to zeros, as its metadata describes them.
 
-python python_model_program.py HTTP GRPC MODEL [NAME=JSON ...] [--refuses TEXT] [--sequence]
+python python_model_program.py HTTP GRPC MODEL [NAME=JSON ...] [--refuses TEXT] [--unready TEXT] [--sequence]
 """
 
 import json
@@ -30,6 +30,16 @@ def main():
     given = {name: json.loads(text) for name, text in given.items()}
     options = {"sequence_id": 1, "sequence_start": True} if "--sequence" in rest else {}
     client = grpcclient.InferenceServerClient(address)
+    if "--unready" in rest:
+        told = rest[rest.index("--unready") + 1]
+        try:
+            client.get_model_metadata(model)
+        except InferenceServerException as error:
+            if told not in str(error):
+                raise SystemExit(f"{model}: expected {told!r}, found {error}") from None
+            print(f"PASS: {model} is not ready: {error}")
+            return
+        raise SystemExit(f"{model} is ready")
     metadata = client.get_model_metadata(model)
     config = client.get_model_config(model).config
     inputs = []

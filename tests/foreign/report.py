@@ -1,6 +1,6 @@
 """The tables of a run: one row for each repository, and what failed or was changed below it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,34 @@ def markdown(runs: Sequence[Run]) -> str:
         lines.append("| " + " | ".join(map(str, row(run))) + " |")
     for run in runs:
         lines += ["", f"## {run.repository.name}", "", *details(run)]
+    return "\n".join(lines) + "\n"
+
+
+def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
+    """Return the table of the models of Triton's Python backend: those that run, and why others do not.
+
+    Args:
+        outcomes: What became of the cases that name models.
+        left_out: Models that no case names, and why.
+    """
+    ran: dict[str, bool] = {}
+    why: dict[str, str] = dict(left_out)
+    for outcome in outcomes:
+        for model in outcome.models:
+            ran[model] = ran.get(model, False) or outcome.works
+            if not outcome.works:
+                why.setdefault(model, outcome.known or outcome.found)
+    running = sorted(model for model, works in ran.items() if works)
+    others = sorted(model for model in {*ran, *left_out} if not ran.get(model, False))
+    lines = [
+        f"{len(running)} of {len(running) + len(others)} run: "
+        + ", ".join(f"`{model}`" for model in running)
+        + ".",
+        "",
+        "| model | why it does not run |",
+        "|---|---|",
+        *(f"| `{model}` | {cell(why[model])} |" for model in others),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tests.foreign.cases import Outcome, Places
 from tests.foreign.checkout_commit import commit
-from tests.foreign.report import Run, markdown, write
+from tests.foreign.report import Run, markdown, models, write
 from tests.foreign.repositories import REPOSITORIES
+from tests.foreign.repositories.python_models import MODELS_LEFT_OUT
 from tests.foreign.running import run
 
 
@@ -29,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--case", default="", help="run cases whose name has this text")
     parser.add_argument("--work", type=Path, help="keep what the runs leave in this folder")
     parser.add_argument("--write", type=Path, help="a page that gets the tables between its marks")
+    parser.add_argument(
+        "--write-models", type=Path, help="a page that gets the table of Triton's Python models"
+    )
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="ksrv-foreign-") as temporary:
         runs = [
@@ -42,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(table)
     if given.write:
         write(given.write, table)
+    if given.write_models:
+        outcomes = [outcome for one in runs for outcome in one.outcomes if outcome.models]
+        write(given.write_models, models(outcomes, MODELS_LEFT_OUT))
     surprises = [outcome for one in runs for outcome in one.outcomes if outcome.surprises]
     for outcome in surprises:
         what = "works, and its case says that it fails" if outcome.works else "fails"

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ksrv.testing.server import Server, ServerFailed
@@ -108,6 +109,12 @@ class Servers:
 
 
 def outcomes(case: Case, places: Places, servers: Servers, work: Path) -> Iterator[Outcome]:
+    """Run one case, and yield one outcome, or one for each of its tests, each with the case's models."""
+    for outcome in _outcomes(case, places, servers, work):
+        yield replace(outcome, models=case.models)
+
+
+def _outcomes(case: Case, places: Places, servers: Servers, work: Path) -> Iterator[Outcome]:
     """Run one case, and yield one outcome, or one for each of its tests.
 
     Args:

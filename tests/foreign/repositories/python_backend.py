@@ -1,52 +1,79 @@
-"""The examples of Triton's Python backend: their clients, and the models written again as handlers."""
+"""The examples of Triton's Python backend: their models and their clients, as they are."""
 
-from pathlib import Path
+from tests.foreign.cases import Case, Repository, Serving
+from tests.foreign.made.python_models import PythonModel, lay_out
 
-from tests.foreign.cases import Case, Places, Repository, Serving
-from tests.foreign.made.models import port
-
-PORTED = ("add_sub", "pytorch", "bls_sync", "bls_async", "square_int32", "repeat_int32")
-
-
-def ports(places: Places, folder: Path) -> list[Path]:
-    """Lay out the models as handlers."""
-    for name in PORTED:
-        port(name, folder / "models")
-    return [folder / "models"]
-
-
-SERVING = Serving("ports", ports, ports=(8000, 8001))
-HANDLER = (
-    'model.py is a handler of ksrv\'s; `backend: "python"` is refused by name (docs/triton.md)'
+M = PythonModel
+MODELS = (
+    M("examples/add_sub"),
+    M("examples/pytorch"),
+    M("examples/bls", "bls_sync", file="sync_model.py", config="sync_config.pbtxt"),
+    M("examples/bls", "bls_async", file="async_model.py", config="async_config.pbtxt"),
+    M("examples/decoupled", "square_int32", file="square_model.py", config="square_config.pbtxt"),
+    M("examples/decoupled", "repeat_int32", file="repeat_model.py", config="repeat_config.pbtxt"),
+    M(
+        "examples/bls_decoupled",
+        "bls_decoupled_sync",
+        file="sync_model.py",
+        config="sync_config.pbtxt",
+    ),
+    M(
+        "examples/bls_decoupled",
+        "bls_decoupled_async",
+        file="async_model.py",
+        config="async_config.pbtxt",
+    ),
+    M("examples/auto_complete", "batch_auto_complete", file="batch_model.py", config=""),
+    M("examples/auto_complete", "nobatch_auto_complete", file="nobatch_model.py", config=""),
+    M("examples/custom_metrics"),
+)
+SERVING = Serving(
+    "examples",
+    lambda places, folder: lay_out(MODELS, places, folder),
+    ports=(8000, 8001),
+    start_timeout=300.0,
 )
 
 
-def client(script: str) -> Case:
+def client(script: str, *models: str, prints: str = "PASS") -> Case:
     """Return the case of a client, which names the ports itself."""
     command = ("{python}", f"{{checkout}}/examples/{script}")
-    return Case(script, command, SERVING, prints="PASS", changed=HANDLER)
+    return Case(script, command, SERVING, prints=prints, models=models)
 
-
-NO_STREAM = "it calls a decoupled model and sums its answers, and a handler's call gets one answer (docs/composition.md)"
 
 REPOSITORY = Repository(
     "triton-inference-server/python_backend",
     "python_backend",
-    tuple(
-        client(script)
-        for script in (
-            "add_sub/client.py",
-            "pytorch/client.py",
-            "bls/sync_client.py",
-            "bls/async_client.py",
-            "decoupled/square_client.py",
-            "decoupled/repeat_client.py",
-        )
+    (
+        client("add_sub/client.py", "examples/add_sub"),
+        client("pytorch/client.py", "examples/pytorch"),
+        client("bls/sync_client.py", "examples/bls/sync_model.py"),
+        client("bls/async_client.py", "examples/bls/async_model.py"),
+        client("decoupled/square_client.py", "examples/decoupled/square_model.py"),
+        client("decoupled/repeat_client.py", "examples/decoupled/repeat_model.py"),
+        client("bls_decoupled/sync_client.py", "examples/bls_decoupled/sync_model.py"),
+        client("bls_decoupled/async_client.py", "examples/bls_decoupled/async_model.py"),
+        client(
+            "auto_complete/client.py",
+            "examples/auto_complete/batch_model.py",
+            "examples/auto_complete/nobatch_model.py",
+        ),
+        Case(
+            "one request to examples/custom_metrics",
+            (
+                "{python}",
+                "{root}/python_model_program.py",
+                "{http}",
+                "{grpc}",
+                "custom_metrics",
+            ),
+            SERVING,
+            prints="PASS",
+            models=("examples/custom_metrics",),
+        ),
     ),
     {
-        "`bls_decoupled`": NO_STREAM,
-        "`auto_complete`": "it asks for what a Python model's `auto_complete_config` filled in",
-        "`custom_metrics`": "it asks for Triton's metrics port; handlers' metrics are at `/metrics` of the HTTP address",
-        "`instance_kind`, `preprocessing`, `jax`": "need downloaded weights, TensorRT or JAX",
+        "`custom_metrics/client.py`": "it asks for Triton's metrics port; a model's metrics are at `/metrics` of the HTTP address",
+        "`instance_kind`, `preprocessing`, `jax`": "need a GPU, TensorRT or JAX",
     },
 )

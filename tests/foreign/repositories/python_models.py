@@ -41,7 +41,10 @@ def suite(path: str, server: Serving, *models: str, only: str = "", **keys: obje
         copies=("qa/L0_backend_python", "qa/common"),
         folder=f"qa/L0_backend_python/{folder}" if folder else "qa/L0_backend_python",
         tests=True,
-        environment={"PYTHONPATH": "{checkout}/qa/common:{root}/stand_ins"},
+        environment={
+            "PYTHONPATH": "{checkout}/qa/common:{root}/stand_ins",
+            "SERVER_LOG": "{work}/server.log",
+        },
         timeout=240.0,
         models=models,
         **keys,  # type: ignore[arg-type]
@@ -226,8 +229,6 @@ STREAMS = serving(
 )
 CALLS = serving(
     "calls",
-    M("qa/bls"),
-    M("qa/bls_async"),
     M("qa/bls_memory"),
     M("qa/bls_memory_async"),
     M("qa/add_sub"),
@@ -252,15 +253,18 @@ CASES = (
         "qa/execute_return_error",
         "qa/wrong_model",
     ),
-    suite(
-        "python_test.py",
-        PLAIN,
-        "qa/identity_bf16",
-        "qa/pytorch_fp32_fp32",
-        "qa/string",
-        "qa/string_fixed",
-        "qa/optional",
-        "qa/non_contiguous",
+    *(
+        suite("python_test.py", PLAIN, f"qa/{model}", only=f"*.{test}")
+        for test, model in (
+            ("test_bf16", "identity_bf16"),
+            ("test_bool", "identity_fp32"),
+            ("test_infer_pytorch", "pytorch_fp32_fp32"),
+            ("test_init_args", "init_args"),
+            ("test_non_contiguous", "non_contiguous"),
+            ("test_optional_input", "optional"),
+            ("test_string", "string_fixed"),
+            ("test_unicode", "string"),
+        )
     ),
     asked("qa/init_args", PLAIN),
     asked("qa/dlpack_identity", PLAIN),
@@ -283,6 +287,10 @@ CASES = (
     *(asked(f"qa/{name}", LOADS) for name in ("auto_complete",)),
     asked("qa/fini_error", LOADS, "--refuses", "name 'error' is not defined"),
     asked("qa/python_version", LOADS, "--refuses", "has no attribute 'as_numpy'"),
+    asked("qa/init_error", LOADS, "--unready", "lorem_ipsum"),
+    asked("qa/init_exit", LOADS, "--unready", "SystemExit"),
+    asked("qa/auto_complete_error", LOADS, "--unready", "undefined_variable"),
+    asked("qa/bls_init_error", LOADS, "--unready", "BLS is only supported during the 'execute'"),
     asked("qa/bls_finalize_error", LOADS, "--refuses", "returned no response"),
     asked("qa/model_env", MORE, "--refuses", "returned no response"),
     asked("qa/multi_file", LOADS, "--refuses", "returned no response"),
@@ -305,6 +313,7 @@ CASES = (
     suite("logging/logging_test.py", ENSEMBLE, "qa/identity_fp32_logging"),
     asked("qa/simple_identity_fp32", ENSEMBLE),
     asked("qa/identity_fp32", ENSEMBLE),
+    asked("qa/sequence_py", ENSEMBLE, "--sequence"),
     suite("response_sender/response_sender_test.py", RESPONSES, "qa/response_sender"),
     suite(
         "response_sender/response_sender_complete_final_test.py",
@@ -338,6 +347,24 @@ CASES = (
     asked("qa/dlpack_square", STREAMS),
     in_model("bls_memory", CALLS),
     in_model("bls_memory_async", CALLS),
-    in_model("bls_async", CALLS),
-    in_model("bls", CALLS),
 )
+
+GPU = "needs a GPU"
+MODELS_LEFT_OUT = {
+    "qa/bls": "asks for tensors on a GPU in the same test program",
+    "qa/bls_async": "asks for tensors on a GPU in the same test program",
+    "qa/add_sub_gpu": GPU,
+    "qa/cuda_memory_consumer": GPU,
+    "qa/dlpack_empty_output": GPU,
+    "qa/variable_gpu_output": GPU,
+    "qa/dlpack_test": "needs cupy, and a GPU",
+    "examples/jax": "needs JAX",
+    "examples/instance_kind": "needs torchvision and weights that it downloads",
+    "examples/preprocessing": "needs TensorRT",
+    "qa/torchvision/resnet50": "needs torchvision and weights that it downloads",
+    "qa/python_based_backends/add_sub_backend": "is a backend of its own, which Triton loads for other models",
+    "qa/bls_model_loading": "loads models in `initialize`, and brings their files along, which ksrv refuses",
+    "qa/bls_onnx_warmup": "needs a model that NVIDIA generates",
+    "qa/custom_metrics": "asks for Triton's metrics port, and compares the bounds of a histogram that it sets",
+}
+"""The models that no case asks, and why."""

@@ -8,6 +8,7 @@ from onnx import TensorProto
 from tests.foreign.cases import Case, Places, Repository, Serving
 from tests.foreign.made.models import port
 from tests.foreign.made.onnx_models import add_sub, identity
+from tests.foreign.repositories import python_models
 from tests.foreign.repositories.client import eight_models, seven_models
 
 TYPES = {
@@ -306,6 +307,7 @@ REPOSITORY = Repository(
             for protocol in ("http", "grpc")
         ),
         *(regions(test, protocol) for test in REGIONS for protocol in ("http", "grpc")),
+        *python_models.CASES,
     ),
     {
         "`qa/L0_http/http_restricted_api_test.py`, `RestrictedProtocolTest` of `qa/L0_grpc/python_unit_test.py`": RESTRICTED,

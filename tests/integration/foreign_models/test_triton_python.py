@@ -262,7 +262,7 @@ def server(tmp_path_factory):
     write(root, "again", AGAIN, AGAIN_CONFIG)
     for name, (code, config, _) in BROKEN.items():
         write(root, name, code, config)
-    with Server([root], ready_when="any") as running:
+    with Server([root], ready_when="any", start_timeout=240) as running:
         wait_until(lambda: requests.get(f"{running.url}/v2/health/ready").status_code == 200)
         yield running
 
