@@ -7,7 +7,10 @@ from ksrv.repository.triton.model_keys import ModelKeys
 
 PYTHON_RUNNER = "ksrv.triton_python.runner:PythonModelRunner"
 EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+"""What stands for the model's folder in the value."""
 PYTHON_PARAMETERS = {
+    EXECUTION_ENV_PATH: "the model's processes run in this environment",
     "FORCE_CPU_ONLY_INPUT_TENSORS": "inputs always come in the memory of the CPU",
 }
 START_TIMEOUT_S = 600.0
@@ -20,13 +23,12 @@ def python_settings(keys: ModelKeys, report: Report) -> dict[str, Any]:
     Such a model has a process of its own, as in Triton, and no limit of time but that of its requests. A batch is
     not tried again where the process died, because the model may have sent a part of it.
     """
+    settings: dict[str, Any] = {}
     for entry in keys.parameters or ():
         if entry.key == EXECUTION_ENV_PATH:
-            report.refused[f"parameters.{EXECUTION_ENV_PATH}"] = (
-                "packed environments are not unpacked here; install the model's packages beside ksrv"
-            )
+            settings["python"] = entry.value.string_value.removeprefix(f"{MODEL_DIRECTORY}/")
     report.applied.setdefault("backend", "python")
-    return {
+    return settings | {
         "executor": "process",
         "runner": PYTHON_RUNNER,
         "retry": False,

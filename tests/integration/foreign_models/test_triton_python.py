@@ -224,11 +224,6 @@ BROKEN = {
         'backend: "python"',
         "BLS is only supported during the 'execute' function",
     ),
-    "environment": (
-        "class TritonPythonModel:\n    def execute(self, requests): return []",
-        'backend: "python" parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e.tar.gz" } }',
-        "EXECUTION_ENV_PATH",
-    ),
     "contradicts": (
         "class TritonPythonModel:\n"
         "    @staticmethod\n"

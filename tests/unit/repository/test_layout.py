@@ -264,6 +264,18 @@ def test_a_python_model_that_is_not_where_triton_has_it_is_told_where(tmp_path, 
     assert "model.py is not read: one of Triton's Python backend lies in a version" in str(errors)
 
 
+@pytest.mark.parametrize(
+    ("path", "python"),
+    [("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "env.tar.gz"), ("/opt/env", "/opt/env")],
+)
+def test_a_python_model_of_triton_has_its_environment(tmp_path, path, python):
+    parameter = f'{{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{path}" }} }}'
+    config = f'backend: "python" parameters {parameter}'
+    make(tmp_path, {"m/1/model.py": "class TritonPythonModel: pass\n", "m/config.pbtxt": config})
+    [source] = Repository([tmp_path]).scan()["m"].versions.values()
+    assert source.config.python == python
+
+
 def test_a_python_model_of_triton_needs_no_settings(tmp_path):
     make(tmp_path, {"m/1/model.py": "class TritonPythonModel: pass\n"})
     [source] = Repository([tmp_path]).scan()["m"].versions.values()
