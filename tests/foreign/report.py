@@ -59,14 +59,19 @@ def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
     others = sorted(model for model in {*ran, *left_out} if not ran.get(model, False))
     lines = [
         f"{len(running)} of {len(running) + len(others)} run: "
-        + ", ".join(f"`{model}`" for model in running)
+        + ", ".join(f"`{_shown(model)}`" for model in running)
         + ".",
         "",
         "| model | why it does not run |",
         "|---|---|",
-        *(f"| `{model}` | {cell(why[model])} |" for model in others),
+        *(f"| `{_shown(model)}` | {cell(why[model])} |" for model in others),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _shown(model: str) -> str:
+    """Return a model's name in the table, where it must not look like a path of this repository."""
+    return model.replace("examples/", "example ").replace("qa/", "").replace("/", " ")
 
 
 def row(run: Run) -> list[str | int]:

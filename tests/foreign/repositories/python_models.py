@@ -288,7 +288,7 @@ CASES = (
     asked("qa/fini_error", LOADS, "--refuses", "name 'error' is not defined"),
     asked("qa/python_version", LOADS, "--refuses", "has no attribute 'as_numpy'"),
     asked("qa/init_error", LOADS, "--unready", "lorem_ipsum"),
-    asked("qa/init_exit", LOADS, "--unready", "SystemExit"),
+    asked("qa/init_exit", LOADS, "--unready", "the process of model"),
     asked("qa/auto_complete_error", LOADS, "--unready", "undefined_variable"),
     asked("qa/bls_init_error", LOADS, "--unready", "BLS is only supported during the 'execute'"),
     asked("qa/bls_finalize_error", LOADS, "--refuses", "returned no response"),
