@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -105,6 +105,14 @@ $(VENV)/.page: $(VENV)/.built
 
 test-page: $(VENV)/.page ## the page at / in a headless Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest tests/integration/page
+
+# Both bring many packages, and pyright needs node, so `make test` skips what needs them where they are missing.
+$(VENV)/.editors: $(VENV)/.built
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pyright nbclient ipykernel
+	@touch $@
+
+test-editors: $(VENV)/.editors ## type checkers and completion of an editor, and a notebook's kernel; needs node
+	$(BIN)/python -m pytest tests/integration/editors
 
 # OpenVINO takes 180 MB, so `make test` skips what needs it where it is missing.
 $(VENV)/.openvino: $(VENV)/.built

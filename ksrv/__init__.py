@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ksrv.handlers.builtin.object_detector import ObjectDetector
     from ksrv.handlers.builtin.text_classifier import TextClassifier
     from ksrv.handlers.context import Context
-    from ksrv.handlers.declared.settings import settings
-    from ksrv.handlers.declared.tensor_types import (
+    from ksrv.handlers.declared.checked_types import (
         BFloat16,
         Bool,
         Bytes,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         Uint32,
         Uint64,
     )
+    from ksrv.handlers.declared.settings import settings
     from ksrv.handlers.diagnostics.timing import timed
     from ksrv.server.script import serve
 

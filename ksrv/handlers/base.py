@@ -1,7 +1,9 @@
 """`BaseHandler`: four stages around a model, each of which a subclass may override alone.
 
 `handle` is the template method: preprocess, then inference or explain, then postprocess. Every
-attribute has a class-level default, so a subclass need not call `super().__init__()`.
+attribute has a class-level default, so a subclass need not call `super().__init__()`. `postprocess` takes its
+argument by position, so that a subclass may call it as it likes. The other stages name theirs, because editors know
+the type of an argument without a hint by its name in this class.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class BaseHandler:
 
     context: Context = None  # type: ignore[assignment]  # set before any stage runs
     model: Any = None
-    labels: tuple[str, ...] | None = None
+    labels: Any = None  # a tuple of texts; handlers put arrays there too
     inputs: Mapping[str, Any] | None = None
     outputs: Mapping[str, Any] | None = None
     _device: Any = None
@@ -113,7 +115,7 @@ class BaseHandler:
             raise RuntimeError("there is no model file and inference is not overridden")
         return self.model(*inputs, **named)
 
-    def postprocess(self, outputs: Any) -> Any:
+    def postprocess(self, outputs: Any, /) -> Any:
         """Turn the outputs of the model into the answer.
 
         Args:

@@ -1,8 +1,8 @@
 """The tensors that a handler in Python declares: `Float32[1000]`, `Image[224, 224, 3]`, `Bytes`.
 
 A type stands in a type hint or in a handler's `inputs` and `outputs`. Its sizes leave the batch
-dimension out: `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. Type checkers take each
-name for `Any`, so a hint says nothing false about the value: an array, or a tensor of torch.
+dimension out: `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. Type checkers read
+checked_types.pyi instead, where each type takes every value: an array, a torch tensor or a list.
 """
 
 from __future__ import annotations
@@ -157,19 +157,18 @@ class TensorType:
         return f"{self.name}[{', '.join(ends)}]" if sizes else self.name
 
 
-# To a type checker they are Any: a class that takes numbers in brackets is no type to it.
-Bool: Any = TensorType("Bool", "BOOL")
-Uint8: Any = TensorType("Uint8", "UINT8")
-Uint16: Any = TensorType("Uint16", "UINT16")
-Uint32: Any = TensorType("Uint32", "UINT32")
-Uint64: Any = TensorType("Uint64", "UINT64")
-Int8: Any = TensorType("Int8", "INT8")
-Int16: Any = TensorType("Int16", "INT16")
-Int32: Any = TensorType("Int32", "INT32")
-Int64: Any = TensorType("Int64", "INT64")
-Float16: Any = TensorType("Float16", "FP16")
-BFloat16: Any = TensorType("BFloat16", "BF16")
-Float32: Any = TensorType("Float32", "FP32")
-Float64: Any = TensorType("Float64", "FP64")
-Bytes: Any = TensorType("Bytes", "BYTES")
-Image: Any = TensorType("Image", "FP32", named_image=True)
+Bool = TensorType("Bool", "BOOL")
+Uint8 = TensorType("Uint8", "UINT8")
+Uint16 = TensorType("Uint16", "UINT16")
+Uint32 = TensorType("Uint32", "UINT32")
+Uint64 = TensorType("Uint64", "UINT64")
+Int8 = TensorType("Int8", "INT8")
+Int16 = TensorType("Int16", "INT16")
+Int32 = TensorType("Int32", "INT32")
+Int64 = TensorType("Int64", "INT64")
+Float16 = TensorType("Float16", "FP16")
+BFloat16 = TensorType("BFloat16", "BF16")
+Float32 = TensorType("Float32", "FP32")
+Float64 = TensorType("Float64", "FP64")
+Bytes = TensorType("Bytes", "BYTES")
+Image = TensorType("Image", "FP32", named_image=True)
