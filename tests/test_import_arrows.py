@@ -72,8 +72,9 @@ ARROWS = {
         "handlers",
     },
     "testing": FOUNDATION | {"server", "repository", "handlers", "protocol", "engine", "client"},
+    "notebook": {"server", "testing", "client"},
     "__main__": {"cli"},
-    "__init__": {"errors", "handlers", "server", "source_folder"},
+    "__init__": {"errors", "handlers", "notebook", "source_folder"},
 }
 
 

@@ -1,4 +1,4 @@
-"""`ksrv.serve(Cats)`: a script that serves its own handler.
+"""A script that serves its own handler: `ksrv.serve(Cats)` outside of a notebook.
 
 The process becomes `ksrv serve FILE.py:NAME`: nothing that the script has imported or started stays
 in the server's master, and every worker, handler process and reload finds the handler as
@@ -9,13 +9,14 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.python_path import with_ksrv
+from ksrv.server.launch.cells import CellError, shell, written
 from ksrv.server.launch.memory_file import memory_file, path_of
 
 TENSORS = ("inputs", "outputs")
@@ -25,59 +26,28 @@ class CannotServe(TypeError):
     """A handler that a server could not find again, or settings that cannot be passed on."""
 
 
-def serve(
-    *handlers: type | Callable[..., Any] | str | Path,
-    name: str | None = None,
-    http: str | None = None,
-    grpc: str | None = None,
-    workers: int | None = None,
-    reload: bool | None = None,
-    server: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> None:
-    """Serve handlers of this script until a signal ends the process; nothing runs after this call.
+Handler = type | Callable[..., Any] | str | Path
 
-    In a module that is imported this does nothing, so that a handler can be imported from its script.
+
+def serve(
+    handlers: Sequence[Handler], server: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Become the server of handlers; in a module that is imported do nothing.
 
     Args:
-        handlers: Handler classes or functions at the top of a file, or paths that `ksrv serve` takes.
-        name: The model's name; by default `Cats` is served as `cats`.
-        http: The HTTP address, such as "127.0.0.1:8080".
-        grpc: The gRPC address, or "off".
-        workers: How many worker processes serve.
-        reload: Whether the handler is loaded anew as soon as its files change.
-        server: Any other setting of `ksrv serve`, such as `{"token_file": "tokens"}`.
-        settings: The keys of model.yaml for the one handler: `batching={"max_batch_size": 8}`,
-            `executor="process"`, `inputs={"x": Float32[4]}`, ...; they win over `@settings`.
+        handlers: Handler classes, functions or paths.
+        server: Settings of `ksrv serve`.
+        settings: Settings of the one handler.
 
     Raises:
         CannotServe: A handler has no file or name to be found by, or a setting is no plain value.
     """
-    if _being_imported(inspect.currentframe()):
-        return
-    command = serve_command(
-        *handlers,
-        server={
-            **(server or {}),
-            **{
-                key: value
-                for key, value in {
-                    "model_name": name,
-                    "http": http,
-                    "grpc": grpc,
-                    "workers": workers,
-                    "reload": reload,
-                }.items()
-                if value is not None
-            },
-        },
-        settings=settings,
-    )
-    _become(command)
+    if not _being_imported(inspect.currentframe()):
+        _become(serve_command(*handlers, server=server, settings=settings))
 
 
 def serve_command(
-    *handlers: type | Callable[..., Any] | str | Path,
+    *handlers: Handler,
     server: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> list[str]:
@@ -91,6 +61,27 @@ def serve_command(
     Raises:
         CannotServe: See `serve`.
     """
+    targets = targets_of(handlers, settings)
+    flags = dict(server)
+    if settings:
+        # They may hold a key to another service, and everybody on the machine can read a command line.
+        flags["model_settings"] = f"@{path_of(memory_file(settings_json(settings).encode()))}"
+    command = [sys.executable, "-P", "-m", "ksrv", "serve", *targets]
+    for key, value in flags.items():
+        command += _flag(key, value)
+    return command
+
+
+def targets_of(handlers: Sequence[Handler], settings: Mapping[str, Any]) -> list[str]:
+    """Return the paths by which `ksrv serve` finds handlers.
+
+    Args:
+        handlers: Handler classes, functions or paths.
+        settings: Settings of the one handler.
+
+    Raises:
+        CannotServe: There is no handler, settings are given to several, or one cannot be found by a path.
+    """
     if not handlers:
         raise CannotServe("serve takes at least one handler class, function or path")
     if settings and len(handlers) > 1:
@@ -98,22 +89,14 @@ def serve_command(
             f"serve: {next(iter(settings))} is a setting of one handler, and there are "
             f"{len(handlers)}; write it into @settings above each of them"
         )
-    flags = dict(server)
-    if (
-        settings
-    ):  # which may hold a key to another service, and a command line is for everybody to read
-        flags["model_settings"] = f"@{path_of(memory_file(_as_json(settings).encode()))}"
-    command = [sys.executable, "-P", "-m", "ksrv", "serve", *map(target_of, handlers)]
-    for key, value in flags.items():
-        command += _flag(key, value)
-    return command
+    return [target_of(one) for one in handlers]
 
 
-def target_of(handler: type | Callable[..., Any] | str | Path) -> str:
+def target_of(handler: Handler) -> str:
     """Return the path by which `ksrv serve` finds a handler: FILE.py:NAME.
 
     Args:
-        handler: A class or function at the top of a file; a path comes back as it is.
+        handler: A class or function at the top of a file or in a cell of a notebook; a path comes back as it is.
 
     Raises:
         CannotServe: It has no file, or no name there.
@@ -124,6 +107,16 @@ def target_of(handler: type | Callable[..., Any] | str | Path) -> str:
     module = sys.modules.get(getattr(handler, "__module__", None) or "")
     if not name or module is None:
         raise CannotServe(f"serve takes a handler class, a function or a path, not {handler!r}")
+    if handler.__module__ == "__main__" and shell() is not None:
+        if getattr(module, name, None) is not handler:
+            raise CannotServe(
+                f"{name} is not defined in a cell under its own name; workers find a handler by its source and its "
+                f"name, so define it at the top of a cell"
+            )
+        try:
+            return f"{written(name)}:{name}"
+        except CellError as error:
+            raise CannotServe(str(error)) from None
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py"):
         raise CannotServe(
@@ -162,7 +155,15 @@ def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _as_json(settings: Mapping[str, Any]) -> str:
+def settings_json(settings: Mapping[str, Any]) -> str:
+    """Return settings of a handler as the JSON of `--model-settings`.
+
+    Args:
+        settings: The keys of model.yaml.
+
+    Raises:
+        CannotServe: They are no plain values.
+    """
     try:
         return json.dumps(plain_settings(settings), allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
 """A real server for tests: a process of its own on free ports.
 
-    with Server("models/") as server:
+    with Server("models/") as server:  # or Server(Cats), a handler of this file
         requests.get(f"{server.url}/v2/health/ready")
 
 The process is `ksrv serve`. Leaving the context ends it with SIGTERM and fails unless it ends
@@ -23,6 +23,7 @@ from typing import Any
 
 from ksrv.server.launch import child_server
 from ksrv.server.launch.status_lines import StatusReader
+from ksrv.server.script import Handler, settings_json, targets_of
 
 _POLL_SECONDS = 0.02
 
@@ -35,30 +36,39 @@ class Server:
     """Runs `ksrv serve` while its context is open.
 
     Args:
-        paths: A model repository, model folder or model file, or several.
+        paths: A model repository, a model folder or file, a handler class or function, or several of these.
         wait_ready: Whether entering waits until the server says that it is ready.
         start_timeout: Seconds that this may take.
         environment: Variables added to the process's environment.
+        handler_settings: The keys of model.yaml for the one handler.
         settings: Any setting of `ksrv serve`, nested ones as mappings; both ports are 0 and the
             drain delay is 0 unless given.
 
     Attributes:
         process: The master process.
+        targets: The paths that it serves.
         http: The HTTP address as HOST:PORT, "" when it is off.
         grpc: The gRPC address as HOST:PORT, which may be the HTTP address; "" when it is off.
+
+    Raises:
+        CannotServe: A handler has no file or name to be found by, or its settings are no plain values.
     """
 
     def __init__(
         self,
-        paths: str | Path | Sequence[str | Path],
+        paths: Handler | Sequence[Handler],
         *,
         wait_ready: bool = True,
         start_timeout: float = 60.0,
         environment: Mapping[str, str] | None = None,
+        handler_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        several = [paths] if isinstance(paths, str | Path) else list(paths)
-        self._paths = [str(path) for path in several]
+        several = (paths,) if isinstance(paths, type | str | Path) or callable(paths) else paths
+        given = handler_settings or {}
+        self.targets = targets_of(several, given)
+        if given:
+            settings["model_settings"] = settings_json(given)
         self._settings = {
             "http": "127.0.0.1:0",
             "grpc": "127.0.0.1:0",
@@ -67,6 +77,7 @@ class Server:
         self._wait_ready = wait_ready
         self._start_timeout = start_timeout
         self._environment = dict(environment or {})
+        self._last_log: str | None = None
         self.process: subprocess.Popen[bytes]
         self._status: StatusReader
         self.http = ""
@@ -85,7 +96,14 @@ class Server:
     @property
     def log(self) -> str:
         """The server's output so far, of both streams."""
+        if self._last_log is not None:
+            return self._last_log
         return self._log_path.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return self._last_log is None and self.process.poll() is None
 
     def command(self, settings_file: Path) -> list[str]:
         """Return the command that starts the server.
@@ -94,7 +112,7 @@ class Server:
             settings_file: Where the server finds its settings.
         """
         serve = [sys.executable, "-P", "-m", "ksrv", "serve"]
-        return [*serve, "--config", str(settings_file), *self._paths]
+        return [*serve, "--config", str(settings_file), *self.targets]
 
     def start(self) -> None:
         """Start the process and wait for its ports, and for readiness unless told otherwise.
@@ -102,6 +120,7 @@ class Server:
         Raises:
             ServerFailed: It died or took too long; the text holds its log.
         """
+        self._last_log = None
         self._folder = tempfile.TemporaryDirectory(prefix="ksrv-test-")
         self._log_path = Path(self._folder.name) / "server.log"
         with self._log_path.open("wb") as output:
@@ -182,6 +201,19 @@ class Server:
                 raise ServerFailed(f"the server is not ready after {timeout} s:\n{self.log}")
             time.sleep(_POLL_SECONDS)
 
+    def wait_loaded(self) -> None:
+        """Wait as long as the models take to load.
+
+        Raises:
+            ServerFailed: It died, or a model cannot be loaded; the text holds the server's log.
+        """
+        while not self._status.loaded:
+            self._fail_if_dead()
+            time.sleep(_POLL_SECONDS)
+            self._status.update()
+        if not self._status.ready:
+            raise ServerFailed(f"a model cannot be loaded:\n{self.log}")
+
     def _is_ready(self) -> bool:
         if not self.http or self._settings.get("tls_client_ca"):  # or this is no client
             self._status.update()
@@ -228,9 +260,21 @@ class Server:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        status = self.terminate()
-        log = self.log
-        self._status.close()
-        self._folder.cleanup()
+        status = self.close()
         if error is None and status != 0:
-            raise ServerFailed(f"the server ended with status {status}:\n{log}")
+            raise ServerFailed(f"the server ended with status {status}:\n{self.log}")
+
+    def close(self) -> int:
+        """End the server with SIGTERM, delete its files but for the log's text, and return its exit status.
+
+        Raises:
+            ServerFailed: It did not end in time, and was killed.
+        """
+        if self._last_log is None:
+            try:
+                self.terminate()
+            finally:
+                self._last_log = self.log
+                self._status.close()
+                self._folder.cleanup()
+        return self.process.wait()

@@ -25,7 +25,7 @@ class LanguageServer:
         self._patience.start()
         root = folder.as_uri()
         folders = [{"uri": root, "name": "opened"}]
-        capabilities = {"textDocument": {"completion": {}, "hover": {}}}
+        capabilities: dict[str, Any] = {"textDocument": {"completion": {}, "hover": {}}}
         self.ask("initialize", {"processId": None, "rootUri": root, "workspaceFolders": folders,
                                 "capabilities": capabilities})  # fmt: skip
         self._tell("initialized", {})

@@ -23,6 +23,7 @@ RUN_BY = {
     "docs/interpreters.md": "tests/integration/handler_processes/test_interpreters.py",
     "docs/lazy-models.md": "tests/integration/engine/test_lazy_models.py",
     "docs/models.md": "tests/unit/repository/test_documentation.py",
+    "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
     "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/quickstart.md": "tests/integration/docs/test_tutorials.py",

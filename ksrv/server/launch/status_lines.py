@@ -81,6 +81,7 @@ class StatusReader:
         http: The HTTP address as HOST:PORT, "" where HTTP is off.
         grpc: The gRPC address as HOST:PORT, "" where gRPC is off.
         loaded: Whether the server has tried to load all of its models.
+        ready: Whether it serves since then, as the readiness routes say.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class StatusReader:
         self._begun = b""
         self.listens = False
         self.loaded = False
+        self.ready = False
         self.http = ""
         self.grpc = ""
 
@@ -112,6 +114,7 @@ class StatusReader:
             self.listens = True
         elif line["event"] == "loaded":
             self.loaded = True
+            self.ready = line["ready"]
 
     def close(self) -> None:
         """Close this end."""
