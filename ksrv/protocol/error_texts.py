@@ -130,6 +130,12 @@ def _spaces(body: memoryview, offset: int) -> int:
     return count
 
 
+_NO_INPUTS = (
+    "; plain JSON such as {\"age\": 40} goes to the same path with /generate in place of /infer, and the 'instances' of "
+    "protocol v1 to /v1/models/NAME:predict"
+)
+
+
 def _field_fault(error: BodyError, body: memoryview, subject: str) -> str | None:
     """Faults in the form of a field or parameter."""
     match error.code:
@@ -142,7 +148,8 @@ def _field_fault(error: BodyError, body: memoryview, subject: str) -> str | None
         case "twice":
             return f"{subject}: the key {quote(error.name)} appears twice"
         case "missing":
-            return f"{subject} has no {error.field}"
+            hint = _NO_INPUTS if error.field == "'inputs'" else ""
+            return f"{subject} has no {error.field}{hint}"
         case "too_many":
             return f"{subject} has more than {error.expected} {error.field}, the limit"
         case "number":

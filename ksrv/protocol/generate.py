@@ -1,9 +1,9 @@
-"""The generate extension of Triton and KServe: flat JSON in, flat JSON out.
+"""The generate extension of Triton and KServe, which is plain JSON for every model: flat JSON in, flat JSON out.
 
 `{"text_input": "...", "parameters": {...}}` becomes an infer request of the model's own inputs: each key that
 is the name of an input is its value, `text_input` is the only BYTES input whatever its name, and all
-other keys are parameters. The only BYTES output is `text_output`, and has its own name beside that where the request
-gives its texts by the names of the inputs, as Triton's clients do.
+other keys are parameters. A list of such objects is the rows of one request, and is answered by a list. Outputs have
+their own names; for a request with texts the only BYTES output is `text_output` as well.
 """
 
 import math
@@ -15,12 +15,9 @@ import orjson
 
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
-from ksrv.protocol import rest
+from ksrv.protocol import plain_json, rest
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec, TensorSpec
-
-MOST_BYTES = 1024 * 1024
-"""Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
+from ksrv.spec import ModelSpec
 
 REQUEST = "a generate request"
 
@@ -33,11 +30,27 @@ class GenerateRequest(NamedTuple):
 
     Attributes:
         request: The infer request that it stands for.
-        own_names: Whether its texts stand under the names of the inputs, and the answer's is to as well.
+        form: How its answer is written.
     """
 
     request: InferRequest
-    own_names: bool
+    form: "AnswerForm"
+
+
+class AnswerForm(NamedTuple):
+    """How the answer of a generate request is written, which is as the request was.
+
+    Attributes:
+        as_text: Whether the only BYTES output stands under `text_output`.
+        own_names: Whether that output stands under its own name too.
+        has_rows: Whether values have a dimension of rows.
+        records: Whether the answer is a list with an object for each row.
+    """
+
+    as_text: bool = False
+    own_names: bool = True
+    has_rows: bool = False
+    records: bool = False
 
 
 def parse_generate(
@@ -56,12 +69,40 @@ def parse_generate(
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise InvalidRequest("the body of a generate request must be a JSON object")
+    if not isinstance(document, dict) and not (isinstance(document, list) and document):
+        raise InvalidRequest(
+            "the body of a generate request must be a JSON object, or a list of objects, one for each row"
+        )
     if spec.accepts_any_inputs or not spec.inputs:
         raise InvalidRequest(
             f"the model {spec.name} declares no inputs, so a generate request cannot name them; use infer"
         )
+    text_name = _text_name(spec)
+    if isinstance(document, list):
+        names = {} if text_name is None else {TEXT_INPUT: text_name}
+        entries = plain_json.entries_of_records(document, spec, names)
+        made: dict[str, Any] = {"inputs": entries}
+        return GenerateRequest(_parsed(made, spec, limits, headers), AnswerForm(records=True))
+    made, form = _of_object(document, spec, text_name)
+    return GenerateRequest(_parsed(made, spec, limits, headers), form)
+
+
+def _parsed(
+    made: dict[str, Any], spec: ModelSpec, limits: Limits, headers: Mapping[str, str]
+) -> InferRequest:
+    try:
+        text = orjson.dumps(made)
+    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+        raise InvalidRequest(
+            f"the inputs are nested above the {show_limit('json_depth', limits.json_depth)}"
+        ) from None
+    return rest.parse_infer(text, None, spec, limits, headers=headers)
+
+
+def _of_object(
+    document: dict[str, Any], spec: ModelSpec, text_name: str | None
+) -> tuple[dict[str, Any], AnswerForm]:
+    """Return the infer request that one object stands for."""
     made: dict[str, Any] = {}
     name = document.pop("id", None)
     if name is not None:
@@ -72,46 +113,40 @@ def parse_generate(
     if not isinstance(parameters, dict):
         raise InvalidRequest("'parameters' of a generate request must be a JSON object")
     for key, value in parameters.items():
-        _check_parameter(key, value)
+        _check_parameter(key, value, spec)
     parameters = dict(parameters)
     inputs: dict[str, Any] = {}
-    own_names = False
-    text_name = _text_name(spec)
+    has_texts = has_rows = False
     for key, value in document.items():
         target = text_name if key == TEXT_INPUT and text_name is not None else key
         declared = spec.input(target)
         if declared is None:
             if key in parameters:
                 raise InvalidRequest(f"the parameter {quote(key)} is given twice")
-            _check_parameter(key, value)
+            _check_parameter(key, value, spec)
             parameters[key] = value
         elif value is None and declared.optional:
             continue  # as if it were left out
         elif target in inputs:
             raise InvalidRequest(f"the input {quote(target)} is given twice")
         else:
-            inputs[target] = _entry(declared, value)
-            own_names = own_names or declared.datatype == "BYTES"
-    own_names = own_names and TEXT_INPUT not in document
+            entry = plain_json.entry(declared, value)
+            inputs[target] = entry.document
+            has_rows = has_rows or entry.has_rows
+            has_texts = has_texts or declared.datatype == "BYTES"
     if parameters:
         made["parameters"] = parameters
     made["inputs"] = list(inputs.values())
-    try:
-        text = orjson.dumps(made)
-    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
-        raise InvalidRequest(
-            f"the inputs are nested above the {show_limit('json_depth', limits.json_depth)}"
-        ) from None
-    request = rest.parse_infer(text, None, spec, limits, headers=headers)
-    return GenerateRequest(request, own_names)
+    own_names = TEXT_INPUT not in document
+    return made, AnswerForm(has_texts, own_names, has_rows)
 
 
-def _check_parameter(key: str, value: Any) -> None:
+def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
     if isinstance(value, list | dict):
         found = "an array" if isinstance(value, list) else "an object"
         raise InvalidRequest(
-            f"{quote(key)} is no input of the model, and as a parameter it is {found}; expected a "
-            f"string, a number or a boolean"
+            f"{plain_json.unknown(key, spec)}; as a parameter {quote(key)} is {found}, and expected is a string, a "
+            f"number or a boolean"
         )
 
 
@@ -125,43 +160,17 @@ def _text_name(spec: ModelSpec) -> str | None:
     return texts[0] if len(texts) == 1 else None
 
 
-def _entry(declared: TensorSpec, value: Any) -> dict[str, Any]:
-    """Return an input's entry of an infer request; missing dimensions in front are 1."""
-    shape = _shape_of(declared.name, value)
-    rank = len(declared.shape)
-    shape = [1] * max(rank - len(shape), 0) + shape
-    return {
-        "name": declared.name,
-        "datatype": declared.datatype,
-        "shape": shape,
-        "data": value if isinstance(value, list) else [value],
-    }
-
-
-def _shape_of(name: str, value: Any) -> list[int]:
-    shape: list[int] = []
-    while isinstance(value, list):
-        shape.append(len(value))
-        if not value:
-            raise InvalidRequest(f"the input {quote(name)} is an empty list")
-        value = value[0]
-    if value is None or isinstance(value, dict):
-        found = "null" if value is None else "an object"
-        raise InvalidRequest(
-            f"the input {quote(name)} holds {found}; expected a text, a number, or a list of them"
-        )
-    return shape
-
-
-def render_generate(response: InferResponse, spec: ModelSpec, *, own_names: bool) -> bytes:
+def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerForm) -> bytes:
     """Write one answer as flat JSON.
 
     Args:
-        own_names: Whether the only text stands under its output's name too, beside `text_output`.
+        form: How it is written.
 
     Raises:
         InvalidRequest: An output cannot be written as JSON.
     """
+    if form.records:
+        return orjson.dumps(_records(response), option=orjson.OPT_SERIALIZE_NUMPY)
     document: dict[str, Any] = {}
     if response.id:
         document["id"] = response.id
@@ -170,21 +179,52 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, own_names: bool
         document["model_version"] = response.model_version
     texts = [one.name for one in response.outputs if one.datatype == "BYTES"]
     for tensor in response.outputs:
-        value = _value(tensor)
-        is_text = len(texts) == 1 and tensor.name == texts[0] and spec.output(TEXT_OUTPUT) is None
+        value = _value(tensor, spec, has_rows=form.has_rows)
+        is_text = form.as_text and texts == [tensor.name] and spec.output(TEXT_OUTPUT) is None
         if is_text:
             document[TEXT_OUTPUT] = value
-        if own_names or not is_text:
+        if form.own_names or not is_text:
             document[tensor.name] = value
     for name, value in response.parameters.items():
         document.setdefault(name, value)
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _value(tensor: Tensor) -> Any:
+def _records(response: InferResponse) -> list[dict[str, Any]]:
+    """Return an object for each row of an answer."""
+    values = {one.name: _nested(one) for one in response.outputs}
+    rows = {one.shape[0] if one.shape else 1 for one in response.outputs}
+    if len(rows) > 1:
+        raise InvalidRequest(
+            "the outputs have different numbers of rows, so the answer cannot be a list of objects; send one object "
+            "with a list for each input"
+        )
+    return [{name: _plain(value[row]) for name, value in values.items()} for row in range(*rows)]
+
+
+def _value(tensor: Tensor, spec: ModelSpec, *, has_rows: bool) -> Any:
+    """Return a tensor's value: without the dimension of rows where the request had none."""
+    values = _nested(tensor)
+    if has_rows:
+        return _plain(values)
+    if math.prod(tensor.shape) == 1:
+        return values.reshape(-1)[0]
+    declared = spec.output(tensor.name)
+    one_row = tensor.shape[:1] == (1,) and (declared is None or declared.batched)
+    return _plain(values[0] if one_row else values)
+
+
+def _plain(values: Any) -> Any:
+    """Return values in a form that orjson writes, which takes no arrays of texts."""
+    is_text = isinstance(values, np.ndarray) and values.dtype == object
+    return values.tolist() if is_text else values
+
+
+def _nested(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor's values as an array of its shape, of texts or of numbers."""
     values = rest.json_values(tensor)
-    count = math.prod(tensor.shape)
     if isinstance(values, list):
-        return values[0] if count == 1 else values
-    flat = np.asarray(values)
-    return flat.reshape(-1)[0].item() if count == 1 else flat
+        made = np.empty(len(values), dtype=object)
+        made[:] = values
+        return made.reshape(tensor.shape)
+    return np.asarray(values).reshape(tensor.shape)

@@ -3,16 +3,21 @@
     curl --data-binary @cat.jpg -H 'Content-Type: image/jpeg' .../infer
     curl -F image=@cat.jpg -F image=@dog.png .../infer
 
-An upload becomes the tensors that the same files make in a v2 request: BYTES elements, in their order. One
-part of a form may be JSON, and is then the v2 request with all the rest.
+An upload becomes the tensors that the same files make in a v2 request: BYTES elements, in their order. A field for an
+input of numbers is plain JSON: -F weight=2, -F 'sizes=[1, 2]'. One part of a form may be a v2 request, of the type
+application/json, with all the rest.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
 
 from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.protocol import plain_json
 from ksrv.protocol.multipart import (
     MULTIPART,
     FormPart,
@@ -34,11 +39,13 @@ class Upload:
     """What an upload holds.
 
     Attributes:
-        tensors: The inputs that its files and fields are.
+        tensors: The inputs that its files and texts are.
+        numbers: The entries of 'inputs' that its fields for inputs of numbers are.
         document: The JSON of the rest of the request; None where there is none.
     """
 
     tensors: list[Tensor]
+    numbers: list[dict[str, Any]] = field(default_factory=list)
     document: memoryview | None = None
 
 
@@ -122,21 +129,66 @@ def _form(
 ) -> Upload:
     document: memoryview | None = None
     elements: dict[str, list[Element]] = {}
+    numbers: dict[str, list[Any]] = {}
+    left = plain_json.MOST_BYTES
     for part in parts:
-        if media_type(part.content_type) == JSON_TYPE:
+        declared = spec.input(part.name)
+        if media_type(part.content_type) == JSON_TYPE and declared is None:
             if document is not None:
                 raise InvalidRequest(f"the form has two parts of the type {JSON_TYPE}; one may be")
             document = memoryview(part.value)
             continue
         name = _named(part, spec, input_name)
         if not part.is_file:
-            _refuse_text(part, spec.input(name))
+            declared = spec.input(name)
+            _refuse_text(part, declared)
+            if declared is not None and _takes_numbers(declared):
+                left -= len(part.value)
+                numbers.setdefault(name, []).append(_value(part, declared, left))
+                continue
         elements.setdefault(name, []).append(part.value)
         if len(elements) > limits.inputs:
             raise InvalidRequest(f"the form names more than {limits.inputs} inputs, the limit")
-    if not elements and document is None:
+    if not elements and not numbers and document is None:
         raise InvalidRequest("the form has no parts; send files as curl -F NAME=@FILE does")
-    return Upload([_tensor(name, held, spec) for name, held in elements.items()], document)
+    tensors = [_tensor(name, held, spec) for name, held in elements.items()]
+    return Upload(tensors, [_entry(spec, *named) for named in numbers.items()], document)
+
+
+def _takes_numbers(declared: TensorSpec) -> bool:
+    return declared.image is None and declared.datatype != "BYTES"
+
+
+def _value(part: FormPart, declared: TensorSpec, left: int) -> Any:
+    """Return the number, or the list of numbers, that a field of a form holds."""
+    if left < 0:
+        raise InvalidRequest(
+            f"the fields of a form may have at most {plain_json.MOST_BYTES} bytes of numbers; send more in a v2 request"
+        )
+    try:
+        value = orjson.loads(part.value)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, int | float | list):
+        raise InvalidRequest(
+            f"the form's field {quote(part.name)} holds {quote(_beginning(part.value))}; the input takes "
+            f"{declared.datatype}: expected a number, true, false, or a list of them in JSON"
+        )
+    return value
+
+
+def _beginning(value: Element) -> str:
+    return bytes(value[:_HEAD_BYTES]).decode("utf-8", "replace")
+
+
+def _entry(spec: ModelSpec, name: str, values: list[Any]) -> dict[str, Any]:
+    """Return the input of a field's value, or of the values of several fields, a row each."""
+    declared = spec.input(name)
+    if declared is None:
+        raise InvalidRequest(f"the model {spec.name} has no input {quote(name)}")
+    if len(values) > 1:
+        return plain_json.entry_of_rows(declared, values)
+    return plain_json.entry(declared, values[0]).document
 
 
 def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:

@@ -1,24 +1,15 @@
 """The generate extension: /generate answers at once, /generate_stream with server-sent events."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv.protocol.generate import (
-    MOST_BYTES,
-    REQUEST,
-    GenerateRequest,
-    parse_generate,
-    render_generate,
-)
+from ksrv.protocol.generate import REQUEST, GenerateRequest, parse_generate, render_generate
+from ksrv.protocol.plain_json import MOST_BYTES
 from ksrv.server.http.answers import JSON, send_parts, server_timing, set_handler_headers
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.streams import EVENT_STREAM, StreamedAnswer, send_stream
-
-if TYPE_CHECKING:
-    pass
 
 
 class GenerateResource(InferenceResource):
@@ -32,10 +23,10 @@ class GenerateResource(InferenceResource):
     ) -> None:
         """Answer with the whole text."""
         with Reservation(self._budget) as reservation:
-            request, own_names = self._read(req, reservation, name, version)
+            request, form = self._read(req, reservation, name, version)
             spec = request.target.spec
             response = self._infer(req, request)
-        body = render_generate(response, spec, own_names=own_names)
+        body = render_generate(response, spec, form=form)
         set_handler_headers(resp, response.headers)
         resp.content_type = JSON
         if response.timings:
@@ -47,12 +38,12 @@ class GenerateResource(InferenceResource):
     ) -> None:
         """Answer with an event for each piece."""
         with Reservation(self._budget) as reservation:
-            request, own_names = self._read(req, reservation, name, version)
+            request, form = self._read(req, reservation, name, version)
             answer = StreamedAnswer(
                 self._engine,
                 request,
                 EVENT_STREAM,
-                partial(render_generate, spec=request.target.spec, own_names=own_names),
+                partial(render_generate, spec=request.target.spec, form=form),
                 environ=req.env,
             )
         send_stream(resp, answer, EVENT_STREAM, req.env)

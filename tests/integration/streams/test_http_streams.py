@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ksrv.protocol.generate import MOST_BYTES
+from ksrv.protocol.plain_json import MOST_BYTES
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.streams import (
