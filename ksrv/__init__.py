@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from ksrv.handlers.declared.settings import settings
     from ksrv.handlers.diagnostics.timing import timed
-    from ksrv.notebook import serve
+    from ksrv.notebook.serving import serve
 
 __version__ = "0.1.0"
 
@@ -82,7 +82,7 @@ _HOME = {
     "KsrvError": "ksrv.errors",
     "ObjectDetector": "ksrv.handlers.builtin.object_detector",
     "TextClassifier": "ksrv.handlers.builtin.text_classifier",
-    "serve": "ksrv.notebook",
+    "serve": "ksrv.notebook.serving",
     "settings": "ksrv.handlers.declared.settings",
     "timed": "ksrv.handlers.diagnostics.timing",
 }

@@ -30,7 +30,7 @@ BESIDE = {
 API = {
     "Handlers": ["ksrv.handlers.base.BaseHandler", "ksrv.handlers.context.Context", "ksrv.handlers.batch.Batch",
                  "ksrv.handlers.diagnostics.metrics.Metrics", "ksrv.errors.InferenceError", "ksrv.handlers.diagnostics.timing.timed"],
-    "One file": ["ksrv.notebook.serve", "ksrv.handlers.declared.settings.settings",
+    "One file": ["ksrv.notebook.serving.serve", "ksrv.handlers.declared.settings.settings",
                  "ksrv.handlers.declared.tensor_types.TensorType"],
     "Testing": ["ksrv.testing.models.load", "ksrv.testing.models.Model", "ksrv.testing.stages.batch",
                 "ksrv.testing.stages.context", "ksrv.testing.server.Server"],

@@ -21,7 +21,7 @@ SECTIONS = {
     "Requests and answers": ("decompress_requests", "compress_responses", "nan_literals",
                              "allow_shared_memory", "jpeg_decoder", "retain_freed_memory"),
     "TorchServe": ("torchserve_api", "torchserve_config"),
-    "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "metrics_compat", "trace", "ui"),
+    "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "metrics_compat", "trace", "ui", "docs"),
 }  # fmt: skip
 """The settings of each section of the help; those that begin with limits. are a section, and so is the rest."""
 

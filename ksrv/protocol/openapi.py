@@ -3,6 +3,10 @@
 A pure function of the models' descriptions: clients are generated from it, and try requests out by it.
 """
 
+import base64
+import math
+import struct
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -158,10 +162,8 @@ def _model_paths(spec: ModelSpec) -> Document:
         f"{base}/trace/setting": _trace_operations(name),
         f"{base}/stats": {"get": _operation("What the model has done", name, _json(_OBJECT))},
         f"{base}/infer": {"post": _infer(spec)},
-        f"{base}/generate": {"post": _generate(spec, _json(_OBJECT))},
-        f"{base}/generate_stream": {
-            "post": _generate(spec, {"text/event-stream": {"schema": _TEXT}})
-        },
+        f"{base}/generate": {"post": _generate(spec, _json({"type": ["object", "array"]}))},
+        f"{base}/generate_stream": {"post": _generate(spec, {"text/event-stream": {}})},
         f"/v1/models/{name}": {"get": _operation("Whether the model serves", name, _json(_OBJECT))},
         f"/v1/models/{name}:predict": {"post": _predict(spec)},
     }
@@ -188,11 +190,10 @@ def _infer(spec: ModelSpec) -> Document:
                 content[_IMAGE_TYPES[form]] = {"schema": _FILE}
         parameters.append(_parameter("input", "query", "The input that an image alone is for."))
         names = [entry.name for entry in spec.required_inputs]
-        files = {"type": "array", "items": _FILE}
         content["multipart/form-data"] = {
             "schema": {
                 "type": "object",
-                "properties": {entry.name: files for entry in spec.inputs},
+                "properties": {entry.name: _form_field(entry) for entry in spec.inputs},
                 "required": names,
             }
         }
@@ -206,9 +207,95 @@ def _infer(spec: ModelSpec) -> Document:
     )
 
 
+def _form_field(tensor: TensorSpec) -> Document:
+    if tensor.image is None and tensor.datatype != "BYTES":
+        return {"type": "string", "description": "A number, or a list of numbers, in JSON."}
+    return {"type": "array", "items": _FILE}
+
+
 def _generate(spec: ModelSpec, answer: Document) -> Document:
-    body = {"required": True, "content": _json(_OBJECT)}
-    return _operation(f"Generate with {spec.name}", spec.name, answer, requestBody=body)
+    content = _json(_OBJECT)
+    if spec.inputs and not spec.accepts_any_inputs:
+        row: Document = {
+            "type": "object",
+            "properties": {entry.name: _plain_schema(entry) for entry in spec.inputs},
+        }
+        if spec.sequences is not None:
+            row["properties"]["parameters"] = _ref("SequenceParameters")
+        several = {"type": "array", "items": row, "minItems": 1}
+        content = _json({"anyOf": [row, several]})
+        example = _plain_example(spec)
+        if example is not None:
+            content["application/json"]["example"] = example
+    body = {"required": True, "content": content}
+    summary = f"Run {spec.name} by plain JSON" + (
+        ", part by part" if "text/event-stream" in answer else ""
+    )
+    return _operation(summary, spec.name, answer, requestBody=body)
+
+
+def _plain_schema(tensor: TensorSpec) -> Document:
+    """Return the schema of an input in plain JSON: the value of one row, or of several."""
+    kind = "string" if tensor.datatype == "BYTES" or tensor.image is not None else "number"
+    kind = "boolean" if tensor.datatype == "BOOL" else kind
+    shown = f"{tensor.datatype} of the shape {list(tensor.wire_shape)}"
+    if tensor.image is not None:
+        return {"type": "string", "description": "A picture in base64, or a data URL."}
+    value: Document = {"type": kind}
+    for _ in tensor.shape[1 if tensor.batched else 0 :]:
+        value = {"type": "array", "items": value}
+    if not tensor.batched:
+        return {"description": shown} | value
+    rows = {"type": "array", "items": value, "minItems": 1}
+    return {"description": f"{shown}: the value of a row, or of several", "anyOf": [value, rows]}
+
+
+def _plain_example(spec: ModelSpec) -> Document | None:
+    """Return one row in plain JSON, or None where it would be long."""
+    example: Document = {}
+    for tensor in spec.required_inputs:
+        if tensor.image is not None:
+            value: object = _picture(tensor)
+        else:
+            sizes = _sizes(tensor)
+            if math.prod(sizes) > EXAMPLE_VALUES:
+                return None
+            value = _ONE_VALUE.get(tensor.datatype, 0)
+            for size in reversed(sizes[1:] if tensor.batched else sizes):
+                value = [value] * size
+        if value is None:
+            return None
+        example[tensor.name] = value
+    return example | ({"parameters": _ONE_SEQUENCE} if spec.sequences else {})
+
+
+def _sizes(tensor: TensorSpec) -> list[int]:
+    """Return the sizes of an example, the dimension of rows among them."""
+    return [
+        max(1, size[0]) if isinstance(size, tuple) else (1 if size == -1 else size)
+        for size in tensor.shape
+    ]
+
+
+def _picture(tensor: TensorSpec) -> str | None:
+    """Return a grey picture that the input takes, as a data URL; None where it takes no PNG."""
+    if tensor.image is None or "png" not in tensor.image.formats:
+        return None
+    *_, height, width, channels = _sizes(tensor)
+    if tensor.image.resize != "none" or 1 in (height, width):
+        height = width = 8
+    colours = 0 if channels == 1 else 2
+    rows = (b"\0" + b"\x80" * (width * (1 if channels == 1 else 3))) * height
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows, 9)),
+        (b"IEND", b""),
+    )
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 def _predict(spec: ModelSpec) -> Document:
@@ -319,28 +406,28 @@ def _response_schema(spec: ModelSpec) -> Document:
 def _example(spec: ModelSpec) -> Document | None:
     """Return a request of one row, or None where it would be long."""
     inputs = []
-    for tensor in spec.inputs:
+    for tensor in spec.required_inputs:
+        entry: Document
         if tensor.image is not None:
-            data: list[object] = ["data:image/jpeg;base64,..."]
-            inputs.append({"name": tensor.name, "shape": [1], "datatype": "BYTES", "data": data})
-            continue
-        shape = [
-            max(1, size[0]) if isinstance(size, tuple) else (1 if size == -1 else size)
-            for size in tensor.shape
-        ]
-        count = 1
-        for size in shape:
-            count *= size
-        if count > EXAMPLE_VALUES:
-            return None
-        value: object = {"BYTES": "text", "BOOL": True}.get(tensor.datatype, 0)
-        entry = {"name": tensor.name, "shape": shape, "datatype": tensor.datatype}
-        inputs.append(entry | {"data": [value] * count})
+            picture = _picture(tensor)
+            if picture is None:
+                return None
+            entry = {"name": tensor.name, "shape": [1], "datatype": "BYTES", "data": [picture]}
+        else:
+            shape = _sizes(tensor)
+            count = math.prod(shape)
+            if count > EXAMPLE_VALUES:
+                return None
+            values = [_ONE_VALUE.get(tensor.datatype, 0)] * count
+            entry = {"name": tensor.name, "shape": shape, "datatype": tensor.datatype}
+            entry["data"] = values
+        inputs.append(entry)
     if not inputs:
         return None
     return {"inputs": inputs} | ({"parameters": _ONE_SEQUENCE} if spec.sequences else {})
 
 
+_ONE_VALUE: Document = {"BYTES": "text", "BOOL": True}
 _PARAMETER: Document = {"type": ["string", "number", "boolean"]}
 _ONE_SEQUENCE: Document = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 _SCHEMAS: Document = {

@@ -39,6 +39,8 @@ def entry(declared: TensorSpec, value: Any) -> Entry:
         InvalidRequest: The value is, or holds, something else.
     """
     given = _shape_of(declared.name, value)
+    if _are_pictures(declared, value):
+        return Entry(_pictures(declared, value), bool(given))
     missing = max(len(declared.shape) - len(given), 0)
     shape = [1] * missing + given
     has_rows = declared.batched and not missing
@@ -61,6 +63,8 @@ def entry_of_rows(declared: TensorSpec, values: list[Any]) -> dict[str, Any]:
         InvalidRequest: A value is no number, text or list of them.
     """
     first, *row = _shape_of(declared.name, values)
+    if _are_pictures(declared, values):
+        return _pictures(declared, values)
     missing = max(len(declared.shape) - 1 - len(row), 0)
     return _document(declared, [first, *[1] * missing, *row], values)
 
@@ -135,6 +139,17 @@ def _document(declared: TensorSpec, shape: list[int], value: Any) -> dict[str, A
         "shape": shape,
         "data": value if isinstance(value, list) else [value],
     }
+
+
+def _are_pictures(declared: TensorSpec, value: Any) -> bool:
+    """Whether texts stand where the input takes pictures: they are the files in base64."""
+    first = value[0] if isinstance(value, list) else value
+    return declared.image is not None and isinstance(first, str)
+
+
+def _pictures(declared: TensorSpec, value: Any) -> dict[str, Any]:
+    files = value if isinstance(value, list) else [value]
+    return {"name": declared.name, "datatype": "BYTES", "shape": [len(files)], "data": files}
 
 
 def _fits(shape: list[int], declared: TensorSpec) -> bool:

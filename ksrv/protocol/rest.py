@@ -26,6 +26,7 @@ from ksrv._native.tensor.datatype import item_size
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import body_fault, json_too_large
+from ksrv.protocol.forms.uploads import read_upload
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.parameters import check_priority
 from ksrv.protocol.shared_memory import (
@@ -35,7 +36,6 @@ from ksrv.protocol.shared_memory import (
     read_tensor,
     write_tensor,
 )
-from ksrv.protocol.uploads import read_upload
 from ksrv.request import (
     Array,
     Element,

@@ -225,7 +225,7 @@ def make_app(
         app.add_route(
             "/metrics", MetricsResource(statistics, settings.metrics_compat), needs=Needs.TOKEN
         )
-    add_page(app, shown=settings.ui)
+    add_page(app, shown=settings.ui, docs=settings.docs)
     changeable = changeable or ChangeableSettings()
     logging_resource = LoggingResource(changeable, read_document)
     app.add_route("/v2/logging", logging_resource, needs=Needs.CONTROL)

@@ -191,6 +191,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _says("Metrics once more under the names of triton (nv_inference_...) or kserve."),
     ] = ()
     ui: Annotated[bool, _says("Serve the page at / that shows the models and tries them.")] = True
+    docs: Annotated[
+        bool, _says("Serve the viewer of the routes and models at /docs (extra docs).")
+    ] = True
     torchserve_api: Annotated[bool, _says("Serve TorchServe's inference routes as well.")] = False
     torchserve_config: Annotated[
         str | None, _says("A TorchServe config.properties for archives that expect one.")

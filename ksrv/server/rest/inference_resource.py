@@ -7,7 +7,7 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol.error_texts import json_refusal, json_too_large
-from ksrv.protocol.uploads import is_upload
+from ksrv.protocol.forms.uploads import is_upload
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.multipart import (
+from ksrv.protocol.forms.multipart import (
     MULTIPART,
     PARTS,
     as_element,

@@ -1,5 +1,6 @@
 """Plain JSON over /generate: rows, records, lists; and numbers in forms, beside files."""
 
+import base64
 import json
 import subprocess
 
@@ -119,6 +120,18 @@ def test_the_error_of_infer_names_the_route_for_plain_json(server):
     assert answer.status_code == 400
     assert "has no 'inputs'; plain JSON" in answer.json()["error"]
     assert "/generate in place of /infer" in answer.json()["error"]
+
+
+def test_pictures_are_texts_in_base64(server):
+    file = base64.b64encode(server.picture.read_bytes()).decode()
+    answer = generate(server, {"image": file, "weight": 1}, "tinted").json()
+    assert answer == {"model_name": "tinted", "mean": [100, 100, 100]}
+    rows = {"image": [file, f"data:image/png;base64,{file}"], "weight": [1, 2]}
+    assert generate(server, rows, "tinted").json()["mean"] == [[100] * 3, [200] * 3]
+    found = generate(server, [{"image": file, "weight": 2}], "tinted").json()
+    assert found == [{"mean": [200, 200, 200]}]
+    refused = generate(server, {"image": "!", "weight": 1}, "tinted")
+    assert refused.status_code == 400 and "image" in refused.json()["error"]
 
 
 def form(server, *fields):

@@ -78,14 +78,29 @@ def test_a_model_with_sequences_says_which_parameters_it_takes(described):
     assert set(schema["properties"]) == {"sequence_id", "sequence_start", "sequence_end"}
 
 
-@pytest.mark.parametrize("model", ["double", "text", "smoother"])
-def test_the_example_is_a_request(described, model):
-    path = f"/v2/models/{model}/infer"
+@pytest.mark.parametrize("route", ["infer", "generate", "generate_stream"])
+@pytest.mark.parametrize("model", ["double", "mean", "text", "smoother"])
+def test_the_example_is_a_request(described, model, route):
+    path = f"/v2/models/{model}/{route}"
     content = document(described)["paths"][path]["post"]["requestBody"]["content"]
     answer = requests.post(
         described.url + path, json=content["application/json"]["example"], timeout=30
     )
     assert answer.status_code == 200, answer.text
+    assert '"error"' not in answer.text
+
+
+def test_the_document_is_valid(described):
+    reason = "openapi-spec-validator is not installed: make test-page"
+    validator = pytest.importorskip("openapi_spec_validator", reason=reason)
+    validator.validate(document(described))
+
+
+def test_inputs_of_plain_json_have_the_types_of_the_model(described):
+    paths = document(described)["paths"]
+    content = paths["/v2/models/double/generate"]["post"]["requestBody"]["content"]
+    row = content["application/json"]["schema"]["anyOf"][0]["properties"]["x"]["anyOf"][0]
+    assert row == {"type": "array", "items": {"type": "number"}}
 
 
 def test_every_route_answers_as_it_is_described(described):

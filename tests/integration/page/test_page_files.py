@@ -6,7 +6,7 @@ import re
 import pytest
 import requests
 
-from ksrv.server.page.routes import FOLDER, SECURITY_HEADERS
+from ksrv.server.page.files import FOLDER, SECURITY_HEADERS
 from ksrv.testing import Server
 from tests.support.models import write_double
 

@@ -18,7 +18,7 @@ from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol import plain_json
-from ksrv.protocol.multipart import (
+from ksrv.protocol.forms.multipart import (
     MULTIPART,
     FormPart,
     header_options,

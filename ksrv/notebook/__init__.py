@@ -1,0 +1,1 @@
+"""Notebooks: what `serve` does in them."""

@@ -1,0 +1,1 @@
+"""Bodies that are forms or files, as curl and browsers send them."""
