@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import urllib.error
@@ -238,7 +239,7 @@ PEERS = [
         "2 replicas behind the HTTP proxy",
     ),
     Peer(
-        "Triton", "pytriton_app.py", ("nvidia-pytriton",), ("{python}", "{app}", "{http}", "{grpc}", "{third}"),
+        "Triton", "pytriton_app.py", ("nvidia-pytriton", "numpy<2"), ("{python}", "{app}", "{http}", "{grpc}", "{third}"),
         "/v2/models/w6/ready", _triton_rest, "PyTriton's Python backend, dynamic batching", _triton_grpc,
     ),
     Peer(
@@ -296,6 +297,8 @@ class RunningServer:
             "PYTHONUNBUFFERED": "1",
         }
         variables["PATH"] = f"{self.peer.python.parent}{os.pathsep}{os.environ['PATH']}"
+        # PyTriton's stub links libpython, and would find that of the system, which may be older than its modules.
+        variables["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))
         began = time.monotonic()
         with (self._folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
