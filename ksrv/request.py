@@ -81,38 +81,6 @@ class RequestedOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchServeCall:
-    """The facts of a request over one of TorchServe's own routes, beside its headers.
-
-    Attributes:
-        content_types: The content types of its parts, by their names.
-        explain: The handler's request header `explain`; None on routes that do not set it.
-        url_path: The handler's request header `url_path`; None on routes that do not set it.
-        describe: Whether the client asks for the handler's description of its model.
-        v1: Whether it came over KServe's protocol v1, whose body is a JSON document.
-    """
-
-    content_types: Mapping[str, str] = field(default_factory=dict)
-    explain: str | None = None
-    url_path: str | None = None
-    describe: bool = False
-    v1: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TorchServeAnswer:
-    """The head of an answer on one of TorchServe's own routes.
-
-    Attributes:
-        content_type: The content type that fits the handler's item.
-        status: The status line that the handler set, "404 Not Found"; "" where it set none.
-    """
-
-    content_type: str = ""
-    status: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SequenceRequest:
     """A request's part in its sequence.
 
@@ -141,8 +109,10 @@ class InferRequest:
         explain: Whether the explain route was called.
         mark_final: Whether the last answer on a stream says so in a parameter.
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
-        torchserve: The facts of TorchServe's own routes; None over KServe v2. A batch holds requests of one
-            of these dialects only.
+        dialect: The dialect by which the request came; "" for KServe v2. A batch holds requests of one
+            dialect only.
+        facts: What the dialect's routes tell its handlers beside the headers, in values that JSON has; no
+            other code reads it.
         stream: Takes intermediate answers; None where they are not wanted. Requests with and without a
             stream are not joined.
         callers: The models whose handlers wait for this request, first the one that a client called.
@@ -168,7 +138,8 @@ class InferRequest:
     explain: bool = False
     mark_final: bool = False
     nbytes: int = 0
-    torchserve: TorchServeCall | None = None
+    dialect: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
     stream: "AnswerSink | None" = None
     callers: tuple[str, ...] = ()
     images: dict[str, CheckedImages] | None = None
@@ -213,7 +184,7 @@ class InferResponse:
         outputs: The outputs in the order they are answered.
         timings: Nanoseconds by stage name (queue, assemble, preprocess, inference, postprocess).
         headers: Response headers that the handler set for this request.
-        torchserve: The head of the answer to a request over TorchServe's own routes, else None.
+        facts: What the handler's dialect tells the routes of the request's dialect, in values that JSON has.
     """
 
     model_name: str
@@ -223,7 +194,7 @@ class InferResponse:
     parameters: Parameters = field(default_factory=dict)
     timings: Mapping[str, int] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    torchserve: TorchServeAnswer | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RequestHandle(Protocol):
@@ -258,7 +229,8 @@ class BatchRequest:
         slice: The request's part of the batch's rows: `array[request.slice]`.
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
-        torchserve: The facts of TorchServe's own routes; None over KServe v2.
+        dialect: The dialect by which it came; "" for KServe v2.
+        facts: What the dialect's routes tell its handlers beside the headers.
         sequence: Its part in a sequence; None where the model serves none.
         outputs: The names of the outputs that the client asked for; empty means all.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
@@ -270,7 +242,8 @@ class BatchRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     input_parameters: Mapping[str, Parameters] = field(default_factory=dict)
     output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
-    torchserve: TorchServeCall | None = None
+    dialect: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
     sequence: SequenceRequest | None = None
     outputs: Sequence[str] = ()
     deadline_ns: int | None = None
@@ -285,7 +258,8 @@ class BatchRequest:
     def of(cls, request: InferRequest, rows: Slice) -> "BatchRequest":
         """Return what a handler sees of a request."""
         part = cls(rows, request.id, request.parameters, request.headers)
-        part.torchserve = request.torchserve
+        part.dialect = request.dialect
+        part.facts = request.facts
         part.sequence = request.sequence
         part.deadline_ns = request.deadline_ns
         if request.outputs:

@@ -10,14 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from ksrv.spec import Dimension, ModelSpec, SequenceLimits, TensorSpec
+from ksrv.spec import ModelSpec, SequenceLimits, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Role: TypeAlias = Literal["embedding", "rerank"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
-
-KSERVE_V2 = "kservev2"
-"""The envelope of archives whose handlers take KServe v2 requests themselves."""
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,109 +57,6 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     specific: tuple[int, ...] = ()
 
 
-class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor of a Triton model as clients see it, and as the model file does.
-
-    Attributes:
-        name: Its name.
-        shape: The shape for clients, -1 for any size.
-        model_shape: The shape in the model, or None where it is the same.
-        position: Its place among the arguments or results of a TorchScript model, or None where
-            its name is the model's too.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    model_shape: tuple[int, ...] | None = None
-    position: int | None = None
-
-
-class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of a model that tells it of the sequence of each row.
-
-    Attributes:
-        kind: "start", "end", "ready" or "corrid", the sequence's id.
-        false: The value for false, where it is no id.
-        true: The value for true.
-    """
-
-    name: str
-    kind: str
-    datatype: str
-    false: float = 0
-    true: float = 1
-
-
-class StateTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that goes from one request of a sequence to the next.
-
-    Attributes:
-        input: The name under which the model takes it.
-        output: The name under which the model gives it.
-        shape: Of one row; -1 for a size of any value.
-        initial: The shape of the zeros at the start of a sequence.
-    """
-
-    input: str
-    output: str
-    datatype: str
-    shape: tuple[int, ...]
-    initial: tuple[int, ...]
-
-
-class TritonTensors(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors that a config.pbtxt declares; empty where the model file knows them.
-
-    Attributes:
-        controls: The inputs that tell of sequences.
-        states: The states of sequences.
-    """
-
-    inputs: tuple[BoundTensor, ...] = ()
-    outputs: tuple[BoundTensor, ...] = ()
-    controls: tuple[ControlTensor, ...] = ()
-    states: tuple[StateTensor, ...] = ()
-
-
-class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the config.json of an OpenVINO Model Server says of a model.
-
-    Attributes:
-        batch: The size of the batch dimension of every input, -1 for any; 0 leaves it.
-        shapes: The shapes of inputs by their names in the file; "" is the only one. An empty shape
-            leaves every size open.
-        layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
-        properties: Properties of the CPU plugin.
-        names: The names for clients by those in the file, where they differ.
-        stateful: Whether its variables are a state of each sequence.
-        low_latency: Whether its loops become such variables.
-    """
-
-    batch: Dimension = 0
-    shapes: dict[str, tuple[Dimension, ...]] = {}
-    layouts: dict[str, str] = {}
-    properties: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    stateful: bool = False
-    low_latency: bool = False
-
-
-class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of an ensemble.
-
-    Attributes:
-        model: Its name.
-        version: Its version, or "" for the highest.
-        inputs: Its inputs, and the tensors of the ensemble that they are.
-        outputs: Its outputs, and the tensors of the ensemble that they become.
-    """
-
-    model: str
-    version: str = ""
-    inputs: dict[str, str]
-    outputs: dict[str, str]
-
-
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model version's settings, checked, with every path absolute and every default filled in.
 
@@ -193,7 +87,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         version_policy: Which version folders are served.
         parameters: The handler's `context.parameters`.
         pt2: The `pt2:` section as it was written; `ksrv.compile_plan` reads it.
-        envelope: The request envelope of TorchServe's routes, or None.
+        envelope: How the bodies of requests wrap the rows for a handler whose format has envelopes, or None.
         env: Environment variables of the handler's process.
         python: The interpreter of the handler's process, the folder of its environment, or an archive of one,
             relative to the model's folder; "" for the server's.
@@ -201,14 +95,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         cuda_graphs: Whether launches of a torch model on CUDA are recorded and replayed.
         matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
         runner: `package.module:NAME` of the class that drives the handler.
-        torchserve: Manifest and model-config.yaml of a TorchServe archive, or None.
+        own_version: The version that the files name themselves; "" leaves it to the folder's name.
+        runtime: The name of the loader that reads the model file whatever its suffix; "" goes by the suffix.
+        dialect: What the format that the model is written in says beside these settings, in values that JSON has, by
+            the format's name; no code reads it but the format's own.
         platform: The platform that metadata shows, or None for the loader's own.
         row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
-        triton: What a config.pbtxt says of the model file's tensors, or None.
-        configuration: The config.pbtxt under Triton's names, with Triton's defaults, or None.
-        openvino: What an OpenVINO Model Server's config.json says of the model, or None.
-        ensemble: The models of an ensemble, each behind those that it waits for.
+        configuration: What the configuration call answers with, where the model's format has a form of its own.
         role: What OpenAI's routes ask it for, or None.
         given: The keys that model.yaml or the handler's `@settings` name, as far as they were read.
     """
@@ -245,14 +139,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     cuda_graphs: bool = False
     matmul_precision: Precision | None = None
     runner: str = "ksrv.handlers.runner:Runner"
-    torchserve: dict[str, Any] | None = None
+    own_version: str = ""
+    runtime: str = ""
+    dialect: dict[str, Any] = {}
     platform: str | None = None
     row_limit: int = 0
     counts_rows: bool = True
-    triton: TritonTensors | None = None
     configuration: dict[str, Any] | None = None
-    openvino: OpenVinoOptions | None = None
-    ensemble: tuple[EnsembleStep, ...] = ()
     role: Role | None = None
     given: tuple[str, ...] = ()
 
@@ -276,32 +169,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             configuration=self.configuration,
             role=self.role or "",
         )
-
-
-class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults for the keys that an archive's model-config.yaml leaves out.
-
-    Attributes:
-        workers: Processes of one model.
-        response_timeout_s: How long a handler may take for one batch.
-        startup_timeout_s: How long a process may take to get ready.
-        queue_size: How many requests may wait.
-        envelope: The envelope, or None.
-        decode: Whether JSON and text parts are decoded for the handler.
-        models: Keys of model-config.yaml by model and version, as `models=` of a config.properties
-            gives them.
-        metrics: The `name`, `unit`, `dimensions` and `kind` of each metric that the metrics.yaml of
-            a config.properties declares; empty for TorchServe's own.
-    """
-
-    workers: int = 1
-    response_timeout_s: int = 120
-    startup_timeout_s: int = 120
-    queue_size: int = 100
-    envelope: str | None = None
-    decode: bool = True
-    models: dict[str, dict[str, dict[str, Any]]] = {}
-    metrics: tuple[dict[str, Any], ...] = ()
 
 
 class FileMark(msgspec.Struct, frozen=True, array_like=True):

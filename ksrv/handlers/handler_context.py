@@ -21,6 +21,7 @@ from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, resolve
 from ksrv.handlers.imports.initialize_lock import initialized_alone, initialized_beside_others
 from ksrv.handlers.models import Models, Submit, refuse_calls
+from ksrv.loaders.choice import CPU_ONLY, LOADERS, TORCH
 from ksrv.source import ModelConfig, ModelSource
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class HandlerContext(RunningBatch, Context):
     @cached_property
     def device(self) -> str:
         """See `Context.device`."""
-        if self._runtime == "openvino":
+        if self._runtime in CPU_ONLY:
             return "cpu" if self.config.device == "auto" else self.config.device
         choose = choose_onnx_device if self._runtime == "onnx" else choose_device
         return choose(self.config.device, self.source.first_device + self.instance)
@@ -88,19 +89,17 @@ class HandlerContext(RunningBatch, Context):
 
     @property
     def _runtime(self) -> str:
-        """The library that runs the model file: "onnx", "openvino" or "torch"."""
+        """The loader that reads the model file, "" without a file."""
         suffix = self.model_file.suffix if self.model_file is not None else ""
-        if suffix == ".xml" or self.config.openvino is not None:
-            return "openvino"
-        return "onnx" if suffix == ".onnx" else "torch"
+        return self.config.runtime or LOADERS.get(suffix, "")
 
     def apply_torch_settings(self) -> None:
         """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.
 
         A model that does not use torch leaves it alone: it is not imported for this.
         """
-        file, precision = self.model_file, self.config.matmul_precision
-        uses_torch = file is not None and self._runtime == "torch"
+        precision = self.config.matmul_precision
+        uses_torch = self._runtime in TORCH
         if not (uses_torch or precision or "torch" in sys.modules):
             return
         try:
@@ -127,7 +126,8 @@ class HandlerContext(RunningBatch, Context):
             threads=self.threads,
             model_class=self._model_class(),
             inputs=self.spec.inputs,
-            openvino=self.config.openvino,
+            runtime=self.config.runtime,
+            dialect=self.config.dialect,
         )
         with initialized_beside_others():
             try:

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError
 
-_MODULES = {
+LOADERS = {
     ".pt": "torchscript",
     ".pth": "eager",
     ".safetensors": "eager",
@@ -16,6 +16,11 @@ _MODULES = {
     ".tflite": "openvino",
     ".pb": "openvino",
 }
+"""The module of this folder that reads files of a suffix."""
+CPU_ONLY = ("openvino",)
+"""The loaders whose models run on the CPU alone."""
+TORCH = ("torchscript", "eager", "package", "shared_object")
+"""The loaders whose models are torch's."""
 
 
 def load_model(request: LoadRequest) -> LoadedModel:
@@ -28,12 +33,11 @@ def load_model(request: LoadRequest) -> LoadedModel:
         ModelLoadError: The file cannot be loaded, or no loader knows its suffix.
     """
     suffix = request.path.suffix if request.path is not None else ""
-    name = "eager" if request.model_class is not None else _MODULES.get(suffix)
-    if request.openvino is not None:
-        name = "openvino"
+    name = "eager" if request.model_class is not None else LOADERS.get(suffix)
+    name = request.runtime or name
     if name is None:
         raise ModelLoadError(
-            f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(_MODULES)}"
+            f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(LOADERS)}"
         )
     module = import_module(f"ksrv.loaders.{name}")
     load: Callable[[LoadRequest], LoadedModel] = module.load

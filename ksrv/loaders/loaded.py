@@ -1,11 +1,10 @@
 """The request to a loader and the model that it returns, the same for every framework."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ksrv.source import OpenVinoOptions
 from ksrv.spec import TensorSpec
 
 
@@ -24,7 +23,8 @@ class LoadRequest:
         threads: CPU threads for this instance; 0 leaves the framework's choice.
         model_class: For a state_dict: makes the module to fill.
         inputs: The declared inputs, in order; names for positional calls come from them.
-        openvino: Options for OpenVINO, which then loads the file whatever its suffix; or None.
+        runtime: The name of the loader that reads the file whatever its suffix; "" goes by the suffix.
+        dialect: `ModelConfig.dialect`, for the loader that knows it.
     """
 
     path: Path | None
@@ -33,7 +33,8 @@ class LoadRequest:
     threads: int = 0
     model_class: Callable[[], Any] | None = None
     inputs: tuple[TensorSpec, ...] = ()
-    openvino: OpenVinoOptions | None = None
+    runtime: str = ""
+    dialect: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

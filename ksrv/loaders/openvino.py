@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ksrv.image_rules import default_image
@@ -19,7 +20,6 @@ from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missin
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
 from ksrv.request import Array
-from ksrv.source import OpenVinoOptions
 from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {
@@ -28,6 +28,8 @@ DATATYPES = {
     "f64": "FP64", "bf16": "BF16", "string": "BYTES",
 }  # fmt: skip
 PLATFORM = "OpenVINO"
+DIALECT = "openvino"
+"""The name under which `ModelConfig.dialect` has the options."""
 
 _IR = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<net[\s>]", re.DOTALL)
 _HEAD_BYTES = 4096
@@ -40,6 +42,39 @@ _FORGOTTEN = (
 )
 _LOOPS = "; 'low_latency_transformation' makes variables of its loops"
 _WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
+
+
+class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the config.json of an OpenVINO Model Server says of a model.
+
+    Attributes:
+        batch: The size of the batch dimension of every input, -1 for any; 0 leaves it.
+        shapes: The shapes of inputs by their names in the file; "" is the only one. An empty shape
+            leaves every size open.
+        layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
+        properties: Properties of the CPU plugin.
+        names: The names for clients by those in the file, where they differ.
+        stateful: Whether its variables are a state of each sequence.
+        low_latency: Whether its loops become such variables.
+    """
+
+    batch: Dimension = 0
+    shapes: dict[str, tuple[Dimension, ...]] = {}
+    layouts: dict[str, str] = {}
+    properties: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    stateful: bool = False
+    low_latency: bool = False
+
+    def mapping(self) -> dict[str, Any]:
+        """Return this as `ModelConfig.dialect` has it."""
+        return {DIALECT: msgspec.to_builtins(self)}
+
+    @staticmethod
+    def of(dialect: Mapping[str, Any]) -> "OpenVinoOptions | None":
+        """Return what `mapping` wrote; None for models that no config.json names."""
+        found = dialect.get(DIALECT)
+        return None if found is None else msgspec.convert(found, OpenVinoOptions)
 
 
 class OpenVinoModel(NamedModel):
@@ -131,7 +166,7 @@ def load(request: LoadRequest) -> LoadedModel:
         import openvino
     except ModuleNotFoundError:
         raise missing_dependency("openvino", f"the model {path}") from None
-    options = request.openvino or OpenVinoOptions()
+    options = OpenVinoOptions.of(request.dialect) or OpenVinoOptions()
     core = openvino.Core()
     # A weights file that is replaced while it serves must not change under the model.
     core.set_property({"ENABLE_MMAP": False})
@@ -217,7 +252,7 @@ def _reshape(
         raise ModelLoadError(
             f"{request.path} has no input {unknown[0]!r} to give a shape; it has {', '.join(names)}"
         )
-    if request.openvino is None:
+    if OpenVinoOptions.of(request.dialect) is None:
         wanted = _declared(request.inputs, names)
     shapes = {}
     for port, name in zip(model.inputs, names, strict=True):

@@ -338,7 +338,7 @@ def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:
         not one.error
         and not other.error
         and not set(one.versions) & set(other.versions)
-        and all(source.config and _own_version(source.config) for source in sources)
+        and all(source.config and source.config.own_version for source in sources)
     )
 
 
@@ -381,7 +381,7 @@ def _folder(path: Path, name: str) -> ModelEntry:
     folders = version_folders(root)
     if not folders:
         config = load_model_config(root)
-        version = _own_version(config)
+        version = config.own_version
         source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
         return ModelEntry(name, {version: source}, path=path)
     sources = {folder.name: _version(name, root, folder) for folder in folders}
@@ -395,13 +395,6 @@ def _folder(path: Path, name: str) -> ModelEntry:
         )
     entry.versions = {version: sources[version] for version in chosen if version in sources}
     return entry
-
-
-def _own_version(config: ModelConfig) -> str:
-    """Return the version that an unpacked archive's manifest names; "" for other folders."""
-    if config.torchserve is None or "archive" not in config.torchserve:
-        return ""
-    return str(config.torchserve["manifest"]["model"].get("modelVersion", "1.0"))
 
 
 def _version(name: str, root: Path, folder: Path) -> ModelSource:

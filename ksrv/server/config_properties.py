@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ksrv.source import ArchiveDefaults
+from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.torchserve.metrics_file import read_metrics_file
 
 DEFAULT_GRPC_PORT = 7070

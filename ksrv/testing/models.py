@@ -345,7 +345,9 @@ def forget_modules(sources: Sequence[ModelSource]) -> None:
     Args:
         sources: The models; others leave no module behind.
     """
-    folders = [str(one.folder) for one in sources if one.config and one.config.torchserve]
+    folders = [
+        str(one.folder) for one in sources if one.config and "torchserve" in one.config.dialect
+    ]
     for folder in folders:
         while folder in sys.path:
             sys.path.remove(folder)

@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ksrv.errors import HandlerFailed, InferenceError, InvalidRequest, KsrvError, cut, quote
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor, TorchServeAnswer
-from ksrv.source import KSERVE_V2
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
 from ksrv.torchserve import rows
 from ksrv.torchserve.api import answers
 from ksrv.torchserve.api.context import DEFAULT_STATUS, Context, RequestHeaders
 from ksrv.torchserve.api.entry import Entry
 from ksrv.torchserve.api.envelopes import BARE_ENVELOPES, INSTANCE_ENVELOPES
+from ksrv.torchserve.calls import KSERVE_V2, TorchServeAnswer, TorchServeCall
 from ksrv.torchserve.kserve_outputs import kserve_tensors
 
 log = logging.getLogger("ksrv.torchserve")
@@ -73,8 +73,9 @@ class Dialect(ABC):
         shown |= {
             name: value for name, value in request.headers.items() if name.lower() not in ROUTE_KEYS
         }
-        if request.torchserve is not None and request.torchserve.url_path is not None:
-            shown["url_path"] = request.torchserve.url_path
+        call = TorchServeCall.of(request)
+        if call is not None and call.url_path is not None:
+            shown["url_path"] = call.url_path
         return shown
 
     @abstractmethod
@@ -176,7 +177,7 @@ class TorchServeDialect(Dialect):
         return Call(self._enveloped, data, list(range(len(data))))
 
     def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
-        call = request.torchserve
+        call = TorchServeCall.of(request)
         assert call is not None
         shown: dict[str, Any] = {
             name: {"content-type": rows.media_type(call.content_types.get(name, ""))}
@@ -186,14 +187,14 @@ class TorchServeDialect(Dialect):
 
     def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
         element, content_type = answers.torchserve_item(item)
-        outputs.torchserve[index] = TorchServeAnswer(content_type)
+        outputs.facts[index] = TorchServeAnswer(content_type).facts()
         return element
 
     def _set_status(
         self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
     ) -> None:
-        kind = outputs.torchserve.get(index, TorchServeAnswer()).content_type
-        outputs.torchserve[index] = TorchServeAnswer(kind, f"{code} {phrase}".rstrip())
+        kind = TorchServeAnswer.of(outputs.facts.get(index, {})).content_type
+        outputs.facts[index] = TorchServeAnswer(kind, f"{code} {phrase}".rstrip()).facts()
 
     def _failure(self, error: BaseException) -> KsrvError:
         if isinstance(error, answers.AnswerError):
@@ -258,7 +259,7 @@ class KServeV1Dialect(TorchServeDialect):
     def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
         if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
             return super()._add_item(item, index, outputs)  # an envelope's finished text
-        outputs.torchserve[index] = TorchServeAnswer("application/json")
+        outputs.facts[index] = TorchServeAnswer("application/json").facts()
         return answers.json_item(item)
 
     _failure = Dialect._failure

@@ -5,7 +5,7 @@ by name, decoded by their content types. Requests over KServe v2 become one row 
 rows, under `body`: BYTES as the undecoded bytearray, numbers as nested lists.
 
 The facts of such a route beside the HTTP headers, such as the content types of the parts, are a
-`ksrv.request.TorchServeCall`.
+`ksrv.torchserve.calls.TorchServeCall`.
 """
 
 import json
@@ -17,11 +17,12 @@ from ksrv.datatypes import widen_bfloat16
 from ksrv.errors import InvalidRequest
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
 from ksrv.torchserve.base64_text import without_base64
+from ksrv.torchserve.calls import TorchServeCall
 
 
 def is_description(inputs: BatchInputs) -> bool:
     """Tell whether the batch is a request for the handler's description of its model."""
-    call = inputs.requests[0].torchserve
+    call = TorchServeCall.of(inputs.requests[0])
     return len(inputs.requests) == 1 and call is not None and call.describe
 
 
@@ -37,7 +38,7 @@ def torchserve_row(inputs: BatchInputs, request: BatchRequest, decode: bool) -> 
     Args:
         decode: Whether JSON and text are decoded.
     """
-    call = request.torchserve
+    call = TorchServeCall.of(request)
     kinds = call.content_types if decode and call is not None else {}
     return {
         name: decoded_part(tensor.data[request.slice.start], kinds.get(name, ""))

@@ -24,8 +24,8 @@ from ksrv.handlers.imports.folder_modules import error_location
 from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor, TorchServeCall
-from ksrv.source import KSERVE_V2, ModelSource
+from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
+from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import rows
 from ksrv.torchserve.api import answers, streaming
@@ -34,6 +34,7 @@ from ksrv.torchserve.api.entry import find_entry
 from ksrv.torchserve.api.envelopes import find_envelope
 from ksrv.torchserve.api.frames import read_answers
 from ksrv.torchserve.api.metrics import Metrics
+from ksrv.torchserve.calls import FORMAT, KSERVE_V2, ROUTES, ROUTES_V1
 from ksrv.torchserve.dialects import (
     Dialect,
     KServeDialect,
@@ -90,11 +91,12 @@ class TorchServeRunner:
             HandlerLoadError: The handler, its model or its settings are at fault; the cause is chained.
         """
         config = self.source.config
-        if config is None or config.torchserve is None or self.source.error:
+        archive = None if config is None else config.dialect.get(FORMAT)
+        if config is None or archive is None or self.source.error:
             raise HandlerLoadError(
                 self.source.error or f"{self.source.folder} is no TorchServe archive"
             )
-        self._archive = config.torchserve
+        self._archive = archive
         self._envelope = config.envelope or ""
         folder = self.source.folder
         try:
@@ -126,9 +128,9 @@ class TorchServeRunner:
         envelope = self._envelope
         kserve = KServeEnvelopeDialect if envelope == KSERVE_V2 else KServeDialect
         self._dialects = {
-            "torchserve": TorchServeDialect(name, bare, enveloped, decode=decode),
-            "v1": KServeV1Dialect(name, bare, enveloped, decode=decode, envelope=envelope),
-            "v2": kserve(name, bare, enveloped, envelope=envelope),
+            ROUTES: TorchServeDialect(name, bare, enveloped, decode=decode),
+            ROUTES_V1: KServeV1Dialect(name, bare, enveloped, decode=decode, envelope=envelope),
+            "": kserve(name, bare, enveloped, envelope=envelope),
         }
         return self._spec()
 
@@ -172,7 +174,7 @@ class TorchServeRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
-        dialect = self._dialects.get(dialect_of(inputs.requests[0].torchserve))
+        dialect = self._dialects.get(inputs.requests[0].dialect)
         if self._context is None or dialect is None:
             raise HandlerFailed(f"the model {self.source.name} is not loaded")
         if rows.is_description(inputs):
@@ -239,13 +241,6 @@ class TorchServeRunner:
         """Let the handler go."""
         self._service = self._context = None
         self._dialects = {}
-
-
-def dialect_of(call: TorchServeCall | None) -> str:
-    """Return the dialect of a request: torchserve, v1 or v2."""
-    if call is None:
-        return "v2"
-    return "v1" if call.v1 else "torchserve"
 
 
 class _Chunks:

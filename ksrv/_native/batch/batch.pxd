@@ -34,7 +34,7 @@ cdef class BatchOutputs:
     cdef public dict parts
     cdef StageTimes times
     # None: not asked for, and empty (the timings: as `times` has them).
-    cdef dict timings_by_stage, failed, fields, extra, heads
+    cdef dict timings_by_stage, failed, fields, extra, dialect_facts
 
     # Whether its requests are answered by their tensors alone.
     cdef bint is_bare(self) noexcept

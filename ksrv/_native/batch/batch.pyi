@@ -29,7 +29,7 @@ class BatchOutputs:
     parameters: dict[int, dict[str, Any]]
     exclusive: bool
     only: frozenset[int] | None
-    torchserve: dict[int, Any]
+    facts: dict[int, Any]
     parts: dict[int, tuple[int, int]] | None
     def __init__(
         self,
@@ -40,6 +40,6 @@ class BatchOutputs:
         parameters: dict[int, dict[str, Any]] | None = None,
         exclusive: bool = False,
         only: frozenset[int] | None = None,
-        torchserve: dict[int, Any] | None = None,
+        facts: dict[int, Any] | None = None,
         parts: dict[int, tuple[int, int]] | None = None,
     ) -> None: ...

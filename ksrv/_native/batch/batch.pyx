@@ -54,7 +54,7 @@ cdef class BatchOutputs:
         exclusive: Whether the holders of these arrays alone can reach their memory, so that
             they may be sent from where they lie.
         only: The requests that an intermediate answer is for; None for all of them.
-        torchserve: The heads of answers on TorchServe's own routes, by request index.
+        facts: What the dialect of a request reads beside its tensors, by request index.
         parts: Where requests have tensors of their own, which need not fit those of others: the
             first and the end of each request's in `tensors`, by request index. None where every
             tensor has a row for each row of the batch.
@@ -62,7 +62,7 @@ cdef class BatchOutputs:
 
     def __init__(
         self, list tensors, dict failures=None, dict timings=None, dict headers=None,
-        dict parameters=None, bint exclusive=False, only=None, dict torchserve=None,
+        dict parameters=None, bint exclusive=False, only=None, dict facts=None,
         dict parts=None
     ):
         self.tensors = tensors
@@ -72,7 +72,7 @@ cdef class BatchOutputs:
         self.extra = parameters
         self.exclusive = exclusive
         self.only = only
-        self.heads = torchserve
+        self.dialect_facts = facts
         self.parts = parts
 
     @property
@@ -108,14 +108,14 @@ cdef class BatchOutputs:
         return self.extra
 
     @property
-    def torchserve(self):
-        """The heads of answers on TorchServe's own routes, by request index."""
-        if self.heads is None:
-            self.heads = {}
-        return self.heads
+    def facts(self):
+        """What the dialect of a request reads beside its tensors, by request index."""
+        if self.dialect_facts is None:
+            self.dialect_facts = {}
+        return self.dialect_facts
 
     cdef bint is_bare(self) noexcept:
-        return self.parts is None and not (self.failed or self.fields or self.extra or self.heads)
+        return self.parts is None and not (self.failed or self.fields or self.extra or self.dialect_facts)
 
     def __eq__(self, other):
         if type(other) is not BatchOutputs:

@@ -201,7 +201,7 @@ class PendingBatch:
             len(request.inputs) < 2
             or not self._spec.inputs
             or self._spec.accepts_any_inputs
-            or request.torchserve
+            or request.dialect
         ):
             return request.inputs
         by_name = {tensor.name: tensor for tensor in request.inputs}

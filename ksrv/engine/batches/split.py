@@ -117,7 +117,7 @@ def _response(
         dict(outputs.parameters.get(index, ())),  # the handler may keep its batch, and set more
         {"queue": max(waited_ns - timings.get("assemble", 0), 0), **timings},
         dict(headers),
-        outputs.torchserve.get(index),
+        outputs.facts.get(index, {}),
     )
     if request.remember is not None:
         request.remember(response)

@@ -32,8 +32,6 @@ from ksrv.request import (
     RequestedOutput,
     SequenceRequest,
     Tensor,
-    TorchServeAnswer,
-    TorchServeCall,
 )
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
@@ -116,7 +114,8 @@ class RequestMessage(msgspec.Struct, array_like=True):
     headers: dict[str, str]
     input_parameters: dict[str, dict[str, Parameter]] = {}
     output_parameters: dict[str, dict[str, Parameter]] = {}
-    torchserve: TorchServeCall | None = None
+    dialect: str = ""
+    facts: dict[str, Any] = {}
     sequence: SequenceRequest | None = None
     outputs: tuple[str, ...] = ()
     deadline_ns: int | None = None
@@ -178,7 +177,7 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
     parameters: dict[int, dict[str, Parameter]] = {}
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     only: list[int] | None = None
-    torchserve: dict[int, TorchServeAnswer] = {}
+    facts: dict[int, dict[str, Any]] = {}
     parts: dict[int, tuple[int, int]] | None = None
 
 
@@ -398,7 +397,8 @@ def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
                 dict(request.headers),
                 {name: dict(own) for name, own in request.input_parameters.items()},
                 {name: dict(own) for name, own in request.output_parameters.items()},
-                request.torchserve,
+                request.dialect,
+                dict(request.facts),
                 request.sequence,
                 tuple(request.outputs),
                 request.deadline_ns,
@@ -450,7 +450,8 @@ def unpack_batch(
                 request.headers,
                 request.input_parameters,
                 request.output_parameters,
-                request.torchserve,
+                request.dialect,
+                request.facts,
                 request.sequence,
                 request.outputs,
                 request.deadline_ns,
@@ -479,7 +480,7 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
         parameters=outputs.parameters,
         tensor_parameters=_tensor_parameters(outputs.tensors),
         only=None if outputs.only is None else sorted(outputs.only),
-        torchserve=outputs.torchserve,
+        facts=outputs.facts,
         parts=outputs.parts,
     )
     parameters = [*note.parameters.values(), *note.tensor_parameters.values()]
@@ -508,7 +509,7 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
     found, text = _split(frame, imported)
     note = _load(AnswerMessage, text, frame.lenient)
     parts = note.parts or {}
-    named = (*note.failures, *note.headers, *note.parameters, *note.torchserve, *parts)
+    named = (*note.failures, *note.headers, *note.parameters, *note.facts, *parts)
     for index in (*named, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
@@ -523,7 +524,7 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
         parameters=note.parameters,
         exclusive=True,
         only=None if note.only is None else frozenset(note.only),
-        torchserve=note.torchserve,
+        torchserve=note.facts,
         parts=note.parts,
     )
 

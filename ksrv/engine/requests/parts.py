@@ -33,7 +33,8 @@ def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
         images=images,
         nbytes=0,
         mark_final=False,
-        torchserve=None,
+        dialect="",
+        facts={},
         stream=None,
         remember=None,
     )

@@ -74,7 +74,7 @@ class ResponseCache:
         Requests that stream or name a sequence are, those whose outputs go to shared memory, and those that
         ask for a profile, which is not for everybody.
         """
-        if request.stream is not None or request.torchserve is not None:
+        if request.stream is not None or request.dialect:
             return None
         if "sequence_id" in request.parameters or PROFILE in request.parameters:
             return None

@@ -98,7 +98,7 @@ class RequestValidator:
         """
         shapes: list[object] = []
         decode_ns = 0
-        declared = not request.torchserve  # other dialects have parts where KServe has inputs
+        declared = not request.dialect  # other dialects have parts where KServe has inputs
         rows = self._plain_rows(request) if declared and self._only is not None else -1
         if rows >= 0:
             pass
@@ -230,7 +230,7 @@ class RequestValidator:
             shapes = [hashlib.blake2b(facts, digest_size=16).digest()]
         least = 1 if self.spec.accepts_any_inputs else 0
         if rows < least or any(not tensor.shape for tensor in request.inputs):
-            countable = request.torchserve or self.spec.accepts_any_inputs or not request.inputs
+            countable = request.dialect or self.spec.accepts_any_inputs or not request.inputs
             if self._joins and not countable:
                 raise InvalidRequest(self._no_rows(request))
             # No dimension that all share: the request is one row of its own, and is never joined.
@@ -250,13 +250,12 @@ class RequestValidator:
         )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
-        if not self._joins or (self._one_group and not request.torchserve):
+        if not self._joins or (self._one_group and not request.dialect):
             return int(request.explain) + 2 * (request.stream is not None)
         key = (
             tuple(shapes),
             request.explain,
-            request.torchserve
-            and request.torchserve.v1,  # None where the route is none of TorchServe's
+            request.dialect,
             request.stream is not None,
         )
         batch_key = self._groups.get(key)

@@ -11,15 +11,15 @@ of thread. The sequence of a request is that of its calls, for steps whose model
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ksrv.errors import Cancelled
 from ksrv.handlers.deferred import DeferredHandler, Ended, Result
 from ksrv.handlers.models import Submit, array_of, input_tensor
 from ksrv.handlers.outputs import BFloat16Bits
+from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
-from ksrv.source import EnsembleStep
 
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -33,6 +33,11 @@ class Ensemble(DeferredHandler):
         super().__init__()
         self._lock = threading.Lock()
         self._under_way = 0
+
+    @cached_property
+    def _steps(self) -> tuple[EnsembleStep, ...]:
+        context: Any = self.context
+        return TritonDialect.of(context.config).steps
 
     def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
         """See `DeferredHandler.begin`; the error is that of the first step that failed.
@@ -48,7 +53,7 @@ class Ensemble(DeferredHandler):
                 self._under_way -= 1
             ended(result)
 
-        running = RunningSteps(context.config.ensemble, names, context.submit, inputs, has_ended)
+        running = RunningSteps(self._steps, names, context.submit, inputs, has_ended)
         with self._lock:
             inputs.beside_others = self._under_way > 0
             self._under_way += 1  # from here on every failure is told to `has_ended`

@@ -7,13 +7,14 @@ model turns the one into the other; else the model is called as it is.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
+from ksrv.handlers.triton.dialect import BoundTensor, TritonDialect
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.source import BoundTensor, TritonTensors
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 
@@ -38,10 +39,15 @@ class TritonModel(BaseHandler):
         elif _differs(tensors, loaded):
             self.model = NamedBinding(self.model, tensors)
 
-    def bound_tensors(self) -> tuple[TritonTensors, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    @cached_property
+    def dialect(self) -> TritonDialect:
+        """What the model's config.pbtxt says beside the settings of ksrv."""
+        return TritonDialect.of(self.context.config)
+
+    def bound_tensors(self) -> tuple[TritonDialect, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Return the tensors that the model takes and gives, with the specs of inputs and of outputs."""
         spec = self.context.spec
-        return self.context.config.triton or TritonTensors(), spec.inputs, spec.outputs
+        return self.dialect, spec.inputs, spec.outputs
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
         """Complete the declared tensors by those of the model file.
@@ -63,7 +69,7 @@ class NamedBinding:
         model: The model, with a method `run` that takes its inputs by name.
     """
 
-    def __init__(self, model: Any, tensors: TritonTensors) -> None:
+    def __init__(self, model: Any, tensors: TritonDialect) -> None:
         self._model = model
         self._inputs = tensors.inputs
         self._outputs = {one.name: one for one in tensors.outputs}
@@ -97,7 +103,7 @@ class TorchBinding:
     Outputs are taken likewise from a tuple, a list or a dictionary.
     """
 
-    def __init__(self, model: Any, tensors: TritonTensors) -> None:
+    def __init__(self, model: Any, tensors: TritonDialect) -> None:
         self._model = getattr(model, "module", model)  # without the wrapper for keywords
         self._inputs = tensors.inputs
         order = tensors.inputs
@@ -260,7 +266,7 @@ def _agree(declared: Sequence[int], own: Sequence[Dimension]) -> bool:
     return True
 
 
-def _differs(tensors: TritonTensors, loaded: LoadedModel) -> bool:
+def _differs(tensors: TritonDialect, loaded: LoadedModel) -> bool:
     bound = (*tensors.inputs, *tensors.outputs)
     fewer = bool(tensors.outputs) and len(tensors.outputs) != len(loaded.outputs)
     return fewer or any(one.model_shape is not None for one in bound)

@@ -17,9 +17,9 @@ from ksrv.errors import InvalidRequest, quote
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
+from ksrv.handlers.triton.dialect import BoundTensor, ControlTensor, StateTensor, TritonDialect
 from ksrv.handlers.triton.model import TritonModel
 from ksrv.request import SequenceRequest
-from ksrv.source import BoundTensor, ControlTensor, StateTensor, TritonTensors
 from ksrv.spec import ModelSpec, TensorSpec
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")
@@ -28,7 +28,7 @@ _POSITION = re.compile(r".+__([0-9]{1,4})")
 class TritonSequenceModel(TritonModel):
     """Serves the model file of a Triton repository whose requests belong to sequences."""
 
-    def bound_tensors(self) -> tuple[TritonTensors, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    def bound_tensors(self) -> tuple[TritonDialect, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Return the tensors of config.pbtxt with those that are filled in here."""
         tensors, inputs, outputs = super().bound_tensors()
         batch = (-1,) if self._batched else ()
@@ -54,7 +54,7 @@ class TritonSequenceModel(TritonModel):
             spec: The inputs and outputs that config.pbtxt declares.
         """
         complete = super().declare(spec)
-        tensors = self._tensors
+        tensors = self.dialect
         inner = {one.name for one in tensors.controls} | {one.input for one in tensors.states}
         kept = {one.output for one in tensors.states} if not spec.outputs else set()
         return replace(
@@ -62,10 +62,6 @@ class TritonSequenceModel(TritonModel):
             inputs=tuple(one for one in complete.inputs if one.name not in inner),
             outputs=tuple(one for one in complete.outputs if one.name not in kept),
         )
-
-    @property
-    def _tensors(self) -> TritonTensors:
-        return self.context.config.triton or TritonTensors()
 
     @property
     def _batched(self) -> bool:
@@ -88,7 +84,7 @@ class TritonSequenceModel(TritonModel):
         """
         batch = self.context.batch
         sequences = batch.sequences if self._batched else batch.sequences[:1]
-        tensors = self._tensors
+        tensors = self.dialect
         for control in tensors.controls:
             inputs[control.name] = self._given(self._control(control, sequences, batch))
         states = [[_state(sequence, one) for sequence in sequences] for one in tensors.states]
@@ -112,7 +108,7 @@ class TritonSequenceModel(TritonModel):
 
     def _run(self, inputs: Mapping[str, Any], states: Sequence[Sequence[Any]]) -> dict[str, Any]:
         named = dict(inputs)
-        for one, kept in zip(self._tensors.states, states, strict=True):
+        for one, kept in zip(self.dialect.states, states, strict=True):
             named[one.input] = self._given(np.stack(kept) if self._batched else kept[0])
         return dict(self.model(**named))
 
@@ -130,7 +126,7 @@ class TritonSequenceModel(TritonModel):
 
     def _keep(self, outputs: Mapping[str, Any], sequences: Sequence[OpenSequence]) -> None:
         """Keep the states that the model returned, each for its sequence."""
-        for one in self._tensors.states:
+        for one in self.dialect.states:
             found = outputs[one.output]
             if self._is_torch:
                 found = found.cpu()
@@ -174,8 +170,8 @@ def control_value(control: ControlTensor, sequence: OpenSequence | SequenceReque
 
 
 def replace_tensors(
-    tensors: TritonTensors, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> TritonTensors:
+    tensors: TritonDialect, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> TritonDialect:
     """Return tensors with more that the model has."""
     sides = [
         tuple(
@@ -186,7 +182,7 @@ def replace_tensors(
         )
         for side in (inputs, outputs)
     ]
-    return TritonTensors(
+    return TritonDialect(
         inputs=(*tensors.inputs, *sides[0]),
         outputs=(*tensors.outputs, *sides[1]),
         controls=tensors.controls,

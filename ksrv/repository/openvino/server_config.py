@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.openvino.config_keys import (
     IGNORED,
@@ -26,7 +27,7 @@ from ksrv.repository.openvino.stateful import STATEFUL_HANDLER, read_sequences
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
-from ksrv.source import ModelConfig, ModelSource, OpenVinoOptions, VersionPolicy
+from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 from ksrv.spec import LARGEST_SIZE, Dimension, read_dimension
 
 CONFIG_SUFFIX = ".json"
@@ -142,11 +143,11 @@ class _Model:
             # The variables of a saved_model.pb lie in a folder beside it.
             found = [*folder.iterdir(), *folder.glob("variables/*")]
             files += tuple(sorted(str(one) for one in found if one.is_file()))
-            options = config.openvino or OpenVinoOptions()
+            options = OpenVinoOptions.of(config.dialect) or OpenVinoOptions()
             if (folder / MAPPING_NAME).is_file():
                 options = msgspec.structs.replace(options, names=_names(folder / MAPPING_NAME))
             model = str(_model_file(folder, root))
-            config = msgspec.structs.replace(config, model=model, openvino=options)
+            config = msgspec.structs.replace(config, model=model, dialect=options.mapping())
         except (ConfigError, OSError) as problem:
             error = str(problem)
         return ModelSource(
@@ -196,7 +197,8 @@ class _Model:
             sequences=sequences,
             device="cpu",
             instances=instances,
-            openvino=options,
+            runtime="openvino",
+            dialect=options.mapping(),
             version_policy=self._version_policy(keys.model_version_policy),
         )
 

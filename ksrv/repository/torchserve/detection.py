@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ksrv.source import ModelConfig
+from ksrv.torchserve.calls import FORMAT
 
 RUNNER = "ksrv.torchserve.runner:TorchServeRunner"
 
@@ -71,5 +72,5 @@ def as_torchserve(
         config,
         runner=RUNNER,
         executor=config.executor if executor else "process",
-        torchserve={"manifest": {"runtime": "python", "model": model}, "config": known},
+        dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": known}},
     )

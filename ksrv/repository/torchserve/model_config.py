@@ -27,8 +27,10 @@ from ksrv.repository.torchserve.archive import (
     read_manifest,
     read_settings,
 )
+from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.repository.yaml_document import check_aliases, describe
-from ksrv.source import KSERVE_V2, ArchiveDefaults, Batching, ModelConfig, ModelSource
+from ksrv.source import Batching, ModelConfig, ModelSource
+from ksrv.torchserve.calls import FORMAT, KSERVE_V2
 
 log = logging.getLogger("ksrv.repository")
 
@@ -143,6 +145,7 @@ def archived_config(
     envelope = settings.envelope(defaults.envelope)
     batch_size, batching = settings.batching(envelope)
     settings.rest()
+    raw = _raw_manifest(folder)
     requirements = ""
     if settings.flag("useVenv", "an environment of its own") and model.requirements_file:
         requirements = str(folder / model.requirements_file)
@@ -170,15 +173,18 @@ def archived_config(
         pt2=document.get("pt2"),
         envelope=envelope,
         runner=RUNNER,
-        torchserve={
-            "manifest": _raw_manifest(folder),
-            "config": document,
-            "archive": archive,
-            "batch_size": batch_size,
-            "device_ids": settings.device_ids(),
-            "decode": defaults.decode,
-            "metrics": list(defaults.metrics),
-            "torchvision": settings.stand_in(),
+        own_version=str(raw["model"].get("modelVersion", "1.0")),
+        dialect={
+            FORMAT: {
+                "manifest": raw,
+                "config": document,
+                "archive": archive,
+                "batch_size": batch_size,
+                "device_ids": settings.device_ids(),
+                "decode": defaults.decode,
+                "metrics": list(defaults.metrics),
+                "torchvision": settings.stand_in(),
+            }
         },
     )
     return config, report

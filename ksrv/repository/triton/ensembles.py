@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.triton.model_keys import ModelKeys, NameMap
 from ksrv.repository.triton.tensors import Tensors
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.source import EnsembleStep, ModelConfig
+from ksrv.source import ModelConfig
 
 
 def read_steps(document: Document, keys: ModelKeys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
@@ -92,7 +93,7 @@ def _configs(entry: ModelEntry) -> Iterable[ModelConfig]:
 
 
 def _called(entry: ModelEntry) -> list[str]:
-    return [step.model for config in _configs(entry) for step in config.ensemble]
+    return [step.model for config in _configs(entry) for step in TritonDialect.of(config).steps]
 
 
 def _circle(name: str, calls: Mapping[str, set[str]]) -> str:
@@ -113,7 +114,7 @@ def _circle(name: str, calls: Mapping[str, set[str]]) -> str:
 def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
     """Return a sentence on the first step whose model is not there or takes other tensors."""
     for config in _configs(entry):
-        for step in config.ensemble:
+        for step in TritonDialect.of(config).steps:
             shown = f"{entry.path}: the ensemble calls the model {step.model!r}"
             model = entries.get(step.model)
             if model is None:

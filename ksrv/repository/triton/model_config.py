@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
+from ksrv.handlers.triton.dialect import TritonDialect
+from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.labels import LabelError, read_labels
 from ksrv.repository.report import Report
@@ -31,15 +33,7 @@ from ksrv.repository.triton.tensors import Tensors, read_tensors
 from ksrv.repository.triton.text_format import read_text_format
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
-from ksrv.source import (
-    Batching,
-    Cache,
-    ModelConfig,
-    ModelSource,
-    OpenVinoOptions,
-    TritonTensors,
-    VersionPolicy,
-)
+from ksrv.source import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
 from ksrv.spec import Dimension
 
 CONFIG_NAME = "config.pbtxt"
@@ -196,13 +190,14 @@ class _Settings:
             platform=self.backend.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
-            openvino=self._openvino(tensors),
-            triton=TritonTensors(
+            runtime=self.backend.name if self.backend.name == "openvino" else "",
+            dialect=TritonDialect(
                 inputs=tensors.bound_inputs,
                 outputs=tensors.bound_outputs,
                 controls=sequences.controls if sequences else (),
                 states=sequences.states if sequences else (),
-            ),
+            ).mapping()
+            | self._openvino(tensors),
             labels=self._labels(),
             batching=batching,
             counts_rows=batching is not None,
@@ -392,15 +387,15 @@ class _Settings:
                 self.report.ignored[shown] = "it is shown in the model's configuration alone"
         return found
 
-    def _openvino(self, tensors: Tensors) -> OpenVinoOptions | None:
+    def _openvino(self, tensors: Tensors) -> dict[str, Any]:
         if self.backend.name != "openvino":
-            return None
+            return {}
         given = {entry.key: entry.value.string_value for entry in self.keys.parameters or ()}
         shapes: dict[str, tuple[Dimension, ...]] = {}
         if given.get("RESHAPE_IO_LAYERS", "").lower() in ("yes", "true"):
             shapes = {one.name: one.model_shape or one.shape for one in tensors.bound_inputs}
         batches = bool(self.keys.max_batch_size) or self.keys.dynamic_batching is not None
-        return OpenVinoOptions(batch=-1 if batches else 0, shapes=shapes)
+        return OpenVinoOptions(batch=-1 if batches else 0, shapes=shapes).mapping()
 
     def _threads(self) -> int | None:
         for index, entry in enumerate(self.keys.parameters or ()):
@@ -438,7 +433,7 @@ class _Settings:
             platform=ENSEMBLE.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
-            ensemble=steps,
+            dialect=TritonDialect(steps=steps).mapping(),
             labels=self._labels(),
             row_limit=keys.max_batch_size or 0,
             counts_rows=bool(keys.max_batch_size),

@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ksrv.handlers.triton.dialect import BoundTensor
 from ksrv.repository.report import Report
 from ksrv.repository.triton.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.source import BoundTensor
 from ksrv.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ksrv.torchserve.calls import FORMAT
+
 if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
 
@@ -12,7 +14,7 @@ def description(model: "ModelVersion") -> dict[str, Any]:
     Keys of features that ksrv does not serve have the value that says that they are off.
     """
     config = model.config
-    archive = config.torchserve or {}
+    archive = config.dialect.get(FORMAT, {})
     batching = config.batching
     statistics = model.statistics()
     waiting = statistics.pending

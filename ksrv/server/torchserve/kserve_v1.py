@@ -2,13 +2,14 @@
 
 import falcon
 
-from ksrv.request import InferRequest, Tensor, TorchServeCall
+from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.body import read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.infer import InferResource
 from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.routes import takes_torchserve_requests
+from ksrv.torchserve.calls import ROUTES_V1, TorchServeCall
 
 JSON = "application/json"
 
@@ -46,9 +47,8 @@ class PredictResource(InferResource):
                 ),
                 explain=explain,
                 nbytes=len(body),
-                torchserve=TorchServeCall(
-                    content_types={"body": JSON}, explain=str(explain), v1=True
-                ),
+                dialect=ROUTES_V1,
+                facts=TorchServeCall(content_types={"body": JSON}, explain=str(explain)).facts(),
                 target=target,
             )
             self._hand_over(req, request, reservation)

@@ -17,10 +17,11 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
-from ksrv.request import InferRequest, InferResponse, RequestHandle, TorchServeAnswer
+from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.http.answers import send_parts, status_line, usable_headers
 from ksrv.server.http.client_watch import LOOK_NS, watch_client
 from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
+from ksrv.torchserve.calls import TorchServeAnswer
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -152,7 +153,7 @@ def _item(response: InferResponse) -> bytes | memoryview:
 
 
 def _head(response: InferResponse) -> TorchServeAnswer:
-    return response.torchserve or TorchServeAnswer()
+    return TorchServeAnswer.of(response.facts)
 
 
 def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse) -> None:

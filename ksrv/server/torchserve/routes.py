@@ -2,20 +2,20 @@
 
 They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
 them. A request becomes one row whose parts are BYTES tensors; the route's own facts are a
-`ksrv.request.TorchServeCall`. gunicorn upper-cases the names of headers first, so handlers find
+`ksrv.torchserve.calls.TorchServeCall`. gunicorn upper-cases the names of headers first, so handlers find
 `X-My-Header` in whichever case the client wrote it.
 """
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import falcon
+from msgspec.structs import replace
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
-from ksrv.request import InferRequest, Tensor, TorchServeCall
+from ksrv.request import InferRequest, Tensor
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
@@ -31,6 +31,7 @@ from ksrv.server.torchserve.form_parts import Part, read_parts
 from ksrv.server.torchserve.management import ChangingResource, ManagementRoutes, ReadDocument
 from ksrv.spec import ModelSpec
 from ksrv.torchserve import rows
+from ksrv.torchserve.calls import ROUTES, TorchServeCall
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -191,9 +192,10 @@ class TorchServeRoutes:
                     ),
                     explain=explain,
                     nbytes=len(body),
-                    torchserve=replace(
+                    dialect=ROUTES,
+                    facts=replace(
                         call, content_types={part.name: part.content_type for part in parts}
-                    ),
+                    ).facts(),
                     client=self._access.client_of(req.get_header("Authorization")),
                     target=target,
                 )
@@ -230,7 +232,12 @@ class TorchServeRoutes:
         call = TorchServeCall(describe=True)
         spec = model.spec
         request = InferRequest(
-            spec.name, spec.version, str(uuid.uuid4()), torchserve=call, target=model
+            spec.name,
+            spec.version,
+            str(uuid.uuid4()),
+            dialect=ROUTES,
+            facts=call.facts(),
+            target=model,
         )
         exchange = answers.Exchange(self.engine, request)
         while exchange.first() is not None:

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.repository.torchserve.model_config import archive_readers
 from ksrv.repository.triton.overrides import ConfigOverrides
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.source import ArchiveDefaults
 
 
 def configured_repository(

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ksrv.datatypes import NAME_BY_DTYPE
-from ksrv.source import KSERVE_V2
 from ksrv.torchserve.api.answers import checked_items
 from ksrv.torchserve.api.classes import list_classes_from_module
 from ksrv.torchserve.base64_text import without_base64
+from ksrv.torchserve.calls import KSERVE_V2
 
 HandleFunction = Callable[[Any, Any], Any]
 

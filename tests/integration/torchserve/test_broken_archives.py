@@ -8,8 +8,8 @@ import torch
 
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.repository.torchserve.model_config import archive_readers
-from ksrv.source import ArchiveDefaults
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.torchserve.archives import archive
@@ -90,7 +90,7 @@ def test_growth_through_aliases_is_refused(made, config, bound):
 def test_aliases_and_merge_keys_are_read(made):
     config = "common: &c {x: 1}\nhandler: {<<: *c, y: *c}\nother: [*c, *c]\n"
     source = entry_of(made(config=config, settings={})).versions["1.0"]
-    assert source.config.torchserve["config"]["handler"] == {"x": 1, "y": {"x": 1}}
+    assert source.config.dialect["torchserve"]["config"]["handler"] == {"x": 1, "y": {"x": 1}}
 
 
 def test_a_handler_lies_in_its_archive(made, ts_modules):

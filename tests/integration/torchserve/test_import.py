@@ -9,11 +9,11 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.repository.torchserve.model_config import archive_readers, read_archive
 from ksrv.server.config_properties import translate
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
-from ksrv.source import ArchiveDefaults
 from ksrv.testing import Server
 from tests.integration.torchserve.test_handler_behaviours import (
     ANSWER,
@@ -223,7 +223,7 @@ def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_file
     assert (config.instances, config.queue_size, config.run_timeout_ms) == (2, 7, 11_000)
     assert config.envelope == "json"
     assert config.batching.max_batch_size == 3
-    assert config.torchserve["decode"] is False
+    assert config.dialect["torchserve"]["decode"] is False
 
 
 @pytest.mark.parametrize(

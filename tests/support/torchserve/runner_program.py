@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchRequest, Tensor, TorchServeCall
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.torchserve.calls import ROUTES, TorchServeCall
 
 
 class Chunks(list):
@@ -26,7 +27,8 @@ class Chunks(list):
 def run(runner, bodies, streamed):
     call = TorchServeCall({"body": "application/json"})
     requests = [
-        BatchRequest(slice(row, row + 1), f"id{row}", torchserve=call) for row in range(len(bodies))
+        BatchRequest(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
+        for row in range(len(bodies))
     ]
     elements = [json.dumps(body).encode() for body in bodies]
     tensor = Tensor("body", "BYTES", (len(bodies),), elements)

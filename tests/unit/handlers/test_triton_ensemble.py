@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ksrv.errors import Cancelled
+from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.handlers.triton.ensemble import Ensemble, RunningSteps
 from ksrv.request import BatchInputs, BatchRequest, InferResponse, Tensor
-from ksrv.source import EnsembleStep
 
 
 class Call:
@@ -90,7 +90,7 @@ def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up
     ensemble = Ensemble()
     ensemble.context = SimpleNamespace(
         spec=SimpleNamespace(outputs=[SimpleNamespace(name="y")]),
-        config=SimpleNamespace(ensemble=[step]),
+        config=SimpleNamespace(dialect=TritonDialect(steps=(step,)).mapping()),
         submit=submit,
     )
     ends = []

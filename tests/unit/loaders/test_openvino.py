@@ -10,7 +10,7 @@ pytest.importorskip("openvino", reason="make test-openvino installs it")
 
 from ksrv.loaders.choice import load_model
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
-from ksrv.source import OpenVinoOptions
+from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.spec import ImageSpec, TensorSpec
 from tests.support.model_files.openvino_models import (
     ops,
@@ -22,7 +22,9 @@ from tests.support.model_files.openvino_models import (
 )
 
 
-def load(path, **settings):
+def load(path, openvino=None, **settings):
+    if openvino is not None:
+        settings |= {"runtime": "openvino", "dialect": openvino.mapping()}
     return load_model(LoadRequest(path, settings.pop("root", path.parent), **settings))
 
 

@@ -184,7 +184,7 @@ def test_a_handler_written_for_torchserve_keeps_its_runner(app):
         "ksrv.torchserve.runner:TorchServeRunner",
         "process",
     )
-    assert config.torchserve["manifest"]["model"] == {
+    assert config.dialect["torchserve"]["manifest"]["model"] == {
         "modelName": "old",
         "modelVersion": "1.0",
         "handler": "app.py",

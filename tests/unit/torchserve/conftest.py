@@ -24,8 +24,8 @@ def ts_runner(tmp_path, ts_modules):
             (folder / name).write_bytes(content)
         (folder / "model.yaml").write_text("handler: own_handler.py\n" + dedent(config))
         source = Repository([tmp_path]).scan()["own"].versions[""]
-        source.config.torchserve.update(archive or {})
-        source.config.torchserve["manifest"]["model"].update(manifest or {})
+        source.config.dialect["torchserve"].update(archive or {})
+        source.config.dialect["torchserve"]["manifest"]["model"].update(manifest or {})
         runner = make_runner(source, instance=instance)
         runners.append(runner)
         runner.load()

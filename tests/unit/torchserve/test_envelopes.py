@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor, TorchServeCall
+from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.torchserve.api.envelopes import ENVELOPES, JSONEnvelope
+from ksrv.torchserve.calls import ROUTES, TorchServeCall
 
 HANDLER = """
 import ts
@@ -37,7 +38,7 @@ def batch(*bodies):
         },
         len(bodies),
         [
-            BatchRequest(slice(row, row + 1), f"id{row}", torchserve=call)
+            BatchRequest(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
             for row in range(len(bodies))
         ],
     )

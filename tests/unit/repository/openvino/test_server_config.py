@@ -7,9 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.layout import Repository, RepositoryError
 from ksrv.repository.openvino.config_keys import IGNORED, REFUSED
-from ksrv.source import OpenVinoOptions, VersionPolicy
+from ksrv.source import VersionPolicy
 from ksrv.spec import SequenceLimits
 
 
@@ -59,7 +60,7 @@ def config_of(root, **keys):
     ],
 )  # fmt: skip
 def test_keys_become_options(tmp_path, keys, options):
-    assert config_of(tmp_path, **keys).openvino == OpenVinoOptions(**options)
+    assert OpenVinoOptions.of(config_of(tmp_path, **keys).dialect) == OpenVinoOptions(**options)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_mapping_file_renames_tensors(tmp_path):
     write_models(tmp_path)
     mapping = {"inputs": {"in": "image"}, "outputs": {"out": "scores"}}
     (tmp_path / "m/1/mapping_config.json").write_text(json.dumps(mapping))
-    options = scan(tmp_path, {})["m"].versions["1"].config.openvino
+    options = OpenVinoOptions.of(scan(tmp_path, {})["m"].versions["1"].config.dialect)
     assert options.names == {"in": "image", "out": "scores"}
     mapping["inputs"]["other"] = "image"
     (tmp_path / "m/1/mapping_config.json").write_text(json.dumps(mapping))
@@ -298,6 +299,9 @@ def test_a_stateful_model_serves_sequences(tmp_path, keys, limits):
     write_models(tmp_path)
     entry = scan(tmp_path, keys)["m"]
     config = entry.versions["1"].config
-    assert (config.sequences, config.openvino.stateful) == (limits, limits is not None)
+    assert (config.sequences, OpenVinoOptions.of(config.dialect).stateful) == (
+        limits,
+        limits is not None,
+    )
     assert ("stateful" in entry.report.applied) == (limits is not None)
     assert ("max_sequence_number" in entry.report.ignored) == (limits is None)

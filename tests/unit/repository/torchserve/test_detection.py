@@ -47,13 +47,13 @@ def store(tmp_path):
 def test_it_is_recognised_and_gets_a_process(store):
     config = Repository([store]).scan()["echo"].versions[""].config
     assert config.executor == "process"
-    assert config.torchserve["manifest"]["model"] == {
+    assert config.dialect["torchserve"]["manifest"]["model"] == {
         "modelName": "echo",
         "modelVersion": "1.0",
         "handler": "handler.py",
         "serializedFile": "weights.pt",
     }
-    assert config.torchserve["config"] == {"greeting": "hello"}
+    assert config.dialect["torchserve"]["config"] == {"greeting": "hello"}
     (store / "echo/model.yaml").write_text("handler: handler.py\nexecutor: inline\n")
     assert Repository([store]).scan()["echo"].versions[""].config.executor == "inline"
 
@@ -80,7 +80,7 @@ def test_a_shared_handler_is_found_from_a_versions_folder(store):
     (store / "echo/2").mkdir()
     (store / "echo/2/weights.pt").write_bytes(b"")
     config = Repository([store]).scan()["echo"].versions["2"].config
-    model = config.torchserve["manifest"]["model"]
+    model = config.dialect["torchserve"]["manifest"]["model"]
     assert (model["handler"], model["serializedFile"]) == ("../handler.py", "weights.pt")
     assert model["modelVersion"] == "2"
 
@@ -106,5 +106,5 @@ def test_any_other_handler_keeps_ksrvs_runner(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m/handler.py").write_text("def inference(x):\n    return x\n")
     source = Repository([tmp_path]).scan()["m"].versions[""]
-    assert (source.config.executor, source.config.torchserve) == ("inline", None)
+    assert (source.config.executor, source.config.dialect) == ("inline", {})
     assert isinstance(make_runner(source), Runner)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tritonclient.grpc import model_config_pb2
 
+from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.repository.layout import Repository
 from ksrv.repository.triton.backends import REFUSED
 from ksrv.repository.triton.model_keys import ModelKeys
@@ -312,7 +313,7 @@ def test_sequence_batching_becomes_sequences(tmp_path):
     assert config.handler == "ksrv.handlers.triton.sequence_model:TritonSequenceModel"
     assert config.sequences == SequenceLimits(max=3000, idle_timeout_ms=2)
     assert (config.batching.max_batch_size, config.batching.max_delay_ms) == (8, 3)
-    [state] = config.triton.states
+    [state] = TritonDialect.of(config).states
     assert (state.datatype, state.shape, state.initial) == ("FP16", (2, -1), (2, 1))
     assert "sequence_batching.oldest.preserve_ordering" in entry.report.ignored
     assert "answered 503, where Triton has it wait" in entry.report.applied["sequence_batching"]
