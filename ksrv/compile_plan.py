@@ -1,4 +1,4 @@
-"""The `pt2:` section of a `model.yaml`: every form that TorchServe knew, read into one plan."""
+"""The `pt2:` section of a `model.yaml`: every form that it may have, read into one plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

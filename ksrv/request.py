@@ -25,7 +25,7 @@ Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
 LONGEST_SEQUENCE_ID = 128
-"""The bytes of a text that names a sequence; Triton's bound."""
+"""The bytes of a text that names a sequence; the bound of KServe's sequence extension."""
 LARGEST_SEQUENCE_ID = 2**64 - 1
 FORWARDED = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
 """The headers by which a proxy shows itself: who calls through it may be on any machine."""

@@ -6,94 +6,76 @@ values only, so that a handler's process receives its model as JSON.
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
-from ksrv.spec import ModelSpec, SequenceLimits, TensorSpec
+from ksrv.spec import LARGEST_SIZE, Key, ModelSpec, SequenceLimits, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Role: TypeAlias = Literal["embedding", "rerank"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
+BUILT_IN_HANDLERS = (
+    "image_classifier",
+    "image_segmenter",
+    "object_detector",
+    "text_classifier",
+    "text_encoder",
+)
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
-    """The `batching:` section.
+    """How requests are joined to batches."""
 
-    Attributes:
-        max_batch_size: Rows that one batch may hold.
-        max_delay_ms: How long the oldest request waits for a full batch; 0 takes the queued requests.
-        split: Whether a request with more rows is split, rather than refused.
-    """
-
-    max_batch_size: int
-    max_delay_ms: float = 0.0
-    split: bool = False
+    max_batch_size: Annotated[int, Key("Rows that a batch may hold", ge=1, le=1_000_000)]
+    max_delay_ms: Annotated[
+        float,
+        Key(
+            "How long the oldest request waits for a full batch; 0 takes the queued requests",
+            ge=0.0,
+            le=3_600_000.0,
+        ),
+    ] = 0.0
+    split: Annotated[bool, Key("Split a request with more rows instead of refusing it")] = False
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """The `cache:` section: answers that are given again.
+    """Answers that are given again to the same request; `{}` has all defaults."""
 
-    Attributes:
-        entries: Answers that are kept.
-        bytes: Bytes of tensors that they may hold.
-        ttl_s: Seconds for which an answer is given again.
-    """
-
-    entries: int = 1000
-    bytes: int = 64 << 20
-    ttl_s: float = 60.0
+    entries: Annotated[int, Key("Answers that are kept", ge=1, le=10_000_000)] = 1000
+    bytes: Annotated[int, Key("Bytes of tensors that they may hold", ge=1, le=2**40)] = 64 << 20
+    ttl_s: Annotated[
+        float, Key("Seconds for which an answer is given again", ge=0.001, le=31_536_000.0)
+    ] = 60.0
 
 
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of a model's version folders are served.
+    """Which versions are served, by number; one of the two keys.
 
     Attributes:
         latest: How many of the highest numbers; 0 for all of them.
         specific: These numbers and no others, where it is not empty.
     """
 
-    latest: int = 1
-    specific: tuple[int, ...] = ()
+    latest: Annotated[int, Key("How many of the highest versions", ge=1, le=1_000_000)] = 1
+    specific: Annotated[
+        tuple[int, ...],
+        Key(
+            written=list[Annotated[int, Meta(ge=0, lt=10**18)]],
+            expected="a list of versions, {specific: [N, ...]}",
+            min_length=1,
+        ),
+    ] = ()
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model version's settings, checked, with every path absolute and every default filled in.
 
+    A field with a `Key` is a key of model.yaml, and the key says what it means. The others are what the reader of the
+    model's format has found.
+
     Attributes:
-        handler: `FILE.py[:NAME]`, `package.module:NAME`, a built-in's name, or None.
-        model: The model file, or None for a handler that needs none.
-        model_class: `FILE.py:NAME` or `package.module:NAME` of the module that a state_dict fills.
-        device: "auto", "cpu", "cuda", "cuda:N", "mps", "xpu" or "xla"; "cuda:N,M" for instances in turn.
-        inputs: The declared inputs; empty leaves them to the model file.
-        outputs: The declared outputs; empty leaves them to the model file.
-        labels: Class labels by index.
-        batching: None where requests are never joined.
-        executor: Where the handler runs.
-        retry: Whether a batch whose handler process died is tried once more.
-        instances: How many handlers of the model run side by side.
-        threads: CPU threads of one instance; 0 shares the cores among the instances.
-        timeout_ms: How long a request may take, counted from its arrival; 0 for as long as it needs.
-        run_timeout_ms: How long a handler may take for one batch, counted from its start; 0 for as
-            long as its requests may take. A batch that takes longer ends the handler's process.
-        start_timeout_s: How long a handler's process may take to get ready.
-        queue_size: How many requests may wait.
-        rate_limit: How many requests may come in a second; 0 for any number.
-        max_concurrency: How many requests may be under way; 0 for any number.
-        concurrent_batches: Batches that an instance runs at a time, where its handler has coroutines.
-        cache: Which answers are given again; None where every request is run.
-        sequences: The bounds of the sequences that requests belong to; None where they stand alone.
-        warmup: Whether to warm up with generated data, or the sample files to do it with.
-        version_policy: Which version folders are served.
-        parameters: The handler's `context.parameters`.
-        pt2: The `pt2:` section as it was written; `ksrv.compile_plan` reads it.
-        envelope: How the bodies of requests wrap the rows for a handler whose format has envelopes, or None.
-        env: Environment variables of the handler's process.
-        python: The interpreter of the handler's process, the folder of its environment, or an archive of one,
-            relative to the model's folder; "" for the server's.
-        requirements: The requirements file whose packages the handler's process has; "" for the interpreter's.
-        cuda_graphs: Whether launches of a torch model on CUDA are recorded and replayed.
-        matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
         runner: `package.module:NAME` of the class that drives the handler.
         own_version: The version that the files name themselves; "" leaves it to the folder's name.
         runtime: The name of the loader that reads the model file whatever its suffix; "" goes by the suffix.
@@ -103,41 +85,159 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         configuration: What the configuration call answers with, where the model's format has a form of its own.
-        role: What OpenAI's routes ask it for, or None.
         given: The keys that model.yaml or the handler's `@settings` name, as far as they were read.
     """
 
-    handler: str | None = None
-    model: str | None = None
-    model_class: str | None = None
-    device: str = "auto"
+    handler: Annotated[
+        str | None,
+        Key(
+            f"FILE.py[:NAME], package.module:NAME, or {', '.join(BUILT_IN_HANDLERS)}", min_length=1
+        ),
+    ] = None
+    model: Annotated[
+        str | None, Key("A .pt, .pth, .safetensors, .pt2, .so, .onnx or .xml file", min_length=1)
+    ] = None
+    model_class: Annotated[
+        str | None,
+        Key("FILE.py:NAME of the torch module that a state_dict fills", name="class", min_length=1),
+    ] = None
+    device: Annotated[
+        str,
+        Key(
+            shared=True,
+            pattern="^(auto|cpu|mps|xla|(cuda|xpu)(:[0-9]{1,4}(,[0-9]{1,4}){0,63})?)$",
+            expected="auto, cpu, cuda, cuda:N, cuda:N,M, mps, xpu or xla",
+        ),
+    ] = "auto"
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    labels: tuple[str, ...] | None = None
-    batching: Batching | None = None
-    executor: ExecutorName = "inline"
-    retry: bool = True
-    instances: int = 1
-    threads: int = 0
-    timeout_ms: int = 30_000
-    run_timeout_ms: int = 0
-    start_timeout_s: float = 120.0
-    queue_size: int = 100
-    rate_limit: float = 0.0
-    max_concurrency: int = 0
-    concurrent_batches: int = 64
-    cache: Cache | None = None
-    sequences: SequenceLimits | None = None
-    warmup: bool | tuple[str, ...] = True
-    version_policy: VersionPolicy = VersionPolicy()
-    parameters: dict[str, Any] = {}
-    pt2: dict[str, Any] | str | None = None
-    envelope: str | None = None
-    env: dict[str, str] = {}
-    python: str = ""
-    requirements: str = ""
-    cuda_graphs: bool = False
-    matmul_precision: Precision | None = None
+    labels: Annotated[
+        tuple[str, ...] | None,
+        Key("A JSON object or list, or a text with one label a line", written=str, min_length=1),
+    ] = None
+    batching: Annotated[
+        Batching | None,
+        Key(
+            "off: requests have no rows, and shapes are whole",
+            shared=True,
+            # YAML takes a bare `off` for false.
+            written=Batching
+            | Literal["off"]
+            | Annotated[bool, Meta(extra_json_schema={"enum": [False]})],
+            expected="off, or keys and values such as {max_batch_size: 8}",
+        ),
+    ] = None
+    role: Annotated[
+        Role | None, Key("What OpenAI's routes ask it for: /v1/embeddings, or /v1/rerank")
+    ] = None
+    executor: Annotated[ExecutorName, Key("process: a process of its own for each instance")] = (
+        "inline"
+    )
+    retry: Annotated[bool, Key("Try a batch whose process died once more", shared=True)] = True
+    instances: Annotated[int, Key("Handlers side by side", shared=True, ge=1, le=1024)] = 1
+    threads: Annotated[
+        int,
+        Key("CPU threads of an instance; 0 shares the cores out", shared=True, ge=0, le=4096),
+    ] = 0
+    timeout_ms: Annotated[
+        int,
+        Key("From a request's arrival to its answer", shared=True, ge=1, le=LARGEST_SIZE),
+    ] = 30_000
+    run_timeout_ms: Annotated[
+        int,
+        Key(
+            "executor: process, for one batch; 0: as long as its requests may take",
+            shared=True,
+            ge=0,
+            le=LARGEST_SIZE,
+        ),
+    ] = 0
+    start_timeout_s: Annotated[
+        float,
+        Key(
+            "executor: process, until it is ready",
+            name="start_timeout_ms",
+            written=int,
+            shared=True,
+            ge=1,
+            le=LARGEST_SIZE,
+        ),
+    ] = 120.0
+    queue_size: Annotated[
+        int, Key("How many requests may wait", shared=True, ge=1, le=1_000_000)
+    ] = 100
+    rate_limit: Annotated[
+        float, Key("Requests a second; 0 for any number", shared=True, ge=0.0, le=1_000_000_000.0)
+    ] = 0.0
+    max_concurrency: Annotated[
+        int, Key("Requests at a time; 0 for any number", shared=True, ge=0, le=1_000_000)
+    ] = 0
+    concurrent_batches: Annotated[
+        int,
+        Key(
+            "Batches an instance runs at a time, where its handler has coroutines", ge=1, le=65_536
+        ),
+    ] = 64
+    cache: Annotated[Cache | None, Key("Give the same request the same answer")] = None
+    sequences: Annotated[
+        SequenceLimits | None, Key("Serve sequences of requests, each with a state")
+    ] = None
+    warmup: Annotated[
+        bool | tuple[str, ...],
+        Key(
+            written=bool | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)],
+            expected="true, false or a list of sample files",
+        ),
+    ] = True
+    version_policy: Annotated[
+        VersionPolicy,
+        Key(
+            written=Literal["all"] | VersionPolicy,
+            expected="all, {latest: N} or {specific: [N, ...]}",
+        ),
+    ] = VersionPolicy()
+    parameters: Annotated[
+        dict[str, Any], Key("The handler's context.parameters", written=dict[Any, Any])
+    ] = {}
+    pt2: Annotated[
+        dict[str, Any] | str | None,
+        Key(
+            "{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}",
+            written=dict[Any, Any] | str,
+            expected="keys and values",
+        ),
+    ] = None
+    envelope: Annotated[
+        str | None,
+        Key(
+            "How bodies of requests wrap the rows, for handlers whose server has envelopes",
+            shared=True,
+            min_length=1,
+        ),
+    ] = None
+    env: Annotated[
+        dict[str, str],
+        Key(
+            "Environment variables of the handler's process",
+            shared=True,
+            written=dict[Any, Any],
+            expected="variables and their values",
+        ),
+    ] = {}
+    python: Annotated[
+        str,
+        Key("executor: process, its interpreter, or the folder of its environment", min_length=1),
+    ] = ""
+    requirements: Annotated[
+        str,
+        Key("executor: process, a requirements file, whose packages are its own", min_length=1),
+    ] = ""
+    cuda_graphs: Annotated[
+        bool, Key("Record the launches of a torch model on CUDA and replay them")
+    ] = False
+    matmul_precision: Annotated[
+        Precision | None, Key("torch.set_float32_matmul_precision, for the whole process")
+    ] = None
     runner: str = "ksrv.handlers.runner:Runner"
     own_version: str = ""
     runtime: str = ""
@@ -146,7 +246,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     row_limit: int = 0
     counts_rows: bool = True
     configuration: dict[str, Any] | None = None
-    role: Role | None = None
     given: tuple[str, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:

@@ -7,9 +7,10 @@ made by the repository (from `model.yaml`) and completed by the loader (from the
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 Dimension: TypeAlias = int | tuple[int, int]
 """A size, -1 for any size, or an inclusive range (low, high)."""
@@ -23,6 +24,41 @@ ANY_SIZE_OR_NONE: tuple[int, int] = (0, LARGEST_SIZE)
 """The same, which may be empty."""
 
 _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
+
+
+class Key:
+    """A key of model.yaml, declared where its setting is: `timeout_ms: Annotated[int, Key(...)] = 30_000`.
+
+    Nothing else knows a key: `ksrv.repository.settings.keys` makes of it what is read from YAML, and the JSON schema. msgspec
+    ignores the annotation, so that its bounds hold for model.yaml alone: the reader of another format may go beyond.
+
+    Args:
+        means: What it means, for the JSON schema; "" says nothing that its name does not.
+        name: The key, where it is not the field's name.
+        written: The type in model.yaml, where it is not the field's.
+        expected: The words of errors for the wanted value, where the type has none.
+        shared: Whether model.yaml may have it beside the files of another server's archive, too.
+        bounds: The bounds of the value, as `msgspec.Meta` takes them.
+    """
+
+    def __init__(
+        self,
+        means: str = "",
+        *,
+        name: str = "",
+        written: Any = None,
+        expected: str = "",
+        shared: bool = False,
+        **bounds: Any,
+    ) -> None:
+        if expected:
+            bounds["extra"] = {"expected": expected}
+        self.means = means
+        self.bounds = bounds
+        self.name = name
+        self.written = written
+        self.shared = shared
+        self.meta = Meta(**bounds) if bounds else None
 
 
 def read_dimension(value: object) -> Dimension | None:
@@ -120,15 +156,12 @@ def whole(tensor: TensorSpec) -> TensorSpec:
 
 
 class SequenceLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The `sequences:` section: bounds of the sequences that a model serves.
+    """Requests belong to sequences, each with a state; `{}` has all defaults."""
 
-    Attributes:
-        max: How many may be open.
-        idle_timeout_ms: How long one waits for its next request.
-    """
-
-    max: int = 1000
-    idle_timeout_ms: int = 60_000
+    max: Annotated[int, Key("Sequences that may be open", ge=1, le=1_000_000)] = 1000
+    idle_timeout_ms: Annotated[
+        int, Key("How long a sequence waits for its next request", ge=1, le=LARGEST_SIZE)
+    ] = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +178,12 @@ class ModelSpec:
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
-            with a TorchServe archive.
+            with an archive.
         calls_models: Whether the handler calls other models of the server.
         concurrency: Batches that one instance runs at a time where its handler has coroutines; 0 without any.
         sequences: The bounds of the sequences that it serves; None where requests stand alone.
         role: What OpenAI's routes ask it for: "embedding", "rerank", or "" for nothing.
-        configuration: The config.pbtxt of a model of Triton's under Triton's names, or None.
+        configuration: What the configuration call answers with, where the model's format has a form of its own.
     """
 
     name: str

@@ -183,7 +183,7 @@ def settings_page() -> str:
 
 def model_yaml_page() -> str:
     """Return the page of the keys of model.yaml, from their schema."""
-    from ksrv.repository.model_keys import json_schema
+    from ksrv.repository.json_schema import json_schema
 
     definitions = json_schema()["$defs"]
     lines = [

@@ -46,8 +46,8 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
     holds no model.
     """
     from ksrv.engine.engine import Engine, EngineSettings
+    from ksrv.repository.formats import archive_readers
     from ksrv.repository.layout import Repository, RepositoryError
-    from ksrv.repository.torchserve.model_config import archive_readers
     from ksrv.server import logs
     from ksrv.server.settings import ServerSettings
     from ksrv.server.workers.banner import print_models

@@ -27,9 +27,9 @@ def import_archive(path: Path, repository: Path | None, install_requirements: bo
 
     The exit status is 1 when a model cannot be read.
     """
-    from ksrv.repository import importing
     from ksrv.repository.foreign import foreign_models, report_lines
     from ksrv.repository.layout import RepositoryError
+    from ksrv.repository.torchserve import importing
     from ksrv.repository.torchserve.archive import ArchiveError
 
     if install_requirements and repository is None:

@@ -12,6 +12,6 @@ def schema() -> None:
     """
     import json
 
-    from ksrv.repository.model_keys import json_schema
+    from ksrv.repository.json_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))

@@ -1,6 +1,6 @@
 """Operations as gRPC calls: their bytes, their answers, and what grpcio's errors mean.
 
-grpcio is imported when a channel is made, and protobuf never.
+grpcio is imported when a channel is made, protobuf with the first message.
 """
 
 import struct
@@ -22,7 +22,7 @@ from ksrv.client.errors import (
     status_error,
 )
 from ksrv.client.operations import Document, InferResult, Operation
-from ksrv.client.protobuf import REQUESTS, RESPONSES, decode, encode
+from ksrv.client.protobuf import decode, encode
 from ksrv.client.retries import retry_after
 from ksrv.client.tensors import Array
 from ksrv.client.tensors import decode as decode_tensor
@@ -163,7 +163,7 @@ def message_of(operation: Operation) -> bytes:
             "model_name": operation.model,
             "version": operation.version,
         }
-    return encode(REQUESTS[operation.name], values)
+    return encode(operation.name, values)
 
 
 def answer_of(operation: Operation, content: bytes) -> Document:
@@ -178,7 +178,7 @@ def answer_of(operation: Operation, content: bytes) -> Document:
         ClientError: It cannot be read.
     """
     try:
-        document = decode(RESPONSES[operation.name], memoryview(content))
+        document = decode(operation.name, content)
         if operation.name == "ModelStreamInfer":
             if document["error_message"]:
                 raise StreamFailed(document["error_message"])
@@ -196,7 +196,7 @@ def _infer_result(document: dict[str, Any]) -> InferResult:
         raise ValueError(f"{len(document['outputs'])} outputs have {len(blocks)} raw contents")
     outputs: dict[str, Array] = {}
     for entry, block in zip(document["outputs"], blocks, strict=True):
-        outputs[entry["name"]] = decode_tensor(entry["datatype"], entry["shape"], block)
+        outputs[entry["name"]] = decode_tensor(entry["datatype"], entry["shape"], memoryview(block))
     return InferResult(outputs, document)
 
 

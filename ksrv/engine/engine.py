@@ -555,7 +555,7 @@ class Engine:
 
         Raises:
             NotFound: The repository holds no such model.
-            InvalidRequest: There is a `config`, and the model is not of Triton's form.
+            InvalidRequest: There is a `config`, and the model's format takes none.
             KsrvError: It cannot be loaded; what served before still serves.
         """
         self._check_control("load")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ksrv.handlers")
 
-# TorchServe's list; a name that torch itself registers is accepted as well.
+# The names that `pt2:` has always known; a name that torch itself registers is accepted as well.
 BACKENDS = (
     "eager",
     "aot_eager",

@@ -103,7 +103,7 @@ class Context(ABC):
 
     @property
     def system_properties(self) -> dict[str, Any]:
-        """The facts under the names that TorchServe's handlers know."""
+        """The facts under the names that older handlers know."""
         kind, _, index = self.device.partition(":")
         return {
             "model_dir": str(self.model_dir),

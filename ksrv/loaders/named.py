@@ -1,4 +1,4 @@
-"""A model with named inputs and outputs, called like a function: ONNX and OpenVINO."""
+"""A model with named inputs and outputs, called like a function: such as ONNX's."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

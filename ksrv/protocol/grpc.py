@@ -200,7 +200,7 @@ def _inputs(
             and spec.accepts_any_inputs
             and entry.fields
         ):
-            shape = (entry.elements,)  # as TorchServe takes it, and KServe's examples send it
+            shape = (entry.elements,)  # as KServe's examples send it
         tensors.append(Tensor(entry.name, entry.datatype, shape, [], parameters))
         if ref is not None:
             refs[index] = ref

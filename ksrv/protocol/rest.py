@@ -352,7 +352,7 @@ def _document(
 def _with_counts(view: memoryview, json_length: int) -> tuple[memoryview, int] | None:
     """Return a body in which texts of shape [-1] have their number in its place, and the length of the JSON.
 
-    KServe's examples send such requests to TorchServe, which does not look at shapes. None where there are no such
+    KServe's examples send such requests to servers that do not look at shapes. None where there are no such
     texts, or the document is larger than such requests are.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ksrv.repository.model_yaml import CONFIG_NAME
+from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.versions import version_folders
 from ksrv.source import FileMark, LoadedFiles, ModelSource, content_digest
 

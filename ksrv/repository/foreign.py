@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.layout import ARCHIVE_MARK, Repository, RepositoryError
-from ksrv.repository.openvino.server_config import CONFIG_SUFFIX
-from ksrv.repository.triton.model_config import is_triton_model
+from ksrv.repository.formats import FORMATS
+from ksrv.repository.layout import Repository, RepositoryError
 
 
 def foreign_models(path: Path) -> list[ModelEntry]:
@@ -20,16 +19,16 @@ def foreign_models(path: Path) -> list[ModelEntry]:
     Raises:
         RepositoryError: It is a config.json that cannot be read.
     """
-    is_server_config = path.is_file() and path.suffix == CONFIG_SUFFIX
-    if (path.is_file() and not is_server_config) or (path / ARCHIVE_MARK).is_file():
+    is_list = path.is_file() and FORMATS.list_reader(path) is not None
+    if (path.is_file() and not is_list) or FORMATS.unpacked_suffix(path):
         return []
     try:
         entries = Repository([path]).look().values()
     except RepositoryError:
-        if is_server_config:
+        if is_list:
             raise
         return []
-    return [one for one in entries if one.report is not None or is_triton_model(one.path)]
+    return [one for one in entries if one.report is not None or FORMATS.folder_reader(one.path)]
 
 
 def report_lines(entry: ModelEntry) -> list[str]:

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from ksrv.repository.model_keys import ModelKeys
+from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, near
 
 DECORATOR = "settings"

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_code import HandlerCode
-from ksrv.repository.model_keys import ModelKeys
-from ksrv.repository.model_yaml import read_model_keys
-from ksrv.repository.torchserve.detection import as_torchserve, imports_ts
+from ksrv.repository.settings.keys import ModelKeys
+from ksrv.repository.settings.values import read_model_keys
 from ksrv.source import ModelConfig, ModelSource
 
 NO_SETTINGS: Mapping[str, Any] = {}
@@ -63,11 +61,10 @@ def handler_file(
     document.value |= {**given, "handler": f"{relative}:{name}" if name else relative}
     keys = document.value
     config = read_model_keys(document, document.convert(ModelKeys, keys), root)
-    if imports_ts(path):  # TorchServe takes the one class of a file, and names functions only
-        whole = name if name in code.functions else ""
-        config = replace(config, handler=f"{path}:{whole}" if whole else str(path))
-        named = keys.get("executor") is not None
-        config = as_torchserve(config, path.parent, root, named, name=served_as)
+    function = name if name in code.functions else ""
+    config = FORMATS.adopt(
+        document, config, folder=path.parent, root=root, name=served_as, function=function
+    )
     files = (*sorted(map(str, imported_files(path, root))), *_named_files(config))
     source = ModelSource(
         name=served_as, version="", folder=root, root=root, config=config, files=files

@@ -13,32 +13,24 @@ from typing import Any, TypeAlias
 
 from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, quote
 from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
 from ksrv.repository.model_yaml import (
     BARE_SUFFIXES,
-    CONFIG_NAME,
-    MODEL_SUFFIXES,
-    ConfigError,
     load_model_config,
     load_version_policy,
     unread_settings,
 )
-from ksrv.repository.openvino.server_config import CONFIG_SUFFIX as SERVER_CONFIG_SUFFIX
-from ksrv.repository.openvino.server_config import read_server_config
+from ksrv.repository.overrides import ConfigOverrides
 from ksrv.repository.permissions import insecure_paths
 from ksrv.repository.report import Report
-from ksrv.repository.triton.ensembles import check_ensembles
-from ksrv.repository.triton.model_config import CONFIG_NAME as TRITON_CONFIG
-from ksrv.repository.triton.model_config import is_triton_model, may_be_configured, read_model
-from ksrv.repository.triton.overrides import ConfigOverrides
+from ksrv.repository.settings.keys import CONFIG_NAME
+from ksrv.repository.settings.values import MODEL_SUFFIXES
 from ksrv.repository.versions import choose_versions, version_folders
+from ksrv.repository.yaml_document import ConfigError
 from ksrv.source import ModelConfig, ModelSource
 
 log = logging.getLogger("ksrv.repository")
-
-ARCHIVE_SUFFIX = ".mar"
-ARCHIVE_MARK = "MAR-INF/MANIFEST.json"
-"""The file that marks an unpacked archive."""
 
 ArchiveReader: TypeAlias = Callable[[Path, str], ModelEntry]
 """Turns an archive and its model's name into an entry."""
@@ -112,7 +104,7 @@ class Repository:
                 else:
                     text = self._two_models(found.name, earlier.path, found.path)
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
-        check_ensembles(entries)
+        FORMATS.check(entries)
         return entries
 
     def entry(self, name: str, config: str | None = None) -> ModelEntry:
@@ -123,7 +115,7 @@ class Repository:
 
         Raises:
             NotFound: The repository holds no such model.
-            InvalidRequest: There is a `config`, and the model is not of Triton's form.
+            InvalidRequest: There is a `config`, and the model's format takes none.
             HandlerFailed: The configuration cannot be kept.
         """
         entries = self.scan()
@@ -133,7 +125,7 @@ class Repository:
         if config is None and self._overrides.find(name) is None:
             return found
         if config is not None and (
-            self._is_unpacked(found.path) or not may_be_configured(found.path)
+            self._unpacked(found.path) or FORMATS.configurable(found.path) is None
         ):
             raise InvalidRequest(
                 "parameter 'config' is for models in a folder of Triton's form, and this model has settings of "
@@ -144,7 +136,7 @@ class Repository:
         except OSError as error:
             raise HandlerFailed(f"the configuration cannot be kept: {error.strerror}") from error
         entries[name] = self._read(found.path, name, path)
-        check_ensembles(entries)
+        FORMATS.check(entries)
         return entries[name]
 
     @contextmanager
@@ -209,7 +201,7 @@ class Repository:
             self._looked_at.add(entry.path)
             versions = [source.folder for source in entry.versions.values()]
             unread = unread_settings([entry.path, *versions])
-            if unread and not entry.path.is_file() and not is_triton_model(entry.path):
+            if unread and not entry.path.is_file() and not FORMATS.folder_reader(entry.path):
                 log.warning("the model %s: %s", entry.name, unread)
             try:
                 doubt = next(insecure_paths(entry.path), None)
@@ -222,11 +214,11 @@ class Repository:
         target = handler_target(path)
         if target is not None and target[0].is_file():
             yield self._entry(path, model_name(*target))
-        elif path.is_file() and path.suffix == SERVER_CONFIG_SUFFIX:
+        elif path.is_file() and (lists := FORMATS.list_reader(path)) is not None:
             if self._model_name is not None:
                 raise RepositoryError(f"{path} names its models; expected no setting 'model_name'")
             try:
-                yield from read_server_config(path)
+                yield from lists.read(path)
             except ConfigError as error:
                 raise RepositoryError(str(error)) from None
         elif path.is_file():
@@ -240,7 +232,7 @@ class Repository:
                 raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}")
             yield self._entry(path, path.name.removesuffix(suffix))
         elif path.is_dir():
-            if _is_model_folder(path) or self._is_unpacked(path):
+            if _is_model_folder(path) or self._unpacked(path) is not None:
                 yield self._entry(path, path.resolve().name)
             else:
                 yield from self._repository(path)
@@ -287,12 +279,12 @@ class Repository:
                 return handler_file(*target, name, self._model_settings)
             if path.is_file():
                 return _bare_file(path, name)
-            if self._is_unpacked(path):
-                return self._archives[ARCHIVE_SUFFIX](path.absolute(), name)
-            if config is not None and may_be_configured(path):
-                return read_model(path, name, config)
-            if is_triton_model(path):
-                return read_model(path, name)
+            if (archive := self._unpacked(path)) is not None:
+                return archive(path.absolute(), name)
+            if config is not None and (reader := FORMATS.configurable(path)) is not None:
+                return reader.read(path, name, config)
+            if (reader := FORMATS.folder_reader(path)) is not None:
+                return reader.read(path, name)
             return _folder(path, name)
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
@@ -303,13 +295,10 @@ class Repository:
             text = f"{path}: cannot be read: {type(error).__name__}: {error}"
             return ModelEntry(name, error=text, path=path)
 
-    def _is_unpacked(self, path: Path) -> bool:
-        """Whether a folder is an unpacked archive that is served in place."""
-        return (
-            ARCHIVE_SUFFIX in self._archives
-            and (path / ARCHIVE_MARK).is_file()
-            and not (path / CONFIG_NAME).is_file()
-        )
+    def _unpacked(self, path: Path) -> ArchiveReader | None:
+        """Return what reads a folder that holds an archive's files and is served in place, or None."""
+        suffix = FORMATS.unpacked_suffix(path)
+        return None if (path / CONFIG_NAME).is_file() else self._archives.get(suffix)
 
 
 def _nothing_in(path: Path, entries: Sequence[ModelEntry], suffixes: str) -> str:
@@ -356,7 +345,7 @@ def by_numbers(version: str) -> list[tuple[int, str]]:
 
 
 def _is_model_folder(path: Path) -> bool:
-    names = (CONFIG_NAME, "handler.py", TRITON_CONFIG)
+    names = (CONFIG_NAME, "handler.py", *(one.mark for one in FORMATS.folders))
     if any((path / name).is_file() for name in names):
         return True
     return bool(version_folders(path))

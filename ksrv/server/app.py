@@ -14,6 +14,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.protocol.metadata import working_extensions
+from ksrv.server import formats
 from ksrv.server.audit import AuditLog
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
@@ -52,8 +53,6 @@ from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.statistics import ServerStatistics
-from ksrv.server.torchserve.kserve_v1 import PredictResource
-from ksrv.server.torchserve.routes import TorchServeRoutes
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -161,7 +160,9 @@ def make_app(
     middleware: list[Any] = [RequestIds(), AuditLog(), ErrorCounts(), Guard(settings.limits.head)]
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
-    app = falcon.App(request_type=Request, middleware=middleware, router=GuardedRouter(access))
+    app = falcon.App(
+        request_type=Request, middleware=middleware, router=GuardedRouter(access, formats.path_hint)
+    )
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     app.add_error_handler(Exception, _on_other)
@@ -190,7 +191,7 @@ def make_app(
         shared_memory=shared_memory,
     )
     generate = GenerateResource(engine, settings, budget, access)
-    predict = PredictResource(engine, settings, budget, access, form=V1)
+    predict = formats.PredictResource(engine, settings, budget, access, form=V1)
     stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
@@ -241,12 +242,13 @@ def make_app(
     app.add_route("/v1/config/reload", OvmsReloadResource(engine), needs=Needs.CONTROL)
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document)
-    if settings.torchserve_api:
-        torchserve = TorchServeRoutes(
-            engine, settings, budget, access=access, read_document=read_document
-        )
-        torchserve.add_routes(app)
-        torchserve.add_error_handlers(
-            app, {KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error}
-        )
+    formats.add_routes(
+        app,
+        engine,
+        settings,
+        budget,
+        access=access,
+        read_document=read_document,
+        error_handlers={KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error},
+    )
     return app

@@ -22,9 +22,14 @@ import msgspec
 import yaml
 
 from ksrv.limits import Limits
-from ksrv.server.config_properties import ConfigPropertiesError, translate
 from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.torchserve.config_properties import ConfigPropertiesError, Translated, translate
 
+ForeignSettings = Translated
+"""What a settings file of another server asks for."""
+
+SETTINGS_FILE = "torchserve_config"
+"""The setting that names a settings file of another server."""
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
 """Read by the build of the native core, so they may stand in the environment of a server in development."""
@@ -166,6 +171,21 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     return given
 
 
+def read_foreign_settings(settings: ServerSettings) -> ForeignSettings | None:
+    """Return what the settings file of another server asks for, which the settings name; None without one.
+
+    Raises:
+        SettingsError: It cannot be read, or a value cannot be.
+    """
+    named = getattr(settings, SETTINGS_FILE)
+    if not named:
+        return None
+    try:
+        return translate(Path(named))
+    except ConfigPropertiesError as error:
+        raise SettingsError(f"setting {SETTINGS_FILE!r}: {error}") from error
+
+
 def _from_properties(path: str) -> dict[str, _Given]:
     try:
         translated = translate(Path(path))
@@ -289,8 +309,8 @@ def resolve(
     given = _from_file(path, known) if path else {}
     from_environment, warnings = _from_environment(variables, known)
     given |= from_environment
-    named = (flags or {}).get("torchserve_config") or (
-        given["torchserve_config"].value if "torchserve_config" in given else None
+    named = (flags or {}).get(SETTINGS_FILE) or (
+        given[SETTINGS_FILE].value if SETTINGS_FILE in given else None
     )
     if named:
         given = _from_properties(str(named)) | given

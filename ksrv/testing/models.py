@@ -26,11 +26,11 @@ from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import handler_of
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.formats import archive_readers
 from ksrv.repository.handler_file import model_name
 from ksrv.repository.layout import Repository
-from ksrv.repository.model_keys import ModelKeys
-from ksrv.repository.model_yaml import read_model_keys
-from ksrv.repository.torchserve.model_config import archive_readers
+from ksrv.repository.settings.keys import ModelKeys
+from ksrv.repository.settings.values import read_model_keys
 from ksrv.repository.yaml_document import Document
 from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
 from ksrv.server.script import plain_settings

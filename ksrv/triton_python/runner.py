@@ -29,6 +29,7 @@ from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.handlers.sequences import SequenceStates
+from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.handlers.triton.sequence_model import control_value, dtype_of
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, SequenceRequest
 from ksrv.request import Tensor as WireTensor
@@ -234,7 +235,7 @@ class PythonModelRunner:
     def _controls(self, sequence: SequenceRequest) -> list[Tensor]:
         """Return the inputs that tell of a request's sequence."""
         config = self.source.config
-        controls = config.triton.controls if config is not None and config.triton else ()
+        controls = TritonDialect.of(config).controls if config is not None else ()
         found = []
         for control in controls:
             shape = (1, 1) if self._counts_rows else (1,)

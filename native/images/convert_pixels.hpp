@@ -8,7 +8,7 @@
 //
 // `fast` is x * a + b with a = 1 / (scale * std) and b = -mean / std, rounded once to float.
 // `exact` is ((x / scale) - mean) / std, each step rounded to float: what numpy, torch and
-// TorchServe compute, bit for bit.
+// torchvision compute, bit for bit.
 
 #pragma once
 

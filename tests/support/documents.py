@@ -174,7 +174,7 @@ class Reader:
 
 def check_model_yaml(text: str) -> None:
     """Hold the keys of a piece of a model.yaml against its schema."""
-    from ksrv.repository.model_keys import json_schema
+    from ksrv.repository.json_schema import json_schema
 
     known = set(json_schema()["$defs"]["ModelKeys"]["properties"])
     unknown = set(yaml.safe_load(text)) - known

@@ -115,7 +115,9 @@ cdef class BatchOutputs:
         return self.dialect_facts
 
     cdef bint is_bare(self) noexcept:
-        return self.parts is None and not (self.failed or self.fields or self.extra or self.dialect_facts)
+        return self.parts is None and not (
+            self.failed or self.fields or self.extra or self.dialect_facts
+        )
 
     def __eq__(self, other):
         if type(other) is not BatchOutputs:
@@ -129,7 +131,7 @@ cdef class BatchOutputs:
 cdef tuple _outputs(BatchOutputs one):
     return (
         one.tensors, one.failures, one.timings, one.headers, one.parameters, one.exclusive,
-        one.only, one.torchserve, one.parts,
+        one.only, one.facts, one.parts,
     )
 
 

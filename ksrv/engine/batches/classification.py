@@ -1,6 +1,6 @@
 """The classification extension: an output answered as its best classes.
 
-Each element reads `value:index` or `value:index:label`, best first, as Triton writes them.
+Each element reads `value:index` or `value:index:label`, best first, as KServe's classification extension has it.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Which of several GPUs the instances of each model begin with.
 
-As in TorchServe, the instances of all models go to one device after the other, so that ten models of
+The instances of all models go to one device after the other, so that ten models of
 one instance each do not share the first GPU. A model keeps its place when it is loaded anew.
 """
 

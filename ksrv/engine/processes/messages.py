@@ -524,7 +524,7 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
         parameters=note.parameters,
         exclusive=True,
         only=None if note.only is None else frozenset(note.only),
-        torchserve=note.facts,
+        facts=note.facts,
         parts=note.parts,
     )
 

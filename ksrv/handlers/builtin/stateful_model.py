@@ -1,4 +1,4 @@
-"""A model file that keeps a state from one run to the next, as OpenVINO's with variables: a state for each sequence."""
+"""A model file that keeps a state from one run to the next, in variables of its own: a state for each sequence."""
 
 from typing import Any
 

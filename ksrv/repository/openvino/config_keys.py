@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ksrv.repository.model_keys import Text
+from ksrv.repository.settings.keys import Text
 
 
 class Keys(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.format import Format
 from ksrv.repository.openvino.config_keys import (
     IGNORED,
     REFUSED,
@@ -357,3 +358,11 @@ def _names(path: Path) -> dict[str, str]:
         if len(set(side.values())) != len(side):
             document.fail((), "gives two tensors one name")
     return {**keys.inputs, **keys.outputs}
+
+
+class _Lists:
+    suffix = CONFIG_SUFFIX
+    read = staticmethod(read_server_config)
+
+
+FORMAT = Format(lists=_Lists())

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ksrv.repository.yaml_document import Document
 from ksrv.source import ModelConfig
 from ksrv.torchserve.calls import FORMAT
 
@@ -42,24 +43,39 @@ def imports_ts(file: Path) -> bool:
 
 
 def as_torchserve(
-    config: ModelConfig, folder: Path, root: Path, executor: bool, name: str = ""
+    document: Document,
+    config: ModelConfig,
+    *,
+    folder: Path,
+    root: Path,
+    name: str = "",
+    function: str | None = None,
 ) -> ModelConfig:
-    """Return the settings with which a handler written for TorchServe is run as one.
+    """Return the settings with which a handler written for TorchServe is run as one; see `HandlerReader.adopt`.
 
     Args:
-        executor: Whether model.yaml names an executor.
         name: The model's name, where it is not its folder's.
+        function: Of a handler file, the function that is the handler, "" for a class; None leaves what `handler:` says.
 
     Returns:
         The settings as they are for any other handler.
+
+    Raises:
+        ConfigError: The model serves sequences.
     """
-    file, _, function = (config.handler or "").partition(":")
+    file, _, own = (config.handler or "").partition(":")
     if not file.endswith(".py") or not imports_ts(Path(file)):
         return config
+    if config.sequences is not None:
+        document.fail(
+            ("sequences",), "a handler that is written for TorchServe serves no sequences"
+        )
+    if function is not None:  # TorchServe takes the one class of a file, and names functions only
+        own = function
     model: dict[str, str] = {
         "modelName": name or root.name,
         "modelVersion": folder.name if folder != root else "1.0",
-        "handler": os.path.relpath(file, folder) + (f":{function}" if function else ""),
+        "handler": os.path.relpath(file, folder) + (f":{own}" if own else ""),
     }
     if config.model:
         model["serializedFile"] = os.path.relpath(config.model, folder)
@@ -70,7 +86,8 @@ def as_torchserve(
         known["pt2"] = config.pt2
     return replace(
         config,
+        handler=f"{file}:{own}" if own else file,
         runner=RUNNER,
-        executor=config.executor if executor else "process",
+        executor=config.executor if document.value.get("executor") is not None else "process",
         dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": known}},
     )

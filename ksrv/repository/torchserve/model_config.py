@@ -6,9 +6,7 @@ where serving without it would give wrong answers.
 
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +17,6 @@ import yaml
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
 from ksrv.repository.torchserve.archive import (
-    ARCHIVE_SUFFIXES,
     MANIFEST,
     ArchiveError,
     Manifest,
@@ -352,14 +349,3 @@ def missing_packages(folder: Path, requirements_file: str) -> list[str]:
         except metadata.PackageNotFoundError:
             missing.append(match[1])
     return missing
-
-
-def archive_readers(
-    defaults: ArchiveDefaults | None = None,
-) -> dict[str, Callable[[Path, str], ModelEntry]]:
-    """Return what `Repository` is given so that it serves archives.
-
-    Args:
-        defaults: The defaults for keys that an archive leaves out.
-    """
-    return dict.fromkeys(ARCHIVE_SUFFIXES, partial(read_archive, defaults=defaults))

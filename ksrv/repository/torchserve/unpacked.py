@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ksrv.repository.model_keys import UnpackedKeys
 from ksrv.repository.torchserve.archive import ArchiveError, read_manifest
 from ksrv.repository.torchserve.model_config import archived_config
 from ksrv.repository.yaml_document import ConfigError, Document
@@ -16,7 +15,7 @@ from ksrv.source import ModelConfig
 
 
 def read_unpacked(
-    document: Document, keys: UnpackedKeys, settings: dict[str, Any], folder: Path
+    document: Document, keys: Any, settings: dict[str, Any], folder: Path
 ) -> ModelConfig:
     """Return the settings of an unpacked archive.
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.labels import LabelError, read_labels
+from ksrv.repository.format import Format
 from ksrv.repository.report import Report
+from ksrv.repository.settings.labels import LabelError, read_labels
 from ksrv.repository.triton.backends import (
     BACKENDS,
     ENSEMBLE,
@@ -24,7 +25,7 @@ from ksrv.repository.triton.backends import (
     Backend,
 )
 from ksrv.repository.triton.configuration import configuration
-from ksrv.repository.triton.ensembles import read_steps
+from ksrv.repository.triton.ensembles import check_ensembles, read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
 from ksrv.repository.triton.python_models import PYTHON_PARAMETERS, python_settings
@@ -449,3 +450,20 @@ class _Settings:
 
     def _refuse(self, key: str, reason: str) -> None:
         self.report.refused[key] = reason
+
+
+class _Folders:
+    mark = CONFIG_NAME
+    is_model = staticmethod(is_triton_model)
+    may_be_configured = staticmethod(may_be_configured)
+    read = staticmethod(read_model)
+
+
+FORMAT = Format(
+    folders=_Folders(),
+    check=check_ensembles,
+    unread={
+        "model.py": "model.py is not read: one of Triton's Python backend lies in a version folder, such as "
+        "1/model.py, and has a class TritonPythonModel"
+    },
+)

@@ -9,7 +9,7 @@ path without a route needs the token of an ordinary call.
 import difflib
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +25,6 @@ from ksrv.server.http.body import Environ
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDED)
-_TORCHSERVE = ("predictions", "explanations", "invocations", "ping")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST_COMPARED = 128
 _LEAST_LIKENESS = 0.7
@@ -65,11 +64,14 @@ class GuardedRouter(CompiledRouter):
 
     Args:
         access: Who may call.
+        path_hint: Returns what the sentence about a path without a route says beside it, for the path's first segment
+            and the routes that are served.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, path_hint: Callable[[str, Mapping[str, Any]], str]) -> None:
         super().__init__()
         self._access = access
+        self._path_hint = path_hint
         self._needs: dict[str, Needs] = {}
 
     def add_route(
@@ -131,9 +133,7 @@ class GuardedRouter(CompiledRouter):
         )
         if likeness >= _LEAST_LIKENESS:
             return f"; did you mean {nearest}?"
-        if given[0] in _TORCHSERVE and "/ping" not in self._needs:
-            return "; TorchServe's routes are served with --torchserve-api"
-        return ""
+        return self._path_hint(given[0], self._needs)
 
 
 def _likeness(template: Sequence[str], given: Sequence[str]) -> float:

@@ -21,6 +21,7 @@ from ksrv.server.torchserve import errors
 from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.errors import TorchServeError
 from ksrv.source import ModelSource
+from ksrv.torchserve.calls import FORMAT
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -88,7 +89,7 @@ class ManagementRoutes:
     def names(self) -> dict[str, str]:
         """Return the archives by the names of the models that serve."""
         return {
-            one.spec.name: str((one.config.torchserve or {}).get("archive", one.spec.name))
+            one.spec.name: str(one.config.dialect.get(FORMAT, {}).get("archive", one.spec.name))
             for one in self.engine.loaded()
         }
 
@@ -165,7 +166,7 @@ class ManagementRoutes:
             raise TorchServeError(404, "ModelNotFoundException", text)
         for entry in self.engine.repository.look().values():
             for version, source in entry.versions.items():
-                archive = (source.config.torchserve or {}) if source.config else {}
+                archive = source.config.dialect.get(FORMAT, {}) if source.config else {}
                 if url in (
                     archive.get("archive"),
                     f"{entry.name}.mar",

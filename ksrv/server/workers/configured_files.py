@@ -5,12 +5,11 @@ other workers, even if the files have changed since.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ksrv.server.config_properties import ConfigPropertiesError, Translated, translate
 from ksrv.server.credentials import Access
-from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.settings import ServerSettings
+from ksrv.server.settings_sources import ForeignSettings, read_foreign_settings
 from ksrv.server.tls import Certificates, read_certificates
 
 
@@ -21,12 +20,12 @@ class GivenFiles:
     Attributes:
         access: The tokens.
         certificates: The files of TLS; None without TLS.
-        torchserve: The config.properties; None without one.
+        foreign: The settings file of another server; None without one.
     """
 
     access: Access
     certificates: Certificates | None = None
-    torchserve: Translated | None = None
+    foreign: ForeignSettings | None = None
 
 
 def read_files(settings: ServerSettings, config: Any) -> GivenFiles:
@@ -35,10 +34,4 @@ def read_files(settings: ServerSettings, config: Any) -> GivenFiles:
     Raises:
         SettingsError: One cannot be used.
     """
-    torchserve = None
-    if settings.torchserve_config:
-        try:
-            torchserve = translate(Path(settings.torchserve_config))
-        except ConfigPropertiesError as error:
-            raise SettingsError(f"setting 'torchserve_config': {error}") from error
-    return GivenFiles(Access(settings), read_certificates(config), torchserve)
+    return GivenFiles(Access(settings), read_certificates(config), read_foreign_settings(settings))

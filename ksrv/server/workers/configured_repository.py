@@ -4,16 +4,15 @@ from typing import Any
 
 import msgspec
 
+from ksrv.repository.formats import archive_readers
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.defaults import ArchiveDefaults
-from ksrv.repository.torchserve.model_config import archive_readers
-from ksrv.repository.triton.overrides import ConfigOverrides
+from ksrv.repository.overrides import ConfigOverrides
 from ksrv.server.settings import ServerSettings, SettingsError
 
 
 def configured_repository(
     settings: ServerSettings,
-    defaults: ArchiveDefaults | None = None,
+    defaults: Any = None,
     overrides: ConfigOverrides | None = None,
 ) -> Repository:
     """Return the repository of the models to serve.

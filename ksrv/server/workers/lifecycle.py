@@ -32,7 +32,7 @@ from ksrv.images import opencv
 from ksrv.observe import tracing
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
-from ksrv.repository.triton.overrides import ConfigOverrides
+from ksrv.repository.overrides import ConfigOverrides
 from ksrv.server.addresses import Address
 from ksrv.server.app import make_app
 from ksrv.server.changeable_settings import ChangeableSettings
@@ -161,8 +161,8 @@ class Service:
             buffer_pool.tune_malloc()
         opencv.own_process()
         defaults = None
-        if self.files.torchserve is not None:
-            defaults = self.files.torchserve.defaults
+        if self.files.foreign is not None:
+            defaults = self.files.foreign.defaults
         repository = configured_repository(settings, defaults, self.overrides)
         if settings.trace == "otlp":
             tracing.start()

@@ -8,8 +8,9 @@ import ksrv
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.runner import Runner
-from ksrv.repository.model_keys import ModelKeys, UnpackedKeys
 from ksrv.repository.model_yaml import load_model_config
+from ksrv.repository.settings.keys import ModelKeys
+from ksrv.repository.torchserve.keys import UnpackedKeys
 from ksrv.source import ModelSource
 from ksrv.spec import ImageSpec
 from ksrv.testing import load

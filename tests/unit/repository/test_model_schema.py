@@ -9,11 +9,11 @@ import yaml
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
-from ksrv.repository import model_keys
+from ksrv.repository.settings import keys
 from tests.support.paths import ROOT
 
 DOCUMENTED = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/models.md").read_text(), re.DOTALL)
-SECTIONS = [kind for kind in vars(model_keys).values() if isinstance(kind, msgspec.StructMeta)]
+SECTIONS = [kind for kind in vars(keys).values() if isinstance(kind, msgspec.StructMeta)]
 KINDS = {
     "object": dict,
     "array": list,

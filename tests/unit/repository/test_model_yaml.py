@@ -273,6 +273,7 @@ BAD = {
         "batching: {max_batch_size: 2}\n", 4, "batching", "'x'"),
     "batching that is on": ("handler: handler.py\nbatching: on\n", 2, "batching", "expected off"),
     "batching by number": ("handler: handler.py\nbatching: 8\n", 2, "batching", "expected off, or keys"),
+    "negative rate": ("handler: handler.py\nrate_limit: -1\n", 2, "rate_limit", "a number from 0 to 1e+09"),
     "negative delay": ("handler: handler.py\nbatching: {max_batch_size: 2, max_delay_ms: -1}\n", 2,
                        "batching.max_delay_ms", "found -1"),
     "policy": ("handler: handler.py\nversion_policy: newest\n", 2, "version_policy", "latest"),

@@ -1,4 +1,4 @@
-"""The configurations that load calls brought for models of Triton's form, each in place of the model's own.
+"""The configurations that load calls brought for models whose format takes one, each in place of the model's own.
 
 They lie in a private folder that all workers of a server share, one file for each text, so that the same configuration
 is the same file to all of them. Which one holds for a model each worker knows by itself, from the changes that it

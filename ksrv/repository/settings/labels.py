@@ -1,4 +1,4 @@
-"""Class labels: TorchServe's `index_to_name.json`, a JSON list, or a text with one label a line."""
+"""Class labels: an `index_to_name.json`, a JSON list, or a text with one label a line."""
 
 import json
 from pathlib import Path

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ksrv.repository.model_yaml import CONFIG_NAME
+from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.torchserve.archive import ArchiveError, open_archive, read_manifest
 from ksrv.repository.torchserve.model_config import ArchiveReport, archived_config
 from ksrv.source import ModelConfig

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from ksrv.image_rules import DATATYPES, problems
-from ksrv.repository.model_keys import ImageSection, OutputImageSection
+from ksrv.repository.settings.keys import ImageSection, OutputImageSection
 from ksrv.repository.yaml_document import Document, KeyPath
 from ksrv.spec import Dimension, ImageSpec, OutputImageSpec
 

@@ -1,0 +1,182 @@
+"""What a reader of another server's models offers to the model repository: a `Format`.
+
+Each reader has a folder of its own beside this file, and `ksrv.repository.formats` lists them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.settings.keys import Section
+from ksrv.repository.yaml_document import Document
+from ksrv.source import ModelConfig
+
+
+class FolderReader(Protocol):
+    """Reads folders that hold a model of the format."""
+
+    mark: str
+    """The file that makes a folder such a model."""
+
+    def is_model(self, folder: Path) -> bool:
+        """Whether a folder is a model of the format, and none of ksrv's own."""
+
+    def may_be_configured(self, folder: Path) -> bool:
+        """Whether the folder can be read by a configuration that a load call brings."""
+
+    def read(self, path: Path, name: str, config: Path | None = None) -> ModelEntry:
+        """Return the model of a folder.
+
+        Args:
+            path: The folder.
+            name: The model's name.
+            config: The file to read in place of the folder's own settings.
+
+        Raises:
+            ConfigError: The settings cannot be read, or are wrong.
+        """
+
+
+class ListReader(Protocol):
+    """Reads a file that lists models and says where they lie."""
+
+    suffix: str
+    """How the names of such files end."""
+
+    def read(self, path: Path) -> Iterator[ModelEntry]:
+        """Yield the models that a file lists.
+
+        Raises:
+            ConfigError: It is no such file; what is wrong with one model is that entry's error.
+        """
+
+
+class ArchiveReader(Protocol):
+    """Reads archives, and folders that hold the files of one."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """How the names of archives end; the first is that of folders with an archive's files."""
+
+    @property
+    def mark(self) -> str:
+        """The file that makes a folder an archive's."""
+
+    def read(self, path: Path, name: str, defaults: Any = None) -> ModelEntry:
+        """Return the model that an archive holds, under the name that it gives itself.
+
+        Args:
+            path: The archive, or an unpacked one.
+            name: The name of an archive that cannot be read.
+            defaults: What the server's settings say of archives, in the format's own form; None without any.
+        """
+
+
+class HandlerReader(Protocol):
+    """Recognises handlers that are written for the other server."""
+
+    key: str
+    """The key of model.yaml that says so of a whole folder."""
+
+    @property
+    def keys(self) -> type[Section]:
+        """The keys of such a model.yaml."""
+
+    def read(self, document: Document, folder: Path) -> ModelConfig:
+        """Return the settings of a folder whose model.yaml has the key.
+
+        Raises:
+            ConfigError: model.yaml or the other server's own files are wrong.
+        """
+
+    def adopt(
+        self,
+        document: Document,
+        config: ModelConfig,
+        *,
+        folder: Path,
+        root: Path,
+        name: str = "",
+        function: str | None = None,
+    ) -> ModelConfig:
+        """Return the settings with which a handler runs as the other server would run it.
+
+        Args:
+            document: Where its settings were read.
+            config: The settings.
+            folder: The folder of the version.
+            root: The model's folder.
+            name: The model's name, where it is not its folder's.
+            function: Of a handler file, the function in it that is the handler, "" for a class; None leaves
+                what `handler:` says.
+
+        Returns:
+            The settings as they are for any other handler.
+
+        Raises:
+            ConfigError: The settings ask for what such a handler does not do.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """The readers of one format, None where it has no such thing.
+
+    Attributes:
+        check: Gives entries of the format that do not fit the other models their error.
+        unread: Sentences on files that are not read by themselves, by their names.
+    """
+
+    folders: FolderReader | None = None
+    lists: ListReader | None = None
+    archives: ArchiveReader | None = None
+    handlers: HandlerReader | None = None
+    check: Callable[[Mapping[str, ModelEntry]], None] | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+
+class Formats:
+    """Several formats as the repository asks them.
+
+    Args:
+        formats: The formats.
+    """
+
+    def __init__(self, formats: Iterable[Format]) -> None:
+        formats = tuple(formats)
+        self.folders = tuple(one.folders for one in formats if one.folders is not None)
+        self.lists = tuple(one.lists for one in formats if one.lists is not None)
+        self.archives = tuple(one.archives for one in formats if one.archives is not None)
+        self.handlers = tuple(one.handlers for one in formats if one.handlers is not None)
+        self._checks = tuple(one.check for one in formats if one.check is not None)
+        self.unread = {name: text for one in formats for name, text in one.unread.items()}
+
+    def folder_reader(self, folder: Path) -> FolderReader | None:
+        """Return the reader whose model a folder is, or None."""
+        return next((one for one in self.folders if one.is_model(folder)), None)
+
+    def configurable(self, folder: Path) -> FolderReader | None:
+        """Return the reader that can read a folder by a configuration from elsewhere, or None."""
+        return next((one for one in self.folders if one.may_be_configured(folder)), None)
+
+    def list_reader(self, path: Path) -> ListReader | None:
+        """Return the reader of a file that lists models, or None."""
+        return next((one for one in self.lists if path.suffix == one.suffix), None)
+
+    def unpacked_suffix(self, folder: Path) -> str:
+        """Return the suffix of archives of whose files a folder holds those of one, or ""."""
+        marked = (one for one in self.archives if (folder / one.mark).is_file())
+        return next((one.suffixes[0] for one in marked), "")
+
+    def adopt(self, document: Document, config: ModelConfig, **facts: Any) -> ModelConfig:
+        """Have each format look at a handler; see `HandlerReader.adopt`."""
+        for one in self.handlers:
+            config = one.adopt(document, config, **facts)
+        return config
+
+    def check(self, entries: Mapping[str, ModelEntry]) -> None:
+        """Have each format look at all models."""
+        for check in self._checks:
+            check(entries)

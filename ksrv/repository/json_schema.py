@@ -1,0 +1,54 @@
+"""The JSON schema of `model.yaml`, for editors: `ksrv schema`."""
+
+from dataclasses import fields as fields_of
+from typing import Any
+
+import msgspec
+
+from ksrv.repository.formats import FORMATS
+from ksrv.repository.settings.keys import SECTIONS, ModelKeys
+from ksrv.repository.yaml_document import Custom, Number
+from ksrv.spec import ImageSpec, OutputImageSpec
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of `model.yaml`, draft 2020-12."""
+    kinds = (ModelKeys, *(reader.keys for reader in FORMATS.handlers))
+    [(plain, *foreign), sections] = msgspec.json.schema_components(
+        kinds, schema_hook=_schema_of, ref_template="#/$defs/{name}"
+    )
+    defaults: dict[str, dict[str, Any]] = {
+        section.__name__: dict(_defaults(kind)) for kind, section in SECTIONS.items()
+    }
+    defaults["ImageSection"] = {one.name: one.default for one in fields_of(ImageSpec)}
+    defaults["OutputImageSection"] = {one.name: one.default for one in fields_of(OutputImageSpec)}
+    for name, section in sections.items():
+        for key, described in section["properties"].items():
+            described.pop("default", None)
+            default = defaults.get(name, {}).get(key)
+            if default not in (None, ()):
+                described["default"] = default
+    schema: dict[str, Any] = plain
+    for reader, keys in zip(FORMATS.handlers, foreign, strict=True):
+        schema = {"if": {"required": [reader.key]}, "then": keys, "else": schema}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "model.yaml of ksrv",
+        **schema,
+        "$defs": sections,
+    }
+
+
+def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    return [
+        (one.encode_name, one.default)
+        for one in msgspec.structs.fields(kind)
+        if isinstance(one.default, (str, int, float))
+    ]
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    assert issubclass(kind, Custom)
+    if issubclass(kind, Number):
+        return {**kind.schema, "minimum": kind.low, "maximum": kind.high}
+    return kind.schema

@@ -1,0 +1,1 @@
+"""The settings of a model: the keys of `model.yaml`, and what they mean together."""

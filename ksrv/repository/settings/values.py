@@ -1,0 +1,268 @@
+"""From the keys of `model.yaml` to checked settings: which keys fit each other, and which files exist.
+
+Every error names file, line and key. The rules of the image section are in `image_section.py`.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ksrv.compile_plan import CompileError, read_plan
+from ksrv.image_rules import default_image
+from ksrv.repository.settings.image_section import read_image, read_output_image
+from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
+from ksrv.repository.settings.labels import LabelError, read_labels
+from ksrv.repository.yaml_document import Document, describe
+from ksrv.source import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
+from ksrv.spec import TensorSpec, whole
+
+MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
+STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_model_keys(document: Document, keys: Any, folder: Path) -> ModelConfig:
+    """Return the settings of a model without a model.yaml of its own.
+
+    Args:
+        document: Where the keys were read.
+        keys: The keys.
+        folder: The folder of its files.
+
+    Raises:
+        ConfigError: Keys do not fit each other, or a file is missing.
+    """
+    return read_settings(document, keys, ModelFiles(document, folder, [folder]))
+
+
+class ModelFiles:
+    """Finds the files that settings name, none of them outside the model's folder."""
+
+    def __init__(self, document: Document, root: Path, folders: Sequence[Path]) -> None:
+        self._document = document
+        self._root = root.resolve()
+        self.folders = folders
+
+    def find(self, key: str, name: str) -> Path:
+        relative = Path(name)
+        if relative.is_absolute() or ".." in relative.parts or "\0" in name:
+            self._fail(key, f"{name!r} leaves the model's folder; name a file inside it")
+        paths = [folder / relative for folder in self.folders]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            looked = " or ".join(str(folder) for folder in self.folders)
+            self._fail(key, f"the file {name!r} is not in {looked}")
+        if not path.resolve().is_relative_to(self._root):
+            self._fail(key, f"{name!r} leads out of the model's folder")
+        return path.absolute()
+
+    def target(self, key: str, value: str) -> str:
+        """Resolve `FILE.py[:NAME]`; a dotted path comes back as it is."""
+        file, colon, name = value.partition(":")
+        if file.endswith(".py"):
+            if colon and not _NAME.fullmatch(name):
+                self._fail(key, f"expected FILE.py:NAME, found {value!r}")
+            return f"{self.find(key, file)}{colon}{name}"
+        if not _DOTTED.fullmatch(value):
+            self._fail(key, f"expected FILE.py[:NAME] or package.module:NAME, found {value!r}")
+        return value
+
+    def _fail(self, key: str, message: str) -> NoReturn:
+        self._document.fail((key,), message)
+
+
+def shared_settings(document: Document, keys: Any) -> dict[str, Any]:
+    """Return what is given of the settings that mean the same in every model.yaml.
+
+    Args:
+        document: The file.
+        keys: Its keys.
+
+    Returns:
+        Values by the names of `ModelConfig`'s fields.
+
+    Raises:
+        ConfigError: A variable of `env:` has no name or no value.
+    """
+    settings = given(keys, ModelConfig)
+    if keys.batching is True:
+        document.fail(("batching",), "expected off, or keys and values such as {max_batch_size: 8}")
+    if not isinstance(settings.get("batching", Batching), Batching | type):
+        settings |= {"batching": None, "counts_rows": False}
+    if "start_timeout_s" in settings:
+        settings["start_timeout_s"] /= 1000
+    if "env" in settings:
+        settings["env"] = _environment(document, settings["env"])
+    return settings
+
+
+def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConfig:
+    """Return the settings that the keys of a model give.
+
+    Args:
+        document: Where the keys were read.
+        keys: The keys.
+        files: Finds the files that they name.
+
+    Raises:
+        ConfigError: Keys do not fit each other, or a file is missing.
+    """
+    settings = shared_settings(document, keys)
+    settings |= _read_model(document, keys, files)
+    inputs = _tensors(document, "inputs", keys.inputs or ())
+    outputs = _tensors(document, "outputs", keys.outputs or ())
+    if not settings.get("counts_rows", True):
+        inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
+    fixed = next((spec for spec in inputs if not spec.batched), None)
+    batching = settings.get("batching")
+    if batching is not None and fixed is not None:
+        document.fail(
+            ("batching",),
+            f"the input {fixed.name!r} has no batch dimension; its shape must begin with -1",
+        )
+    if batching is not None and batching.split and "sequences" in settings:
+        document.fail(("batching", "split"), "a request of a sequence is not split")
+    if "labels" in settings:
+        settings["labels"] = _labels(document, settings["labels"], files)
+    if isinstance(settings.get("warmup"), tuple):
+        found = [str(files.find("warmup", name)) for name in settings["warmup"]]
+        settings["warmup"] = tuple(found)
+    if "requirements" in settings:
+        settings["requirements"] = str(files.find("requirements", settings["requirements"]))
+    for name in ("python", "requirements"):
+        if name in settings and keys.executor != "process":
+            document.fail(
+                (name,), "is for handlers in processes of their own; add executor: process"
+            )
+    for name in ("parameters", "pt2"):
+        _check_portable(document, settings.get(name), (name,))
+    _check_plan(document, settings.get("pt2"))
+    settings["version_policy"] = read_version_policy(document, keys.version_policy)
+    return ModelConfig(inputs=inputs, outputs=outputs, given=tuple(document.value), **settings)
+
+
+def _read_model(document: Document, keys: Any, files: ModelFiles) -> dict[str, str | None]:
+    handler = keys.handler
+    if handler is not None and handler not in BUILT_IN_HANDLERS:
+        if "." not in handler and ":" not in handler:
+            document.fail(
+                ("handler",),
+                f"expected FILE.py[:NAME], package.module:NAME or one of "
+                f"{', '.join(BUILT_IN_HANDLERS)}, found {handler!r}",
+            )
+        handler = files.target("handler", handler)
+    model = None
+    if keys.model is not None:
+        suffix = Path(keys.model).suffix
+        if suffix not in MODEL_SUFFIXES:
+            document.fail(
+                ("model",),
+                f"{keys.model!r} has the suffix {suffix!r}; model files end with "
+                f"{', '.join(MODEL_SUFFIXES)}",
+            )
+        model = str(files.find("model", keys.model))
+    model_class = keys.model_class
+    if model_class is not None:
+        model_class = files.target("class", model_class)
+        if ":" not in model_class:
+            document.fail(("class",), f"expected FILE.py:NAME, found {model_class!r}")
+        if model is not None and Path(model).suffix not in STATE_SUFFIXES:
+            document.fail(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
+    elif model is not None and Path(model).suffix in (".pth", ".safetensors"):
+        document.fail(
+            ("model",),
+            f"{Path(model).name} holds weights only (a state_dict); add class: net.py:Net, the class or function that "
+            f"builds the network",
+        )
+    if handler is None and model is None and model_class is None:
+        document.fail((), "name a handler: or a model:")
+    return {"handler": handler, "model": model, "model_class": model_class}
+
+
+def _tensors(
+    document: Document, key: str, sections: Sequence[TensorSection]
+) -> tuple[TensorSpec, ...]:
+    specs: list[TensorSpec] = []
+    for index, section in enumerate(sections):
+        if any(spec.name == section.name for spec in specs):
+            document.fail((key, index, "name"), f"{section.name!r} is declared twice")
+        kind = str(section.datatype)
+        shape = tuple(size.value for size in section.shape)
+        path = (key, index, "image")
+        if isinstance(section, InputSection):
+            image = default_image(kind, shape)
+            if section.image is not None:
+                image = read_image(document, path, section.image, kind, shape)
+            specs.append(TensorSpec(section.name, kind, shape, image, optional=section.optional))
+        else:
+            encoded = None
+            if isinstance(section, OutputSection) and section.image is not None:
+                encoded = read_output_image(document, path, section.image, kind, shape)
+            specs.append(TensorSpec(section.name, kind, shape, output_image=encoded))
+    return tuple(specs)
+
+
+def _labels(document: Document, name: str, files: ModelFiles) -> tuple[str, ...]:
+    try:
+        return read_labels(files.find("labels", name))
+    except LabelError as error:
+        document.fail(("labels",), f"{name}: {error}")
+
+
+def read_version_policy(document: Document, policy: Any) -> VersionPolicy:
+    """Return which versions a `version_policy:` names; the highest where it is left out.
+
+    Raises:
+        ConfigError: It has two keys that exclude each other.
+    """
+    if policy is None:
+        return VersionPolicy()
+    if isinstance(policy, str):
+        return VersionPolicy(latest=0)
+    if policy.latest is not None and policy.specific is not None:
+        document.fail(("version_policy",), "latest and specific exclude each other")
+    return VersionPolicy(
+        latest=1 if policy.latest is None else policy.latest,
+        specific=tuple(dict.fromkeys(policy.specific or ())),
+    )
+
+
+def _check_portable(document: Document, value: object, path: tuple[str | int, ...]) -> None:
+    """Refuse values that JSON cannot carry to a handler's process."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if not isinstance(key, str):
+                document.fail((*path, str(key)), "a key here is a text; put it in quotes")
+            _check_portable(document, entry, (*path, key))
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            _check_portable(document, entry, (*path, index))
+    elif isinstance(value, float) and not math.isfinite(value):
+        document.fail(path, f"expected a finite number, found {value}")
+
+
+def _check_plan(document: Document, section: dict[str, Any] | str | None) -> None:
+    try:
+        read_plan(section)
+    except CompileError as error:
+        document.fail(("pt2", *error.key), error.message)
+
+
+def _environment(document: Document, given: dict[Any, Any]) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            document.fail(("env", str(name)), "is not a variable's name")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (str, int, float))
+            or "\0" in str(value)
+        ):
+            document.fail(("env", name), f"expected a text or a number, found {describe(value)}")
+        variables[name] = str(value)
+    return variables
