@@ -9,15 +9,19 @@ TEMPLATES = Path(__file__).with_name("templates")
 SUFFIX = ".in"
 """Ends the names of the templates' files, which are no code of this package."""
 
-KINDS = ("tensor", "image-classifier", "detector", "text", "torchserve")
-
 _SAMPLES = {
     "tensor": "sample.json",
+    "tabular": "sample.json",
     "image-classifier": "sample.jpg",
     "detector": "sample.jpg",
     "text": "sample.txt",
+    "text-stream": "sample.txt",
+    "torch": "sample.json",
+    "one-file": "sample.jpg",
     "torchserve": "sample.txt",
 }
+
+KINDS = tuple(_SAMPLES)
 
 
 @click.command()
@@ -29,13 +33,17 @@ def init(kind: str, folder: Path, force: bool) -> None:
 
     \b
     tensor            numbers in, numbers out
+    tabular           named columns in, by plain JSON; for scikit-learn, XGBoost, LightGBM
     image-classifier  images in, labels and probabilities out
     detector          images in, boxes out
     text              texts in, labels out
+    text-stream       a text in, words out as they come; for language models
+    torch             a network of PyTorch
+    one-file          one Python file instead of a folder
     torchserve        a handler as TorchServe takes it
 
-    The folder's name becomes the model's. What is written needs no network and no framework; the
-    comments say where a model of your own goes.
+    The folder's name becomes the model's. What is written needs no network, and no framework but
+    for torch; the comments say where a model of your own goes.
     """  # noqa: D301 - click reads the character
     from ksrv.repository.entry import is_model_name
 
@@ -45,12 +53,16 @@ def init(kind: str, folder: Path, force: bool) -> None:
             f"'{name}' is no model name; expected letters, digits, '.', '_' and '-', the first of "
             f"them a letter or a digit"
         )
+    # Tests of several models run together, because each has a name of its own.
+    test = f"test_{name}.py"
     files = {
-        path.name.removesuffix(SUFFIX): path.read_text(encoding="utf-8").replace("@NAME@", name)
+        path.name.removesuffix(SUFFIX).replace("@NAME@", name).replace("test_model.py", test): (
+            path.read_text("utf-8").replace("@NAME@", name).replace("@TEST@", test)
+        )
         for path in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}"))
     }
     sample = _SAMPLES[kind]
-    there = [file for file in (*files, sample) if (folder / file).exists()]
+    there = [file for file in sorted({*files, sample}) if (folder / file).exists()]
     if there and not force:
         raise click.ClickException(
             f"{folder} holds {', '.join(there)} already; choose another folder or give --force"
@@ -66,11 +78,12 @@ def init(kind: str, folder: Path, force: bool) -> None:
     for file in sorted({*files, sample}):
         click.echo(f"wrote {folder / file}")
     flag = " --torchserve-api" if kind == "torchserve" else ""
+    model = folder / f"{name}.py" if kind == "one-file" else folder
     click.echo(
         f"\nTry it:\n"
-        f"  ksrv check {folder}\n"
-        f"  python {folder / 'test_model.py'}\n"
-        f"  ksrv serve {folder}{flag}\n"
+        f"  ksrv check {model}\n"
+        f"  python {folder / test}\n"
+        f"  ksrv serve {model}{flag}\n"
         f"and while it serves, in another shell:"
     )
     for line in _calls(kind, name, folder):
@@ -81,7 +94,10 @@ def _calls(kind: str, name: str, folder: Path) -> list[str]:
     sample = folder / _SAMPLES[kind]
     if kind == "torchserve":
         return [f"curl -s http://127.0.0.1:8080/predictions/{name} -T {sample}"]
-    return [f"ksrv infer {name} {sample}", f"ksrv client {name}"]
+    if kind == "tabular":
+        return [f"curl -s http://127.0.0.1:8080/v2/models/{name}/generate -d @{sample}"]
+    stream = " --stream" if kind == "text-stream" else ""
+    return [f"ksrv infer {name} {sample}{stream}", f"ksrv client {name}"]
 
 
 def _picture(kind: str) -> bytes:

@@ -125,6 +125,9 @@ def _only_handler(module: ModuleType, target: str) -> Any:
     ]
     like = next((one for one in own if inspect.isclass(one) and hasattr(one, "handle")), None)
     hint = f"; if {like.__name__} is written for TorchServe, let {target} import ts" if like else ""
+    functions = [one for one in own if inspect.isfunction(one) and not one.__name__.startswith("_")]
+    if functions and not like:
+        hint = f"; to serve a function, name it: {target}:{functions[0].__name__}"
     raise HandlerError(
         f"{target} holds no subclass of BaseHandler, no function handle and no function inference{hint}"
     )

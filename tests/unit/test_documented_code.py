@@ -17,6 +17,7 @@ RUN_BY = {
     "docs/commands.md": "tests/integration/cli/test_commands_docs.py",
     "docs/composition.md": "tests/integration/docs/test_fragments.py",
     "docs/embeddings.md": "tests/integration/openai/test_embeddings.py",
+    "docs/debugging.md": "tests/integration/docs/test_fragments.py",
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
     "docs/handlers.md": "tests/unit/repository/test_documentation.py",
     "docs/index.md": "tests/integration/docs/test_tutorials.py",

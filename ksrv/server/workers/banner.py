@@ -39,8 +39,8 @@ ON_HTTP = "on the HTTP address"
 """What stands for the gRPC address where gRPC has none of its own."""
 
 OPEN_TO_PROXIES = (
-    "Note: callers on this machine, and behind a proxy on it that sets no X-Forwarded-For, may load and unload models; "
-    "--control-token-file closes this"
+    "Note: anyone on this machine can load and unload models. Set --control-token-file to prevent it "
+    "(needed behind a proxy: docs/security.md)"
 )
 
 

@@ -39,6 +39,8 @@ def run(line, folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_command_that_is_printed_works(kind, tmp_path, monkeypatch):
+    if kind == "torch":
+        pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     done = init(kind, "models/mine")
     assert done.exit_code == 0, done.output
@@ -65,6 +67,24 @@ def test_what_is_written_is_in_the_house_format(kind, tmp_path):
              "--config", "lint.per-file-ignores = {'**' = ['D', 'E501', 'PT']}", tmp_path / "mine"],
             check=True, timeout=60,
         )  # fmt: skip
+
+
+def test_the_tests_of_several_models_run_together(tmp_path):
+    for kind, name in (("one-file", "first"), ("tensor", "second")):
+        assert init(kind, tmp_path / "models" / name).exit_code == 0
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "models"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_each_file_is_named_once(tmp_path):
+    assert init("tensor", tmp_path / "mine").exit_code == 0
+    done = init("tensor", tmp_path / "mine")
+    assert done.exit_code == 1 and done.output.count("sample.json") == 1
 
 
 def test_files_that_are_there_are_kept(tmp_path):

@@ -1,12 +1,14 @@
 """Handlers of the pages on streams, composition and sequences, served with the parts that the pages leave out."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 
 from ksrv.client import Client
-from ksrv.testing import Server
+from ksrv.testing import Server, load
+from tests.support.documents import blocks_of
 from tests.support.models import write_model
 from tests.support.paths import ROOT
 
@@ -94,3 +96,14 @@ def test_the_page_on_sequences_shows_its_example():
     assert signature in lines
     for line in lines:
         assert line == signature or f"{line}\n" in example, line
+
+
+def test_the_breakpoint_of_the_page_is_reached(tmp_path, monkeypatch):
+    (block,) = [one for one in blocks_of(ROOT / "docs/debugging.md") if one.title == "paused.py"]
+    (tmp_path / "paused.py").write_text(block.text)
+    stops = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))
+    with load(tmp_path / "paused.py") as model:
+        assert stops == []
+        assert model.infer([1, 2, 3])["output"].tolist() == [[2, 4, 6]]
+    assert stops == [1]

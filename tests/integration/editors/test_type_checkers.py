@@ -114,7 +114,7 @@ def templates(folder):
     for path in sorted((ROOT / "ksrv/cli/templates").glob("*/*.py.in")):
         name = f"{path.parent.name}_{path.name.removesuffix('.py.in')}".replace("-", "_")
         files.append(folder / f"{name.replace('@NAME@', 'named')}.py")
-        files[-1].write_text(path.read_text().replace("@NAME@", "named"))
+        files[-1].write_text(path.read_text().replace("@NAME@", "named").replace("@TEST@", "t"))
     return files
 
 
