@@ -229,7 +229,7 @@ def section(
 
 def key_of(kind: type[msgspec.Struct], field: str) -> Key | None:
     """Return what a field of settings says of its key in model.yaml; None where it is no key."""
-    hint = get_type_hints(kind, include_extras=True)[field]
+    hint = get_type_hints(kind, include_extras=True).get(field)
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Key)), None)
 
 
