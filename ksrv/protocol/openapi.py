@@ -142,7 +142,15 @@ def _openai_operation(summary: str, required: list[str]) -> Document:
         "properties": {"model": _TEXT},
     }
     body = {"required": True, "content": _json(schema)}
-    return {"post": _operation(summary, "openai", _json(_OBJECT), requestBody=body)}
+    operation = _operation(summary, "openai", _json(_OBJECT), requestBody=body)
+    # Errors of the route have OpenAI's form; those of every route (credentials, limits) have ksrv's.
+    either = {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"oneOf": [_TEXT, _OBJECT]}},
+    }
+    operation["responses"]["default"] = _answer("An error, with its reason.", _json(either))
+    return {"post": operation}
 
 
 def _trace_operations(tag: str) -> Document:

@@ -61,6 +61,8 @@ def serve_command(
     Raises:
         CannotServe: See `serve`.
     """
+    if not handlers:
+        raise CannotServe("serve takes at least one handler class, function or path")
     targets = targets_of(handlers, settings)
     flags = dict(server)
     if settings:
@@ -80,10 +82,8 @@ def targets_of(handlers: Sequence[Handler], settings: Mapping[str, Any]) -> list
         settings: Settings of the one handler.
 
     Raises:
-        CannotServe: There is no handler, settings are given to several, or one cannot be found by a path.
+        CannotServe: Settings are given to several handlers, or one cannot be found by a path.
     """
-    if not handlers:
-        raise CannotServe("serve takes at least one handler class, function or path")
     if settings and len(handlers) > 1:
         raise CannotServe(
             f"serve: {next(iter(settings))} is a setting of one handler, and there are "

@@ -155,7 +155,7 @@ def test_a_version_that_is_still_being_copied_takes_nothing_away(tmp_path):
         ),
         ({"model_control": "explicit", "poll_interval": 1}, "nothing is polled"),
         ({"load_model": ["a"]}, "with --model-control auto all models are loaded"),
-        ({"model_control": "often"}, "expected auto, none, poll or explicit"),
+        ({"model_control": "often"}, "expected auto, none, poll, explicit or lazy"),
     ],
 )
 def test_settings_that_contradict_each_other(models, settings, said):

@@ -20,10 +20,17 @@ from ksrv.testing import Server
 from tests.support.models import write_double
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-PUBLIC = re.compile(r"/v2/health/live$|/v2/health/ready$|/ping$|/$|/ui/")
+PUBLIC = re.compile(r"/v2/health/live$|/v2/health/ready$|/ping$|/$|/ui/|/docs(/|$)")
 CONTROL = re.compile(
     r"/v2/repository/models/|/v1/config/reload|/v2/(system|cuda)sharedmemory/|/v2/logging|/v2/(.+/)?trace/setting$"
+    r"|/models/.+/set-default$"
 )
+CHANGES = {
+    "/models": {"POST"},
+    "/models/{name}": {"PUT", "DELETE"},
+    "/models/{name}/{version}": {"PUT", "DELETE"},
+}
+"""Of paths that others may read, the methods that need control."""
 VALUES = {"name": "double", "version": "1", "region": "r", "url_path:path": "a/b"}
 
 NOBODY = {}
@@ -145,8 +152,10 @@ def test_who_may_call_is_decided_by_the_route(kind, request):
                 for path in (written(template), written(template) + "/"):
                     status = caller.status(method, path, headers)
                     needs_token = kind == "token_server" and who != "user"
-                    refused = CONTROL.match(template) or (
-                        needs_token and not PUBLIC.match(template)
+                    refused = (
+                        CONTROL.match(template)
+                        or method in CHANGES.get(template, ())
+                        or (needs_token and not PUBLIC.match(template))
                     )
                     if refused:
                         assert status == refusal, (who, method, path)

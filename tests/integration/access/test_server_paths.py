@@ -73,7 +73,9 @@ def check(server, text):
     for path in (*forbidden, Path(tempfile.gettempdir()) / "ksrv-"):
         assert str(path) not in text, text
     # What begins with a slash is a route or a link's.
-    assert not re.search(r"(?<![\w:/.\\])/(?!v2|predictions|explanations|models)\w", text), text
+    assert not re.search(
+        r"(?<![\w:/.\\])/(?!v[12]|predictions|explanations|models|infer|generate)\w", text
+    ), text
 
 
 def names(server):

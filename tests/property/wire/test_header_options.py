@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
-from ksrv.protocol import multipart
+from ksrv.protocol.forms import multipart
 from ksrv.protocol.forms.multipart import FIELD, header_options, media_type, read_multipart
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9*_-]{0,8}", fullmatch=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
-from ksrv.protocol import multipart as multipart_module
+from ksrv.protocol.forms import multipart as multipart_module
 from ksrv.protocol.forms.multipart import PART_HEAD, PARTS
 from ksrv.server.torchserve.form_parts import read_parts
 
