@@ -69,11 +69,11 @@ class Network(BaseHandler):
             before = width
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = nn.Sequential(*layers).eval().to(self.device)
+        self.network = nn.Sequential(*layers).eval().to(self.device)
 
     def inference(self, x):
         with torch.inference_mode():
-            y = self.model(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
+            y = self.network(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
         return {"y": y[:, :10].cpu().numpy()}
 """
 
