@@ -19,7 +19,7 @@ from ksrv.server.audit import AuditLog
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_error, send_json, status_line
-from ksrv.server.http.body import Bound, read_body
+from ksrv.server.http.body import Bound, Environ, expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
@@ -95,6 +95,96 @@ class ErrorCounts:
             count_status("http", resp.status_code)
 
 
+class App(falcon.App[Any, Any]):
+    """The Falcon app, which also tells what it wants of a message before the message's body has come.
+
+    Args:
+        router: Finds resources, for callers who may use them.
+        guard: The checks of a request's form.
+        read_document: Reads the JSON object of a management call.
+        keywords: Falcon's own.
+    """
+
+    def __init__(
+        self,
+        router: GuardedRouter,
+        guard: Guard,
+        read_document: "DocumentReader",
+        **keywords: Any,
+    ) -> None:
+        super().__init__(router=router, request_type=Request, **keywords)
+        self._finds = router
+        self._guard = guard
+        self._read_document = read_document
+
+    def wanted_body(self, environ: Environ) -> int | None:
+        """Return how long a body may be that the app reads; None where it answers without the body.
+
+        No resource runs for this: a resource that reads long bodies has a method `wanted_body` of its own.
+
+        Args:
+            environ: The WSGI environment; the input is not read.
+        """
+        try:
+            self._guard.check(environ)
+            req = Request(environ, options=self.req_options)
+            found = self._finds.find(req.path, req)
+            if found is None:
+                return None
+            resource, responders, params, _ = found
+            if getattr(responders.get(req.method), "__self__", None) is not resource:
+                return None  # the method is not the resource's
+            wanted = getattr(resource, "wanted_body", None)
+            if wanted is not None:
+                return int(wanted(req, **params))
+            return self._read_document.wanted(req) if req.method == "POST" else None
+        except (KsrvError, falcon.HTTPError, *formats.ERRORS):
+            return None  # which the app tells, when it is called with the head alone
+
+
+class DocumentReader:
+    """Reads the JSON object of a management call.
+
+    Args:
+        settings: The limits.
+        budget: The bytes in flight.
+    """
+
+    def __init__(self, settings: ServerSettings, budget: MemoryBudget) -> None:
+        self._limits = settings.limits
+        self._decompress = settings.decompress_requests
+        self._budget = budget
+        self._bound = Bound(DOCUMENT_BYTES, document_too_large)
+
+    def wanted(self, req: falcon.Request) -> int:
+        """Return how long a body may be.
+
+        Raises:
+            KsrvError: The head announces one that is not read.
+        """
+        with Reservation(self._budget) as reservation:
+            return expected_body(
+                req.env, self._limits, reservation, bound=self._bound, decompress=self._decompress
+            ).most
+
+    def __call__(self, req: falcon.Request) -> Any:
+        """Return the object.
+
+        Raises:
+            KsrvError: The body is none, or too long.
+        """
+        with Reservation(self._budget) as reservation:
+            body = read_body(
+                req.env,
+                self._limits,
+                reservation,
+                bound=self._bound,
+                decompress=self._decompress,
+                on_read=req.context.mark_reading,
+            )
+            return parse_document(body, self._limits)
+
+
 def _identified(req: falcon.Request) -> dict[str, str]:
     """Return the fields of a log record that name a request."""
     return {"request_id": req.env.get(REQUEST_ID, "")}
@@ -142,7 +232,7 @@ def make_app(
     shared_memory: SharedMemory | None = None,
     statistics: ServerStatistics | None = None,
     changeable: ChangeableSettings | None = None,
-) -> falcon.App[Any, Any]:
+) -> App:
     """Return the WSGI app for an engine.
 
     Args:
@@ -157,29 +247,17 @@ def make_app(
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or process_budget(settings.limits)
-    middleware: list[Any] = [RequestIds(), AuditLog(), ErrorCounts(), Guard(settings.limits.head)]
+    guard = Guard(settings.limits.head)
+    middleware: list[Any] = [RequestIds(), AuditLog(), ErrorCounts(), guard]
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
-    app = falcon.App(
-        request_type=Request, middleware=middleware, router=GuardedRouter(access, formats.path_hint)
-    )
+    read_document = DocumentReader(settings, budget)
+    app = App(GuardedRouter(access, formats.path_hint), guard, read_document, middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     app.add_error_handler(Exception, _on_other)
     app.add_error_handler(falcon.HTTPError, _on_falcon_error)
     app.add_error_handler(KsrvError, _on_ksrv_error)
-
-    def read_document(req: falcon.Request) -> Any:
-        with Reservation(budget) as reservation:
-            body = read_body(
-                req.env,
-                settings.limits,
-                reservation,
-                bound=Bound(DOCUMENT_BYTES, document_too_large),
-                decompress=settings.decompress_requests,
-                on_read=req.context.mark_reading,
-            )
-            return parse_document(body, settings.limits)
 
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"

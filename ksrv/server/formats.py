@@ -8,13 +8,17 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
+from ksrv.server.torchserve.errors import TorchServeError
 from ksrv.server.torchserve.kserve_v1 import PredictResource
 from ksrv.server.torchserve.routes import TorchServeRoutes
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
-__all__ = ["PredictResource", "add_routes", "path_hint"]
+__all__ = ["ERRORS", "PredictResource", "add_routes", "path_hint"]
+
+ERRORS: tuple[type[Exception], ...] = (TorchServeError,)
+"""The errors of these routes that are no `KsrvError`, because their answers have a form of their own."""
 
 _TORCHSERVE = ("predictions", "explanations", "invocations", "ping")
 

@@ -108,6 +108,22 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     keepalive: Annotated[
         float, msgspec.Meta(ge=0, description="Seconds before an idle connection is closed.")
     ] = 75.0
+    proxy_protocol: Annotated[
+        Literal["off", "v1", "v2", "auto"],
+        _says(
+            "Versions of the PROXY protocol with which a load balancer names each client of HTTP; auto takes both."
+        ),
+    ] = "off"
+    proxy_allow_ips: Annotated[
+        tuple[str, ...],
+        _says(
+            "Addresses or networks of those load balancers, whose connections must begin with the header; * for all."
+        ),
+    ] = ("127.0.0.1", "::1")
+    mount_prefix: Annotated[
+        str,
+        _says("Prefix of all HTTP paths, such as /models, where a proxy passes it on."),
+    ] = ""
     worker_timeout: Annotated[
         int,
         msgspec.Meta(ge=0, description="Seconds without a heartbeat before a worker is replaced."),

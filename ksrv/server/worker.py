@@ -20,6 +20,7 @@ from typing import Any
 from gunicorn.config import Config
 from gunicorn.workers.base import Worker
 
+from ksrv._native.http.proxy_header import ProxyRules
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext, openssl_version
@@ -41,8 +42,10 @@ from ksrv.server.settings import SettingsError
 from ksrv.server.tls import Certificates
 
 TICK_SECONDS = 0.25
+REFUSALS = ("queue_full", "bytes_in_flight", "too_slow", "tls_refused", "flood", "proxy_header")
+"""Counters of the HTTP server that become labels of `ksrv_refused_requests_total`."""
 MOST_REQUEST_LINE = 8190
-MOST_FIELDS = 64
+MOST_FIELDS = 32768
 MOST_FIELD_BYTES = 8190
 METADATA_THREADS = 32
 """Threads for metadata and metrics, started as they are needed: slow inference never delays them."""
@@ -57,8 +60,9 @@ def head_rules(
     chunks: int = 65536,
     compression: bool = False,
     origins: bool = False,
+    mount: str = "",
 ) -> HeadRules:
-    """Return which heads are plain, never above what gunicorn's parser would take.
+    """Return which heads are accepted, within gunicorn's limits on them.
 
     Args:
         json: The limit on JSON, if it has one of its own.
@@ -87,6 +91,7 @@ def head_rules(
         compression=compression,
         origins=origins,
         scheme_names=tuple(cfg.secure_scheme_headers),
+        mount=mount,
     )
 
 
@@ -151,6 +156,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 self.log.info("Parent changed, shutting down: %s", self)
                 break
             self._count_requests()
+            self._tell_proxies()
             self._leave_lost_device()
         self._leave()
 
@@ -183,8 +189,8 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             service,
             self.cfg,
             [listener.getsockname() for listener in self.sockets],  # before they are closed
-            body_limit=limits.body,
-            head_limit=limits.head,
+            limits=limits,
+            mount=self._mount(),
         )
         self._limits = limits
         self._fast_path = FastPath(
@@ -205,6 +211,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 head=limits.head,
                 compression=compression,
                 origins=bool(settings.allowed_origins),
+                mount=self._mount(),
             ),
             self._fast_path,
             prepared_answers(
@@ -222,6 +229,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             shared=self.cfg.workers > 1,
             tls=self._tls_context(),
             log=logs,
+            proxy=ProxyRules(self.cfg.proxy_protocol, self.cfg.proxy_allow_ips),
         )
         service.engine.on_table_change = http_server.note_model_change
         for listener in self.sockets:
@@ -260,6 +268,21 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         certificates: Certificates = read or Certificates(self.cfg)
         protocols = ("http/1.1",) if self._http2 is None else ("h2", "http/1.1")
         return certificates.native_context(*protocols)
+
+    def _mount(self) -> str:
+        """Return the prefix of all paths; ksrv's setting becomes the variable of WSGI servers."""
+        return os.environ.get("SCRIPT_NAME", "")
+
+    def _tell_proxies(self) -> None:
+        """Log the connections that were closed for their header of the PROXY protocol."""
+        assert self.http_server is not None
+        for peer, why in self.http_server.proxy_refusals():
+            address = peer if isinstance(peer, str) else peer[0]
+            self.log.warning(
+                "PROXY protocol: a connection from %s is closed: %s",
+                address or "a unix socket",
+                why,
+            )
 
     def _publish(self) -> None:
         """Tell the HTTP server what it answers without Python: health, and full queues."""
@@ -341,10 +364,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         assert self.http_server is not None
         counted = self.http_server.counters()
         return Traffic(
-            {
-                f"http {name}": counted[name]
-                for name in ("queue_full", "bytes_in_flight", "too_slow", "tls_refused", "flood")
-            },
+            {f"http {name}": counted[name] for name in REFUSALS},
             {f"http {status}": count for status, count in self.http_server.errors().items()},
             accepted=counted["accepted"],
             recycled=counted["recycled"],

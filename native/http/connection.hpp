@@ -30,6 +30,7 @@ namespace ksrv {
 
 enum class Phase : uint8_t {
     free,
+    proxy_header,     // the header of the PROXY protocol is incomplete
     handshake,        // TLS has not begun, or is not agreed on
     idle,             // between messages, nothing received
     head,             // a head is incomplete
@@ -42,7 +43,7 @@ enum class Phase : uint8_t {
 
 // Whether a connection waits for bytes of its client.
 inline bool receives(Phase phase) noexcept {
-    return phase == Phase::handshake || phase == Phase::idle || phase == Phase::head ||
+    return phase == Phase::proxy_header || phase == Phase::handshake || phase == Phase::idle || phase == Phase::head ||
            phase == Phase::body;
 }
 

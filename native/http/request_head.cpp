@@ -6,7 +6,7 @@ namespace ksrv {
 
 namespace {
 
-enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16, HOST = 32, HEX = 64 };
+enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16, HOST = 32, HEX = 64, TOKEN = 128 };
 
 struct Table {
     uint8_t of[256] = {};
@@ -18,7 +18,11 @@ struct Table {
         for (int c = 'a'; c <= 'z'; ++c) of[c] |= NAME | FIELD | HOST;
         for (int c = 'A'; c <= 'Z'; ++c) of[c] |= NAME | FIELD | HOST;
         for (const char *c = "abcdefABCDEF"; *c; ++c) of[static_cast<int>(*c)] |= HEX;
-        for (const char *c = "-._~!$&'()*+,;="; *c; ++c) of[static_cast<int>(*c)] |= HOST;
+        // No comma, although RFC 3986 has it in names: a list of hosts is none (RFC 9110 7.2).
+        for (const char *c = "-._~!$&'()*+;="; *c; ++c) of[static_cast<int>(*c)] |= HOST;
+        for (int c = 0; c < 256; ++c)
+            if (of[c] & FIELD) of[c] |= TOKEN;
+        for (const char *c = "!#$%&'*+-.^_`|~"; *c; ++c) of[static_cast<int>(*c)] |= TOKEN;  // RFC 9110 5.6.2
         of[static_cast<int>('-')] |= NAME | FIELD;
         of[static_cast<int>('.')] |= NAME;
         of[static_cast<int>('_')] |= NAME;
@@ -58,6 +62,19 @@ bool number(const unsigned char *text, size_t length, uint64_t *value) noexcept 
         sum = sum * 10 + (text[i] - '0');
     }
     *value = sum;
+    return true;
+}
+
+// A length with blanks around it or zeros before it, which the grammar allows (RFC 9112 6.2). One above 18 digits is
+// larger than any limit.
+bool loose_number(const unsigned char *at, const unsigned char *end, uint64_t *value) noexcept {
+    while (at < end && (*at == ' ' || *at == '\t')) ++at;
+    while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
+    if (at == end) return false;
+    while (end - at > 1 && *at == '0') ++at;
+    for (const unsigned char *digit = at; digit < end; ++digit)
+        if (!is(*digit, DIGIT)) return false;
+    if (!number(at, static_cast<size_t>(end - at), value)) *value = UINT64_MAX >> 1;
     return true;
 }
 
@@ -127,6 +144,25 @@ bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
     for (; end - at >= 2; ++at)
         if ((at[0] == 'q' || at[0] == 'Q') && (at[1] == '=' || at[1] == ' ' || at[1] == '\t')) return true;
     return false;
+}
+
+// What is wrong with a line of the head that does not begin with a name and a colon; `at` is behind the name.
+HeadFault name_fault(const unsigned char *name, const unsigned char *at, const unsigned char *end) noexcept {
+    if (name < end && (*name == ' ' || *name == '\t')) return HeadFault::folded;  // RFC 9112 5.2
+    const void *feed = memchr(at, '\r', static_cast<size_t>(end - at));
+    const unsigned char *const stop = feed ? static_cast<const unsigned char *>(feed) : end;
+    const bool colon = memchr(at, ':', static_cast<size_t>(stop - at)) != nullptr;
+    return colon && *name != ':' ? HeadFault::field_name : HeadFault::field_line;
+}
+
+// Moves a path that lies below the mount prefix behind that prefix.
+bool below_mount(const unsigned char *&path, const unsigned char *end, const HeadLimits &limits) noexcept {
+    const size_t length = limits.mount_length;
+    if (static_cast<size_t>(end - path) < length || memcmp(path, limits.mount, length) != 0) return false;
+    const unsigned char *const rest = path + length;
+    if (rest != end && *rest != '/' && *rest != '?') return false;
+    path = rest;
+    return true;
 }
 
 // Whether an `Accept` may ask for a stream of answers: `text/event-stream`, or lines of JSON.
@@ -255,47 +291,112 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
     return filled >= limit ? Ending::never : Ending::open;
 }
 
+namespace {
+
+// The methods that have letters of their own case only: what IANA has registered, and more of the kind.
+constexpr size_t METHOD_LEAST = 3, METHOD_MOST = 20;
+
+bool method(const unsigned char *&at, const unsigned char *end) noexcept {
+    const unsigned char *const start = at;
+    while (at < end && is(*at, TOKEN) && !(*at >= 'a' && *at <= 'z') && *at != '#') ++at;
+    const size_t length = static_cast<size_t>(at - start);
+    return length >= METHOD_LEAST && length <= METHOD_MOST && at < end && *at++ == ' ';
+}
+
+// Whether a target has the absolute form (RFC 9112 3.2.2): a scheme (RFC 3986 3.1) and an authority.
+bool is_absolute(const unsigned char *at, const unsigned char *end) noexcept {
+    const unsigned char *const start = at;
+    while (at < end && (is(*at, FIELD) || *at == '+' || *at == '.')) ++at;
+    return at > start && !is(*start, DIGIT) && *start != '-' && literal(at, end, "://");
+}
+
+// What is wrong with a request line that is no request line, or has a method, target or version that is none.
+HeadFault line_fault(const unsigned char *at, const unsigned char *end) noexcept {
+    const void *feed = memchr(at, '\r', static_cast<size_t>(end - at));
+    if (feed) end = static_cast<const unsigned char *>(feed);
+    const void *first = memchr(at, ' ', static_cast<size_t>(end - at));
+    if (!first) return HeadFault::request_line;
+    const unsigned char *const target = static_cast<const unsigned char *>(first) + 1;
+    const void *second = memchr(target, ' ', static_cast<size_t>(end - target));
+    if (!second) return HeadFault::request_line;
+    if (!method(at, end)) return HeadFault::method;
+    const unsigned char *stop = target;
+    while (stop < end && is(*stop, TARGET)) ++stop;
+    return stop == target || *stop != ' ' ? HeadFault::target : HeadFault::version;
+}
+
+Verdict refuse(Head *head, HeadFault fault) noexcept {
+    head->fault = fault;
+    return Verdict::refused;
+}
+
+}  // namespace
+
 Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits,
                    Head *head) noexcept {
     *head = Head{};
     head->length = static_cast<uint32_t>(length);
-    if (length < 4 || length > limits.head) return Verdict::unusual;
+    if (length < 4) return refuse(head, HeadFault::request_line);
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
+    literal(at, end, "\r\n");  // one empty line before the request line is ignored (RFC 9112 2.2)
+    const unsigned char *const line = at;
 
     const bool get = literal(at, end, "GET "), post = !get && literal(at, end, "POST ");
     const bool asks = get || (!post && literal(at, end, "HEAD "));
-    bool native = get || post;
-    if (!asks && !post && !literal(at, end, "PUT ") && !literal(at, end, "DELETE ") &&
-        !literal(at, end, "OPTIONS ") && !literal(at, end, "PATCH "))
-        return Verdict::unusual;
+    bool native = (get || post) && length <= limits.head && line == data;
+    if (!asks && !post && !method(at, end)) return refuse(head, line_fault(line, end));
     const unsigned char *target = at;
     while (at < end && is(*at, TARGET)) ++at;
     const unsigned char *target_end = at;
-    if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.")) return Verdict::unusual;
-    const bool http_1_0 = literal(at, end, "0\r\n");
-    if (!http_1_0 && !literal(at, end, "1\r\n")) return Verdict::unusual;
-    if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::unusual;
-    Route route = native ? target_route(post, target, target_end, data, head) : Route::none;
-    head->question = asks && is_question(target, target_end);
+    if (target == target_end || !literal(at, end, " HTTP/1.") || at == end || !is(*at, DIGIT))
+        return refuse(head, line_fault(line, end));
+    // A minor version above 1 is one that adds to 1.1 (RFC 9110 2.5).
+    const unsigned char minor = *at++;
+    const bool http_1_0 = minor == '0';
+    if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::version);
+    if (static_cast<size_t>(at - line) - 2 > limits.request_line)
+        return refuse(head, HeadFault::request_line_too_long);
+    const size_t method_length = static_cast<size_t>(target - line) - 1;
+    const bool connects = named(line, method_length, "connect");
+    if (*target != '/') {  // RFC 9112 3.2: the other three forms
+        const bool all = target_end - target == 1 && *target == '*';
+        if (all ? !named(line, method_length, "options") : !connects && !is_absolute(target, target_end))
+            return refuse(head, HeadFault::target);
+        native = false;
+    }
+    if (minor > '1') native = false;
+    const unsigned char *path = target;
+    if (limits.mount_length && !below_mount(path, target_end, limits)) native = false;
+    Route route = native ? target_route(post, path, target_end, data, head) : Route::none;
+    head->question = asks && is_question(path, target_end);
     head->fields = static_cast<uint32_t>(at - data);
 
     size_t count = 0, scheme_seen = 0;
     bool content_length = false, host = false, content_type = false, connection = false,
-         close = false, keep = false, expects_continue = false, chunked = false;
+         close = connects, keep = false, expects_continue = false, chunked = false;
     uint64_t body = 0, json = 0;
     bool has_json = false, authorization = false, upload = false, request_id = false, traceparent = false;
     while (at < end) {
         const unsigned char *name = at;
         while (at < end && is(*at, FIELD)) ++at;
+        if (at < end && is(*at, TOKEN)) {  // a name that few fields have: the app's
+            while (at < end && is(*at, TOKEN)) ++at;
+            native = false;
+        }
         const size_t width = static_cast<size_t>(at - name);
-        if (width == 0 || at == end || *at != ':') return Verdict::unusual;
+        if (width == 0 || at == end || *at != ':') return refuse(head, name_fault(name, at, end));
         const unsigned char *value = ++at;
         at = value_end(at, end);
+        while (at < end && *at >= 0x80) {  // obs-text (RFC 9110 5.5)
+            at = value_end(at + 1, end);
+            native = false;
+        }
         const unsigned char *stop = at;
-        if (!literal(at, end, "\r\n")) return Verdict::unusual;
-        if (++count > limits.fields || static_cast<size_t>(at - name) > limits.field_size)
-            return Verdict::unusual;
+        if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::field_value);
+        if (++count > limits.fields) return refuse(head, HeadFault::too_many_fields);
+        if (static_cast<size_t>(at - name) > limits.field_size)
+            return refuse(head, HeadFault::field_too_long);
 
         const unsigned char *text = value;
         if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
@@ -312,18 +413,21 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             break;
         case 'c':
             if (named(name, width, "content-length")) {
-                if (content_length || !number(text, static_cast<size_t>(stop - text), &body))
-                    return Verdict::unusual;
+                if (content_length) return refuse(head, HeadFault::lengths);
+                if (!number(text, static_cast<size_t>(stop - text), &body)) {
+                    if (!loose_number(value, stop, &body)) return refuse(head, HeadFault::length);
+                    native = false;
+                }
                 content_length = true;
             } else if (named(name, width, "content-type")) {
-                if (content_type) return Verdict::unusual;
+                if (content_type) return refuse(head, HeadFault::content_types);
                 content_type = true;
                 upload = is_upload(text, stop);
-            } else if (named(name, width, "connection")) {
-                close = lists(value, stop, "close");
-                keep = single_word(value, stop, "keep-alive");
-                if (connection) return Verdict::unusual;
-                if (!(keep || single_word(value, stop, "close")) || (http_1_0 && has_tab(value, stop))) native = false;
+            } else if (named(name, width, "connection")) {  // a list, and so are several (RFC 9110 5.3)
+                const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
+                if (connection || !one || (http_1_0 && has_tab(value, stop))) native = false;
+                close = close || lists(value, stop, "close");
+                keep = keep || lists(value, stop, "keep-alive");
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
                 native = false;
@@ -331,15 +435,16 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             break;
         case 'e':
             if (named(name, width, "expect")) {
-                if (expects_continue || http_1_0 || !single_word(value, stop, "100-continue"))
-                    return Verdict::unusual;
-                expects_continue = true;
+                if (!single_word(value, stop, "100-continue")) return refuse(head, HeadFault::expectation);
+                if (expects_continue || http_1_0) native = false;
+                expects_continue = !http_1_0;  // of HTTP/1.0 it is ignored (RFC 9110 10.1.1)
             }
             break;
         case 'h':
             if (named(name, width, "host")) {
                 const Span named_host = trimmed(value, stop, data);
-                if (host || !is_host(data + named_host.offset, named_host.length)) return Verdict::unusual;
+                if (host) return refuse(head, HeadFault::hosts);
+                if (!is_host(data + named_host.offset, named_host.length)) return refuse(head, HeadFault::host);
                 host = true;
             } else if (prefixed(name, width, "http2-")) {
                 native = false;
@@ -347,7 +452,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             break;
         case 'i':
             if (named(name, width, "inference-header-content-length")) {
-                if (has_json) return Verdict::unusual;
+                if (has_json) native = false;
                 has_json = true;
                 if (!number(text, static_cast<size_t>(stop - text), &json)) {
                     json = 0;  // malformed: Python's parser has the sentence for it
@@ -363,12 +468,12 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             break;
         case 't':
             if (named(name, width, "transfer-encoding")) {
-                if (chunked || has_tab(value, stop) || !single_word(value, stop, "chunked"))
-                    return Verdict::unusual;
+                // Chunked once, and no other coding: what else there is could be framed in two ways (RFC 9112 6.1).
+                if (chunked || !single_word(value, stop, "chunked")) return refuse(head, HeadFault::coding);
+                if (has_tab(value, stop)) native = false;
                 chunked = true;
-            } else if (prefixed(name, width, "transfer-")) {
-                return Verdict::unusual;
-            } else if (named(name, width, "te") || named(name, width, "trailer")) {
+            } else if (prefixed(name, width, "transfer-") || named(name, width, "te") ||
+                       named(name, width, "trailer")) {
                 native = false;
             } else if (named(name, width, "traceparent")) {
                 head->traceparent = traceparent ? Span{} : trimmed(value, stop, data);
@@ -390,11 +495,16 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         for (size_t i = 0; i < limits.scheme_count; ++i)
             if (strlen(limits.scheme[i]) == width && same_name(name, limits.scheme[i], width) &&
                 ++scheme_seen > 1)
-                return Verdict::unusual;
+                native = false;  // they may contradict each other
     }
-    if (!host) return Verdict::unusual;
+    if (!host) {  // RFC 9112 3.2
+        if (!http_1_0) return refuse(head, HeadFault::no_host);
+        native = false;
+    }
 
-    if (chunked && (content_length || http_1_0)) return Verdict::unusual;
+    // RFC 9112 6.1: a message with both may be an attempt to smuggle another one.
+    if (chunked && content_length) return refuse(head, HeadFault::length_and_coding);
+    if (chunked && http_1_0) return refuse(head, HeadFault::old_coding);
     head->close = close || (http_1_0 && !keep);
     head->http_1_0 = http_1_0;
     head->expects_continue = expects_continue;
@@ -428,7 +538,7 @@ Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched
     case Ending::never:
         *head = Head{};
         head->length = static_cast<uint32_t>(length);
-        return Verdict::unusual;
+        return refuse(head, length == limits.longest_head ? HeadFault::too_long : HeadFault::line_end);
     case Ending::found:
         break;
     }

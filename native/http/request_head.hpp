@@ -1,10 +1,10 @@
-// Decides whether the native server serves the message whose head begins a connection's buffer.
+// The parser of HTTP/1.1 request heads (RFC 9112), and the decision who serves a message.
 //
-// Strategy: first find where the head ends (an incremental search, linear in the bytes received),
-// then judge the complete head once, strictly, against the few forms that the HTTP server serves itself.
-// Goals: never accept what llhttp or gunicorn's Python parser would refuse or frame differently;
-// never depend on how the bytes were split over reads; never answer. It is not an HTTP parser and
-// must not become one: gunicorn's parser reads every unusual head, which costs only speed.
+// Strategy: first find where the head ends (an incremental search, linear in the bytes received), then judge the
+// complete head once. It is the only parser of heads in the server. A head that RFC 9112 forbids, or that another
+// parser on the way might frame differently, is refused with a fault that says why.
+// Goals: never frame a message differently than llhttp or gunicorn would; never depend on how the bytes were split
+// over reads; never answer.
 
 #pragma once
 
@@ -13,9 +13,37 @@
 
 namespace ksrv {
 
-// `native`: served here; `app`: for the Falcon app, with a body whose framing is known; `unusual`: gunicorn's
-// parser reads the head, and says what it is and how its body is framed.
-enum class Verdict : uint8_t { incomplete, native, app, unusual };
+// `native`: served without the Falcon app where nothing else prevents it; `app`: for the Falcon app, with a body
+// whose framing is known; `refused`: the head has a fault, and where the message ends is not known.
+enum class Verdict : uint8_t { incomplete, native, app, refused };
+
+// Why a head is refused. The statuses and sentences are in ksrv/server/http/head_faults.py.
+enum class HeadFault : uint8_t {
+    none,
+    line_end,               // a line ends with LF alone, or the head holds NUL (RFC 9112 2.2)
+    too_long,               // the head has more bytes than `longest_head`
+    request_line_too_long,  // RFC 9112 3
+    too_many_fields,        // RFC 6585 5
+    field_too_long,         // RFC 6585 5
+    request_line,           // not method, target and version with one blank between them (RFC 9112 3)
+    method,                 // not a token without lower-case letters (RFC 9110 9.1)
+    target,                 // none of the four forms, or one that the method does not take (RFC 9112 3.2)
+    version,                // not HTTP/1.x (RFC 9112 2.3)
+    field_line,             // no colon, or nothing before it (RFC 9112 5)
+    field_name,             // not a token; a blank before the colon (RFC 9112 5.1)
+    folded,                 // obs-fold (RFC 9112 5.2)
+    field_value,            // a control character (RFC 9110 5.5)
+    length,                 // Content-Length is not a number (RFC 9112 6.3)
+    lengths,                // several Content-Length (RFC 9112 6.3)
+    length_and_coding,      // Content-Length and Transfer-Encoding (RFC 9112 6.1)
+    coding,                 // Transfer-Encoding is not chunked alone (RFC 9112 6.1)
+    old_coding,             // Transfer-Encoding in HTTP/1.0 (RFC 9112 6.1)
+    no_host,                // HTTP/1.1 without Host (RFC 9112 3.2)
+    hosts,                  // several Host (RFC 9112 3.2)
+    host,                   // Host is no host with an optional port (RFC 9112 3.2)
+    content_types,          // several Content-Type (RFC 9110 8.3)
+    expectation,            // Expect is not 100-continue (RFC 9110 10.1.1)
+};
 
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
@@ -27,20 +55,23 @@ inline bool is_description(Route route) noexcept {
 constexpr int SCHEME_NAMES = 8;
 constexpr int SCHEME_NAME_BYTES = 48;
 
-// gunicorn's own limits, as its parser would apply them, and the HTTP server's.
+constexpr int MOUNT_BYTES = 128;
+
 struct HeadLimits {
-    size_t head = 16384;          // bytes of a head that is judged here
-    size_t fields = 64;           // header fields
+    size_t head = 16384;          // bytes of a head that is served natively
+    size_t fields = 100;          // header fields
     size_t request_line = 4094;   // bytes, without CRLF
     size_t field_size = 8190;     // bytes of one field, with CRLF
     uint64_t body = 0;            // the greatest Content-Length
     uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
     size_t chunks = 65536;        // of a chunked body
-    size_t longest_head = 65536;  // of an unusual one
+    size_t longest_head = 65536;  // bytes of any head
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
     bool origins = false;         // answers tell web pages who may read them: Origin matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
+    size_t mount_length = 0;      // of the prefix that all paths have; 0 for none
+    char mount[MOUNT_BYTES] = {};
 };
 
 struct Span {
@@ -50,6 +81,7 @@ struct Span {
 
 struct Head {
     Route route = Route::none;
+    HeadFault fault = HeadFault::none;
     Span name;                    // the model, for a route that names one
     Span version;                 // empty where the target names none
     uint32_t length = 0;          // bytes up to and with the empty line; set once it was found

@@ -29,6 +29,11 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
     connection->peer = made.peer;
     connection->peer_length = made.peer_length;
     begin_connection(connection, made.fd, made.listener, now);
+    if (config.proxy.versions != ProxyVersions::off) {
+        connection->phase.store(Phase::proxy_header, std::memory_order_release);
+        arm_for_phase(connection, now);
+        return;
+    }
     if (tls) {  // begins with the client's first bytes: a silent one costs no memory
         connection->phase.store(Phase::handshake, std::memory_order_release);
         arm_for_phase(connection, now);

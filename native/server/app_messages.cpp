@@ -1,11 +1,11 @@
-// Messages for the Falcon app: they wait here for a thread of Python's, and go on receiving where the app asks
-// for their body.
+// Messages for the Falcon app: they wait here for a thread of Python's, and go on receiving where the app wants
+// their body.
 //
 // Strategy: a thread gets a message when no more of it is waited for, so that it never waits for a client. A
-// body that is short comes before the app is asked. A longer one, a body whose sender waits for 100 Continue,
-// and the body of an unusual head come when the app has asked for them: it has looked at the caller, the
-// route and the announced length by then. The thread goes on to other messages meanwhile, and the app is
-// asked anew when the body is there.
+// body that is short comes before. Of a longer body, or one whose sender waits for 100 Continue, a thread asks the app
+// first whether it is wanted: that looks at the caller, the route and the announced length. Then the body is received
+// here, while the thread goes on to other messages, and the app is called when it is there. So the app is called
+// once for a message.
 
 #include <algorithm>
 
@@ -52,7 +52,7 @@ Connection *HttpServer::next_app_message(AppQueueKind kind) noexcept {
     }
 }
 
-// Receives the body that the app wants; the app gets the message again when it is there.
+// Receives the body that the app wants; a thread gets the message again when it is there.
 void HttpServer::receive_for_app(Connection *connection, uint64_t most) noexcept {
     const uint64_t now = unsigned_now_ns();
     connection->body_asked = true;

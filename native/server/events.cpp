@@ -30,6 +30,11 @@ HttpServer::~HttpServer() {
 
 bool HttpServer::listen_on(const int *fds, size_t count) noexcept {
     if (!timers.made() || !woken_.reserve(2 * config.connections)) return false;
+    try {
+        proxy_refusals_.reserve(PROXY_REFUSALS);  // adding to them does not throw
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
     for (size_t i = 0; i < count; ++i) {
         const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which need none
         setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -119,6 +124,7 @@ void HttpServer::mute(Connection *connection) noexcept {
 void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     const uint32_t slot = connection->slot;
     switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::proxy_header:
     case Phase::handshake:
         timers.set(slot, connection->stage_ns + config.head_ns);
         arm(connection, READING);
@@ -330,6 +336,10 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     case Phase::head:
         refuse(connection, prepared_answers[ANSWER_TOO_SLOW], SERVER_TOO_SLOW);
         return;
+    case Phase::proxy_header:
+        count(SERVER_TOO_SLOW);
+        refuse_proxied(connection, ProxyFault::slow);
+        return;
     case Phase::handshake:
         count(SERVER_TOO_SLOW);
         drop(connection);
@@ -357,7 +367,8 @@ void HttpServer::drain() noexcept {
     const uint64_t soon = unsigned_now_ns() + config.stop_idle_ns;
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         const Phase phase = connections.at(slot)->phase.load(std::memory_order_relaxed);
-        if (phase == Phase::idle || phase == Phase::handshake) timers.lower(slot, soon);
+        if (phase == Phase::idle || phase == Phase::handshake || phase == Phase::proxy_header)
+            timers.lower(slot, soon);
     }
 }
 

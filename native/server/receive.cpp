@@ -12,6 +12,9 @@ namespace ksrv {
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
     bool drained = false;  // the last read took everything there was
+    if (connection->phase.load(std::memory_order_relaxed) == Phase::proxy_header &&
+        !take_proxy_header(connection, now))
+        return;
     if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake &&
         !shake_hands(connection, now))
         return;
@@ -66,8 +69,8 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             if (!start_app_message(connection, now)) return;
             continue;
         }
-        if (verdict == Verdict::unusual) {
-            ask_app(connection, BodyState::unread);  // what its body is, gunicorn's parser says
+        if (verdict == Verdict::refused) {
+            ask_app(connection, BodyState::unread);  // for the sentence; where the message ends is not known
             return;
         }
         if (drained) {

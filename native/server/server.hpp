@@ -26,6 +26,7 @@
 #include "http/connection.hpp"
 #include "http/connection_table.hpp"
 #include "http/prepared_answer.hpp"
+#include "http/proxy_header.hpp"
 #include "http/response_head.hpp"
 #include "reactor/access_records.hpp"
 #include "reactor/event_loop.hpp"
@@ -43,6 +44,7 @@ struct FastRequestLayout;
 
 struct HttpServerConfig {
     HeadLimits limits;
+    ProxyRules proxy;
     uint32_t connections = 1000;
     uint64_t head_ns = 10000000000u;      // a head must be complete by then
     uint64_t grace_ns = 10000000000u;     // bodies and answers: the rate counts from here on
@@ -89,12 +91,19 @@ struct AccessRecord {
     timespec at;
 };
 
+// A connection that was closed for its header of the PROXY protocol, for the log.
+struct ProxyRefusal {
+    sockaddr_storage peer;
+    socklen_t peer_length;
+    ProxyFault fault;
+};
+
 enum ServerCounter : int {
     SERVER_ACCEPTED,
     SERVER_INFER,          // infer requests that took the hot route
     SERVER_HEALTH,
     SERVER_DESCRIBED,      // GETs of a server's or model's description
-    SERVER_APP,            // messages given to the app; twice where it asked for the body
+    SERVER_APP,            // messages given to a thread of the app; twice where the body was asked for
     SERVER_ANSWERED,
     SERVER_TOO_SLOW,
     SERVER_BYTES_IN_FLIGHT,
@@ -109,6 +118,7 @@ enum ServerCounter : int {
     SERVER_TLS_RESUMED,    // those of clients that went on with an earlier session,
     SERVER_TLS_REFUSED,    // and those that failed
     SERVER_FLOOD,          // connections that sent too many TLS records without data
+    SERVER_PROXY_HEADER,   // connections whose header of the PROXY protocol was refused
     SERVER_STRAY,          // second answers to a message, which were not sent: faults of this program
     SERVER_COUNTERS,
 };
@@ -204,6 +214,8 @@ class HttpServer final : public Protocol {
     // The bytes that a message holds of the budget are the caller's to give back from here on.
     uint64_t take_counted(Connection *connection) noexcept;
 
+    void take_proxy_refusals(std::vector<ProxyRefusal> *out);  // proxied_connections.cpp
+
     HttpServerConfig config;
     std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
     AdoptHttp2 adopt_http2 = nullptr;  // set before it listens, with its owner; null without HTTP/2
@@ -231,6 +243,7 @@ class HttpServer final : public Protocol {
     static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr int RECYCLE_TRIES = 8;
+    static constexpr size_t PROXY_REFUSALS = 16;  // that wait to be logged; more are only counted
     static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP;
 
     void count(ServerCounter which) noexcept {
@@ -240,6 +253,11 @@ class HttpServer final : public Protocol {
     // accepting.cpp
     void begin_connection(Connection *connection, int fd, uint16_t listener, uint64_t now) noexcept;
     bool recycle_idle() noexcept;
+
+    // proxied_connections.cpp
+    bool take_proxy_header(Connection *connection, uint64_t now) noexcept;
+    bool begin_direct(Connection *connection, uint64_t now) noexcept;
+    void refuse_proxied(Connection *connection, ProxyFault fault) noexcept;
 
     // http2_streams.cpp
     enum class Preface : uint8_t { none, begun, whole };
@@ -353,6 +371,8 @@ class HttpServer final : public Protocol {
     AppQueue app_queue_;
     std::mutex stream_mutex_;
     std::condition_variable stream_moved_;
+    std::mutex proxy_mutex_;
+    std::vector<ProxyRefusal> proxy_refusals_;
 };
 
 }  // namespace ksrv

@@ -322,7 +322,7 @@ def servers_by_way(way: str) -> Iterator[None]:
         def start_by_way(self: Any) -> None:
             self.relays = []
             if way == "process":
-                for path in self._paths:
+                for path in self.targets:
                     _run_in_processes(Path(path))
             on_paths = "unix" in f"{self._settings['http']} {self._settings['grpc']}"
             own_tls = any(name.startswith("tls_") for name in self._settings)

@@ -8,12 +8,16 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
     cdef enum:
         SCHEME_NAMES
         SCHEME_NAME_BYTES
+        MOUNT_BYTES
 
     cdef enum class Verdict(unsigned char):
         incomplete
         native
         app
-        unusual
+        refused
+
+    cdef enum class HeadFault(unsigned char):
+        none
 
     cdef enum class Route(unsigned char):
         none
@@ -41,9 +45,12 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         bint origins
         size_t scheme_count
         char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
+        size_t mount_length
+        char mount[MOUNT_BYTES]
 
     cdef cppclass Head:
         Route route
+        HeadFault fault
         Span name
         Span version
         uint32_t length

@@ -2,6 +2,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 VERDICTS: Final[tuple[str, ...]]
+FAULTS: Final[tuple[str, ...]]
 ROUTES: Final[tuple[str, ...]]
 
 class HeadRules:
@@ -11,7 +12,7 @@ class HeadRules:
         body: int,
         json: int | None = None,
         head: int = 16384,
-        fields: int = 64,
+        fields: int = 100,
         request_line: int = 4094,
         field_size: int = 8190,
         chunks: int = 65536,
@@ -19,10 +20,12 @@ class HeadRules:
         compression: bool = False,
         origins: bool = False,
         scheme_names: Sequence[str] = (),
+        mount: str = "",
     ) -> None: ...
 
 class HeadVerdict:
     verdict: str
+    fault: str
     route: str
     name: str
     version: str

@@ -5,34 +5,42 @@
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
 
-VERDICTS = ("incomplete", "native", "app", "unusual")
+VERDICTS = ("incomplete", "native", "app", "refused")
+FAULTS = (
+    "none", "line end", "too long", "request line too long", "too many fields", "field too long",
+    "request line", "method", "target", "version", "field line", "field name", "folded", "field value",
+    "length", "lengths", "length and coding", "coding", "old coding", "no host", "hosts", "host",
+    "content types", "expectation",
+)
 ROUTES = ("none", "infer", "live", "ready", "server", "metadata", "model ready")
 
 
 cdef class HeadRules:
-    """Which heads the native server takes: the limits of gunicorn's parser and of the HTTP server.
+    """Which heads are accepted, and which of them the native server serves itself.
 
     Args:
         body: The greatest Content-Length that the fast path takes.
         json: Bytes of it that may be JSON; None for all.
-        head: Bytes of a head that is judged natively.
-        longest_head: Bytes of a head that gunicorn's parser may still get.
+        head: Bytes of a head that is served natively.
+        longest_head: Bytes of a head.
         request_line: Bytes of the request line without its line end.
         field_size: Bytes of one header field with its line end.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         origins: Whether answers tell web pages who may read them, so that Origin matters.
-        scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
+        scheme_names: gunicorn's `secure_scheme_headers`; of a native head at most one of them may occur.
+        mount: The prefix of all paths, such as "/models"; "" for none.
 
     Raises:
-        ValueError: More than eight scheme names, or a name that is empty or longer than 47 bytes.
+        ValueError: More than eight scheme names, or a name that is empty or longer than 47 bytes, or a prefix
+            of more than 128 bytes.
     """
 
     def __init__(
-        self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
+        self, *, body, json=None, size_t head=16384, size_t fields=100, size_t request_line=4094,
         size_t field_size=8190, size_t chunks=65536, size_t longest_head=65536,
-        bint compression=False, bint origins=False, scheme_names=()
+        bint compression=False, bint origins=False, scheme_names=(), str mount=""
     ):
-        cdef bytes name
+        cdef bytes name, prefix = mount.encode("ascii")
         cdef size_t index = 0
         self.limits.body = body
         if json is not None:
@@ -56,6 +64,10 @@ cdef class HeadRules:
             memcpy(self.limits.scheme[index], <const char *>name, len(name) + 1)
             index += 1
         self.limits.scheme_count = index
+        if len(prefix) > MOUNT_BYTES:
+            raise ValueError(f"a mount prefix has at most {MOUNT_BYTES} bytes, not {len(prefix)}")
+        memcpy(self.limits.mount, <const char *>prefix, len(prefix))
+        self.limits.mount_length = len(prefix)
 
 
 cdef class HeadVerdict:
@@ -63,8 +75,8 @@ cdef class HeadVerdict:
 
     Attributes:
         verdict: "native" for a head that the native server takes, "app" for a message of the Falcon
-            app whose framing is known, "unusual" for a head that gunicorn's parser has to read, or
-            "incomplete".
+            app, "refused" for a head with a fault, or "incomplete".
+        fault: Why it is refused: one of `FAULTS`.
         route: Which of `ROUTES` a native head asks for, else "none".
         name: The model's name in the target, or "".
         version: The version in the target, or "".
@@ -79,6 +91,7 @@ cdef class HeadVerdict:
     """
 
     cdef readonly str verdict
+    cdef readonly str fault
     cdef readonly str route
     cdef readonly str name
     cdef readonly str version
@@ -96,6 +109,7 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     cdef HeadVerdict seen = HeadVerdict.__new__(HeadVerdict)
     seen.name = seen.version = ""
     seen.verdict = VERDICTS[<Py_ssize_t>verdict]
+    seen.fault = FAULTS[<Py_ssize_t>head.fault]
     seen.route = ROUTES[<Py_ssize_t>head.route]
     if head.name.length:
         seen.name = data[head.name.offset:head.name.offset + head.name.length].decode("ascii")

@@ -10,11 +10,13 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
+from ksrv._native.http.request_head import FAULTS as HEAD_FAULTS
+
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.server.exchange cimport Exchange, ksrv_fill_exchange
 from ksrv._native.server.server cimport (
-    BodyState, CHttpServer, Connection, Outgoing, Turn, add_part, forget_outgoing, is_request_id,
-    reserve_parts, sockaddr_storage,
+    BodyState, CHttpServer, Connection, Outgoing, Turn, add_part, forget_outgoing, reserve_parts,
+    sockaddr_storage,
 )
 
 cdef extern from "http/transport.hpp" namespace "ksrv" nogil:
@@ -47,7 +49,7 @@ cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
 
 @cython.no_gc_clear  # as an exchange: a message without an answer gets one when it is freed
 cdef class AppMessage(Exchange):
-    """A message that came in whole, as far as its body is wanted, and the place for its answer.
+    """A message that came in whole, as far as its body is wanted; it takes the answer.
 
     It is answered once: by `answer`, or by `begin_stream` and `send` up to `end_stream`, or given
     back by `receive`.
@@ -60,7 +62,9 @@ cdef class AppMessage(Exchange):
         fault_at: The beginning of the line that is wrong.
         received: The bytes of the body that have come, or that its chunks announce.
         asked: Whether the app has asked for the body.
-        expects_continue: Whether the sender waits for 100 Continue.
+        head_fault: What is wrong with its head: one of `request_head.FAULTS`.
+        http_1_0: Whether it is a message of HTTP/1.0.
+        closes: Whether its head says that the connection ends with the answer.
     """
 
     cdef readonly object peer
@@ -70,26 +74,14 @@ cdef class AppMessage(Exchange):
     cdef readonly bytes fault_at
     cdef readonly object received
     cdef readonly bint asked
-    cdef readonly bint expects_continue
+    cdef readonly str head_fault
+    cdef readonly bint http_1_0
+    cdef readonly bint closes
     cdef Connection *streaming
 
     def __dealloc__(self):
         if self.streaming != NULL:  # the peer must not take the piece that came last for the end
             self.server.drop(self.streaming)
-
-    def identify(self, bytes given not None):
-        """Take the client's `X-Request-ID` for the request's id, where it can be that.
-
-        Args:
-            given: The field's value, as gunicorn's parser found it in an unusual head.
-        """
-        cdef Connection *connection = self.turn.connection
-        cdef size_t length = <size_t>PyBytes_GET_SIZE(given)
-        if connection == NULL or connection.request_id.given:
-            return
-        if is_request_id(PyBytes_AS_STRING(given), length):
-            connection.request_id.set(PyBytes_AS_STRING(given), length, True)
-            self.request_id = given.decode("ascii")
 
     def set_close(self, bint close):
         """Say whether the connection ends with the answer; it does where the body is not whole."""
@@ -97,38 +89,17 @@ cdef class AppMessage(Exchange):
         if connection != NULL:
             connection.close_after = close or self.state not in ("none", "whole")
 
-    def set_head(self, *, bint http_1_0, bint body, bint expects_continue):
-        """Say what gunicorn's parser found in an unusual head.
-
-        Args:
-            http_1_0: Whether the answer is one of HTTP/1.0.
-            body: Whether a body follows.
-            expects_continue: Whether the sender waits for 100 Continue.
-        """
-        cdef Connection *connection = self.turn.connection
-        if connection != NULL:
-            connection.head.http_1_0 = http_1_0
-            connection.head.expects_continue = expects_continue
-            if not body:
-                connection.body_state = BodyState.none
-                self.state = "none"
-
-    def receive(self, uint64_t most, *, content_length=None):
-        """Give the message back until its body is there; the app gets it again then.
+    def receive(self, uint64_t most):
+        """Give the message back until its body is there; a thread gets it again then.
 
         Args:
             most: Bytes of a chunked body that the app takes.
-            content_length: The announced length; None for a body in chunks.
 
         Raises:
             RuntimeError: The message was answered before.
         """
         cdef CHttpServer *server = self.server
-        cdef uint64_t length = content_length or 0  # before the message is given back
         cdef Connection *connection = self.take_connection()
-        connection.head.chunked = content_length is None
-        if not connection.head.chunked:
-            connection.head.content_length = length
         with nogil:
             server.receive_for_app(connection, most)
 
@@ -253,7 +224,9 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
         message.fault_at = b""
         message.received = connection.body_got
         message.asked = connection.body_asked
-        message.expects_continue = connection.head.expects_continue
+        message.head_fault = HEAD_FAULTS[<Py_ssize_t>connection.head.fault]
+        message.http_1_0 = connection.head.http_1_0
+        message.closes = connection.head.close
         if connection.head.chunked and connection.block != NULL:
             message.received = max(connection.body_got, connection.chunks.announced())
             message.fault = FAULTS[<Py_ssize_t>connection.chunks.fault()]

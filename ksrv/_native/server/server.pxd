@@ -16,6 +16,7 @@ from ksrv._native.tensor.datatype cimport Datatype
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
+from ksrv._native.http.proxy_header cimport CProxyRules, ProxyFault
 from ksrv._native.http.request_head cimport Head, HeadLimits
 from ksrv._native.reactor.event_loop cimport CEventLoop, EventLoop, PendingDecrefs
 from ksrv._native.tls.tls_context cimport const_tls
@@ -34,7 +35,6 @@ cdef extern from "base/request_id.hpp" namespace "ksrv" nogil:
         char *text
         void set(const char *text, size_t length, cbool given) noexcept
 
-    cbool is_request_id(const char *text, size_t length) noexcept
     size_t identified_head_bytes(size_t head_length, const RequestId &id) noexcept
     void put_identified_head(
         char *to, const unsigned char *head, size_t length, const RequestId &id
@@ -171,6 +171,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
 
     cdef cppclass HttpServerConfig:
         HeadLimits limits
+        CProxyRules proxy
         uint32_t connections
         uint64_t head_ns
         uint64_t grace_ns
@@ -230,6 +231,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         metadata
         others
 
+    cdef struct ProxyRefusal:
+        sockaddr_storage peer
+        socklen_t peer_length
+        ProxyFault fault
+
     cdef enum PreparedAnswerIndex:
         ANSWER_LIVE
         ANSWER_NOT_LIVE
@@ -284,6 +290,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint64_t take_counted(Connection *connection) noexcept
         AccessRecords records
         PendingDecrefs[Owners] decrefs
+        void take_proxy_refusals(vector[ProxyRefusal] *out) except +
         HttpServerConfig config
         shared_ptr[const_tls] tls
         CPreparedAnswer *prepared_answers

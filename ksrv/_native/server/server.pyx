@@ -16,6 +16,7 @@ from ksrv._native.queue.request_queue cimport Queue, retain_queue
 from ksrv._native.server.app_message cimport ksrv_address, ksrv_app_message
 from ksrv._native.server.exchange cimport ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
+from ksrv._native.http.proxy_header cimport ProxyRules, proxy_fault_text
 from ksrv._native.http.request_head cimport HeadRules
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.tls.tls_context cimport TlsContext
@@ -29,7 +30,7 @@ COUNTERS = (
     "accepted", "infer", "health", "described", "app", "answered", "too_slow",
     "bytes_in_flight", "queue_full",
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
-    "tls_agreed", "tls_resumed", "tls_refused", "flood", "stray",
+    "tls_agreed", "tls_resumed", "tls_refused", "flood", "proxy_header", "stray",
 )
 PREPARED_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls",
@@ -108,6 +109,7 @@ cdef class HttpServer:
         log: Whether records for an access log are kept.
         tls: What all connections are encrypted with; None for cleartext.
         server: The `Server` header.
+        proxy: Which connections begin with a header of the PROXY protocol; None for none.
 
     Raises:
         KeyError: An answer is missing.
@@ -119,13 +121,15 @@ cdef class HttpServer:
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
         double idle=75.0, double memory_wait=1.0, uint64_t transfer=300,
         check=None, bint shared=False, bint log=False, TlsContext tls=None,
-        str server="gunicorn"
+        str server="gunicorn", ProxyRules proxy=None
     ):
         cdef HttpServerConfig config
         cdef int index = 0
         if connections < 1:
             raise ValueError("an HTTP server has at least one connection")
         config.limits = rules.limits
+        if proxy is not None:
+            config.proxy = proxy.rules
         config.connections = connections
         config.head_ns = <uint64_t>(head * 1e9)
         config.grace_ns = <uint64_t>(grace * 1e9)
@@ -301,6 +305,22 @@ cdef class HttpServer:
                 ksrv_address(&taken[i].peer, taken[i].peer_length), <bytes>taken[i].head,
                 (<bytes>taken[i].request_id).decode("latin-1"),
                 (<bytes>taken[i].timing).decode("latin-1"),
+            )
+            for i in range(taken.size())
+        ]
+
+    def proxy_refusals(self):
+        """Return the connections that were closed for their PROXY header since the last call, 16 at most.
+
+        Returns:
+            Pairs of the peer's address and a sentence that says why.
+        """
+        cdef vector[ProxyRefusal] taken
+        self.server.take_proxy_refusals(&taken)
+        return [
+            (
+                ksrv_address(&taken[i].peer, taken[i].peer_length),
+                (<bytes>proxy_fault_text(taken[i].fault)).decode(),
             )
             for i in range(taken.size())
         ]

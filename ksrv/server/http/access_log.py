@@ -40,7 +40,7 @@ class LoggedResponse:
 
 def _environ(head: bytes, peer: Address) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Return what WSGI would say of a head, and its header fields."""
-    line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    line = head.lstrip(b"\r\n").split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     method, target, protocol = line if len(line) == 3 else ("-", "-", "-")
     fields = list(HeadFields(head).items()) if head else []
     environ: dict[str, Any] = {

@@ -1,7 +1,6 @@
 """Reading a request's body into one block of memory, within the limits.
 
-The native HTTP server has received the body already, or receives it when it is asked to. Under another worker
-of gunicorn, or another server, a body of known length is read in steps of 1 MiB from the WSGI stream into a block
+The native HTTP server has received the body already. Under another worker of gunicorn, or another server, a body of known length is read in steps of 1 MiB from the WSGI stream into a block
 of the buffer pool, which begins so that the first tensor behind the JSON lies on a 64-byte border; a chunked
 or compressed body is gathered in one growing block. The announced length is checked before the first byte
 is read, but only bytes that come are taken from the budget of those in flight.
@@ -183,18 +182,72 @@ def _used_up(view: memoryview) -> Iterator[bytes]:
             buffer_pool.give_back(view, max(start - COMPRESSED_STEP, 0), start + COMPRESSED_STEP)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedBody:
+    """What a head says of a body that a route reads.
+
+    Attributes:
+        encoding: How it is compressed; "identity" if it is not.
+        length: The announced length; None for a body in chunks.
+        bound: The limit on what it holds.
+        most: The limit on its bytes as they are sent.
+    """
+
+    encoding: str
+    length: int | None
+    bound: Bound
+    most: int
+
+
+def expected_body(
+    environ: Environ,
+    limits: Limits,
+    reservation: Reservation,
+    *,
+    bound: Bound | None = None,
+    decompress: bool = True,
+) -> ExpectedBody:
+    """Judge a body by its head, without reading it; nothing is taken from the budget.
+
+    Args:
+        environ: The WSGI environment.
+        limits: The bound on all bodies.
+        reservation: Knows what a request may hold at most.
+        bound: The route's own limit.
+        decompress: Whether compressed bodies are accepted.
+
+    Raises:
+        BodyTooLarge: The announced length is above a limit.
+        InvalidRequest: The announced length is no number.
+        UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
+    """
+    encoding = content_encoding(str(environ.get("HTTP_CONTENT_ENCODING", "")), decompress)
+    length = content_length(environ)
+    if length is not None and length > limits.body:
+        raise BodyTooLarge(
+            f"the body has {length} bytes, above the {show_limit('body', limits.body)}"
+        )
+    if bound is None or bound.nbytes > limits.body:
+        bound = Bound(limits.body, body_too_large)
+    if encoding == "identity" and length is not None and length > bound.nbytes:
+        raise bound.refusal(length, bound.nbytes)
+    if length is not None:
+        reservation.expect(length)
+    most = bound.nbytes
+    if encoding != "identity":  # what holds no more than the bound is hardly longer itself
+        most = min(limits.body, most + most // 1000 + COMPRESSION_OVERHEAD)
+    return ExpectedBody(encoding, length, bound, most)
+
+
 def _received(
     message: AppMessage,
     limits: Limits,
     reservation: Reservation,
-    bound: Bound,
-    encoding: str,
+    head: ExpectedBody,
     offset: int,
 ) -> memoryview:
     """Return the body of a received message, inflated where it is compressed."""
-    most = bound.nbytes
-    if encoding != "identity":  # what holds no more than the bound is hardly longer itself
-        most = min(limits.body, most + most // 1000 + COMPRESSION_OVERHEAD)
+    bound, most, encoding = head.bound, head.most, head.encoding
     received = max(message.announced, message.received)
     if most < received <= limits.body and message.state in ("unread", "too long"):
         raise bound.refusal(received, bound.nbytes)
@@ -239,21 +292,11 @@ def read_body(
         Overloaded: The bytes in flight are at their bound.
         UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
     """
-    encoding = content_encoding(str(environ.get("HTTP_CONTENT_ENCODING", "")), decompress)
-    length = content_length(environ)
-    if length is not None and length > limits.body:
-        raise BodyTooLarge(
-            f"the body has {length} bytes, above the {show_limit('body', limits.body)}"
-        )
-    if bound is None or bound.nbytes > limits.body:
-        bound = Bound(limits.body, body_too_large)
-    if encoding == "identity" and length is not None and length > bound.nbytes:
-        raise bound.refusal(length, bound.nbytes)
-    if length is not None:
-        reservation.expect(length)
+    head = expected_body(environ, limits, reservation, bound=bound, decompress=decompress)
+    encoding, length, bound = head.encoding, head.length, head.bound
     message = environ.get(MESSAGE)
     if message is not None:
-        return _received(message, limits, reservation, bound, encoding, offset)
+        return _received(message, limits, reservation, head, offset)
     stream = environ["wsgi.input"]
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0

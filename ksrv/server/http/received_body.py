@@ -2,7 +2,7 @@
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import BodyTooLarge, InvalidRequest, quote
+from ksrv.errors import BodyTooLarge, InvalidRequest, NotReady, quote
 from ksrv.limits import Limits, show_limit
 
 MESSAGE = "ksrv.message"
@@ -14,18 +14,6 @@ _FAULTS = {
     "end": "a chunk is not followed by CR LF",
     "trailer": "what follows the last chunk is not a trailer section",
 }
-
-
-class BodyWanted(BaseException):
-    """The app wants a body that has not come: the native server receives it and calls the app anew.
-
-    Args:
-        most: Bytes that a body in chunks may have.
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self.most = most
 
 
 def ended_early(received: int, announced: int) -> InvalidRequest:
@@ -57,7 +45,7 @@ def received_body(message: AppMessage, most: int, limits: Limits | None = None) 
         most: Bytes that a body in chunks may have.
 
     Raises:
-        BodyWanted: It has not come, and shall.
+        NotReady: It was not asked for, and is wanted only now.
         BodyTooLarge: It is longer.
         InvalidRequest: It ended early, or its chunks are malformed.
     """
@@ -68,7 +56,9 @@ def received_body(message: AppMessage, most: int, limits: Limits | None = None) 
     if state == "none":
         return memoryview(buffer_pool.lease(0))
     if state == "unread" and not message.asked:
-        raise BodyWanted(most)
+        raise NotReady(
+            "the request was to be refused before its body came, and the model has changed meanwhile; send it again"
+        )
     if message.fault == "count":
         raise InvalidRequest(
             f"the body has more chunks than the {show_limit('chunks', limits.chunks)}"

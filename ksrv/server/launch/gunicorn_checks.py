@@ -5,8 +5,8 @@ overrides or reads there, or where a setting asks for what the native HTTP serve
 not start, and a sentence says why. A reload with such a setting is refused and changes nothing.
 """
 
-import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import gunicorn
@@ -14,6 +14,7 @@ from gunicorn import arbiter, glogging
 from gunicorn.config import Config
 from gunicorn.workers import base
 
+from ksrv._native.http.proxy_header import ProxyRules
 from ksrv._native.tls.tls_context import why_no_tls
 from ksrv.server.settings import DEFAULT_WORKER_CLASS, SettingsError
 
@@ -21,6 +22,8 @@ KNOWN_MAJOR = 27
 """The release of gunicorn whose names `NEEDED` lists."""
 
 MOST_SCHEME_HEADERS = 8
+MOST_MOUNT_BYTES = 128
+_MOUNT = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+)+")
 
 
 class Needed(NamedTuple):
@@ -120,6 +123,7 @@ class Unsupported(NamedTuple):
     instead: str
 
 
+_STRICT = "its head parser takes what RFC 9112 allows; leave it out"
 _OTHER_WORKER = "leave it out, or choose a worker class of gunicorn's own with --worker-class"
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
@@ -133,7 +137,12 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         lambda cfg, name: "h2" in cfg.http_protocols,
         "use ksrv's own setting http2",
     ),
-    Unsupported("proxy_protocol", _is_not_default, _OTHER_WORKER),
+    Unsupported("permit_obsolete_folding", _is_not_default, _STRICT),
+    Unsupported("permit_unconventional_http_method", _is_not_default, _STRICT),
+    Unsupported("permit_unconventional_http_version", _is_not_default, _STRICT),
+    Unsupported("casefold_http_method", _is_not_default, _STRICT),
+    Unsupported("strip_header_spaces", _is_not_default, _STRICT),
+    Unsupported("header_map", lambda cfg, name: cfg.header_map == "dangerous", _STRICT),
     Unsupported(
         "secure_scheme_headers",
         lambda cfg, name: len(cfg.secure_scheme_headers) > MOST_SCHEME_HEADERS,
@@ -156,15 +165,45 @@ def check_settings(cfg: Any) -> None:
             raise SettingsError(
                 f"gunicorn's setting '{setting}' is not honoured by ksrv's HTTP server; {instead}"
             )
-    if os.environ.get("SCRIPT_NAME"):
-        raise SettingsError(
-            f"the variable SCRIPT_NAME is not honoured by ksrv's HTTP server; {_OTHER_WORKER}"
-        )
     if cfg.is_ssl and (missing := why_no_tls()):
         raise SettingsError(
             f"TLS needs OpenSSL 3: {missing}; install it (the package libssl3 of Debian and Ubuntu, openssl-libs "
             f"of Fedora, libssl3 of Alpine), or let a proxy in front do the TLS"
         )
+
+
+def check_mount_prefix(prefix: str) -> None:
+    """Refuse a prefix that no path can have.
+
+    Args:
+        prefix: The prefix, or "".
+
+    Raises:
+        SettingsError: It does not begin with one slash, ends with one, or needs escapes.
+    """
+    if prefix and (len(prefix) > MOST_MOUNT_BYTES or not _MOUNT.fullmatch(prefix)):
+        raise SettingsError(
+            f"setting 'mount_prefix' (or the variable SCRIPT_NAME): expected a path such as /models, with letters, "
+            f"digits and - . _ ~ between its slashes and at most {MOST_MOUNT_BYTES} bytes, found {prefix!r}"
+        )
+
+
+def check_proxies(addresses: Iterable[str]) -> None:
+    """Refuse what is no address of a proxy.
+
+    Args:
+        addresses: Addresses and networks, or "*".
+
+    Raises:
+        SettingsError: One is neither.
+    """
+    for address in addresses:
+        try:
+            ProxyRules("off", [address])
+        except ValueError as error:
+            raise SettingsError(
+                f"setting 'proxy_allow_ips': expected addresses or networks such as 10.0.0.0/8, or *: {error}"
+            ) from None
 
 
 def check_worker_class(name: str) -> None:

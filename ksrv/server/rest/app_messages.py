@@ -1,13 +1,12 @@
 """Messages of the Falcon app: from memory into WSGI, and the answer back into memory.
 
 The native HTTP server has received a message before a thread gets it here, and sends the answer by itself,
-so that no thread waits for a client; an answer in pieces has a thread of its own, which does. gunicorn's parser
-reads the head, and gunicorn's functions make the environment of WSGI, as they do under all its workers.
+so that no thread waits for a client; an answer in pieces has a thread of its own, which does.
 
-The app is called with the body in memory. A body that is long, or whose sender waits for `100 Continue`,
-has not come yet: `BodyWanted` is raised where the app reads it, the native server receives it, and the
-app is called anew. What the app looks at before (the caller, the route, the model, the announced length) it
-looks at twice.
+The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not come
+when a thread first gets the message: the app is asked whether it wants the body (the caller, the route, the model
+and the announced length say so), the native server receives it, and then the app is called. A message whose body is
+not wanted has the app called at once: it refuses the message by the head.
 """
 
 import io
@@ -15,22 +14,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from gunicorn import http
 from gunicorn.config import Config
-from gunicorn.http import wsgi
-from gunicorn.http.body import ChunkedReader, LengthReader
-from gunicorn.http.message import Request
-from gunicorn.http.unreader import IterUnreader
 
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import HeadTooLarge, KsrvError, Overloaded
-from ksrv.limits import show_limit
+from ksrv.errors import KsrvError, NotFound, Overloaded
+from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal
-from ksrv.server.http.gunicorn_errors import refusal_of, render_refusal
-from ksrv.server.http.head_rules import check_head
-from ksrv.server.http.received_body import MESSAGE, BodyWanted, body_too_large, received_body
+from ksrv.server.http.environ import Address, Environ, Environs
+from ksrv.server.http.head_faults import head_error
+from ksrv.server.http.received_body import body_too_large, received_body
+from ksrv.server.http.wsgi_response import WsgiResponse
 from ksrv.server.rest.fast_path import render_error
 
 log = logging.getLogger(__name__)
@@ -38,13 +33,24 @@ log = logging.getLogger(__name__)
 STREAMS = 128
 """Answers whose length is not known that are sent at the same time."""
 
-App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_SERVER_METHODS = b"Allow: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n"
+
+
+class App(Protocol):
+    """The WSGI app, which can tell what it wants of a message before the body has come."""
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any], /) -> Iterable[bytes]:
+        """Answer a message."""
+
+    def wanted_body(self, environ: Environ) -> int | None:
+        """Return how long a body may be that the app reads; None where it answers without the body."""
 
 
 class BodyInput(io.RawIOBase):
     """`wsgi.input` of a message in memory.
 
     Args:
+        message: The message.
         max_bytes: Bytes that a body may have.
     """
 
@@ -75,7 +81,9 @@ class AppThreads:
 
     Args:
         name: What they are called.
+        most: How many there are at most.
         next_message: Waits for a message; None once there is none any more.
+        serve: Answers a message, and raises nothing.
     """
 
     def __init__(
@@ -146,19 +154,25 @@ class AppMessages:
     """Calls the app with messages of the native HTTP server.
 
     Args:
+        app: The WSGI app.
+        cfg: gunicorn's configuration.
         servers: The address of each listener.
-        body_limit: Bytes that a body may have.
-        head_limit: Bytes that a head may have.
+        limits: The limits on heads and bodies.
+        mount: The prefix of all paths, or "".
     """
 
     def __init__(
-        self, app: App, cfg: Config, servers: Sequence[Any], *, body_limit: int, head_limit: int
+        self,
+        app: App,
+        cfg: Config,
+        servers: Sequence[Address],
+        *,
+        limits: Limits,
+        mount: str = "",
     ) -> None:
         self._app = app
-        self._cfg = cfg
-        self._servers = servers
-        self._body_limit = body_limit
-        self._head_limit = head_limit
+        self._environs = Environs(cfg, servers, mount)
+        self._limits = limits
         self._streams = threading.Semaphore(STREAMS)
 
     def serve(self, message: AppMessage) -> None:
@@ -168,65 +182,52 @@ class AppMessages:
             message: The message; whatever happens it is answered, given back or closed.
         """
         try:
-            request = self._parse(message)
-            if request is not None:
-                self._call(message, request)
+            environ = self._accepted(message)
+            if environ is None:
+                return
+            if message.state == "unread" and not message.asked:
+                wanted = self._app.wanted_body(environ)
+                if wanted is not None:
+                    message.receive(wanted)
+                    return
+            self._call(message, environ)
         except BaseException:
             log.exception("a message for the app failed")
             message.break_stream()
             message.fail()
 
-    def _parse(self, message: AppMessage) -> Request | None:
-        """Return gunicorn's request, or None where its head was refused."""
+    def _accepted(self, message: AppMessage) -> Environ | None:
+        """Return the environment of a message, or None where its head was refused."""
         try:
-            request = Request(self._cfg, IterUnreader([message.head]), message.peer)
-            check_head(request)
-        except (http.errors.ParseException, http.errors.NoMoreData, StopIteration) as error:
-            status, text = refusal_of(error)
+            if message.head_fault != "none":
+                raise head_error(message.head_fault, self._limits)
+            environ = self._environs.make(message)
+        except KsrvError as error:
+            refusal = error
+        else:
+            environ["wsgi.input"] = io.BufferedReader(BodyInput(message, self._limits.body))
+            return environ
+        if not isinstance(refusal, NotFound):
             peer = message.peer if isinstance(message.peer, str) else message.peer[0]
-            log.warning("a message from %s is not HTTP: %s", peer or "a unix socket", text)
-            message.set_close(True)
-            if status == 400 and len(message.head) >= self._head_limit:
-                status, line, fields, body = self._render_long_head()
-            else:
-                status, line, fields, body = render_refusal(status, text)
-            message.answer(status, line, fields, [] if message.head.startswith(b"HEAD ") else body)
-            return None
-        reader = request.body.reader
-        has_body = type(reader) is ChunkedReader or getattr(reader, "length", 0) > 0
-        if message.state == "unread":
-            message.set_head(
-                http_1_0=request.version < (1, 1),
-                body=has_body,
-                expects_continue=request._expected_100_continue,
+            log.warning(
+                "the head of a message from %s is refused: %s",
+                peer or "a unix socket",
+                refusal.message,
             )
-        request._expected_100_continue = False  # the native server sends it with `receive`
-        message.set_close(bool(request.should_close()))
-        return request
+        # Behind a head with a fault it is not known where the next message begins.
+        message.set_close(message.closes or not isinstance(refusal, NotFound))
+        status, line, fields, body = render_error(refusal)
+        is_head = message.head.lstrip(b"\r\n").startswith(b"HEAD ")
+        message.answer(status, line, fields, [] if is_head else [body])
+        return None
 
-    def _render_long_head(self) -> tuple[int, bytes, bytes, list[bytes | memoryview]]:
-        error = HeadTooLarge(
-            f"the request's head is longer than the {show_limit('head', self._head_limit)}"
-        )
-        status, line, fields, body = render_error(error)
-        return status, line, fields, [body]
-
-    def _call(self, message: AppMessage, request: Request) -> None:
-        response, environ = wsgi.create(
-            request, None, message.peer, self._servers[message.listener], self._cfg
-        )
-        message.identify(environ.get("HTTP_X_REQUEST_ID", "").encode("latin-1"))
-        environ[MESSAGE] = message
-        environ["wsgi.input"] = io.BufferedReader(BodyInput(message, self._body_limit))
-        environ["wsgi.multithread"] = True
-        del environ["wsgi.early_hints"]  # they would be written to a socket
-        try:
-            pieces = self._app(environ, response.start_response)
-        except BodyWanted as wanted:
-            reader = request.body.reader
-            length = reader.length if type(reader) is LengthReader else None
-            message.receive(wanted.most, content_length=length)
+    def _call(self, message: AppMessage, environ: Environ) -> None:
+        if environ["RAW_URI"] == "*":  # OPTIONS of the whole server (RFC 9110 9.3.7)
+            message.set_close(message.closes)
+            message.answer(204, b"204 No Content", _SERVER_METHODS, [])
             return
+        response = WsgiResponse(environ["REQUEST_METHOD"], http_1_0=message.http_1_0)
+        pieces = self._app(environ, response.start)
         answer = Answer(message, response, pieces)
         if not answer.is_stream:
             answer.send()
@@ -253,41 +254,44 @@ class Answer:
     """What the app has answered to a message, and sending it.
 
     Args:
-        response: gunicorn's response, whose headers the app has set.
+        message: The message.
+        response: The head that the app has set.
+        pieces: The body.
 
     Attributes:
         is_stream: Whether the body's length is not known, so that its pieces are made while it is sent.
     """
 
-    def __init__(self, message: AppMessage, response: Any, pieces: Iterable[bytes]) -> None:
+    def __init__(
+        self, message: AppMessage, response: WsgiResponse, pieces: Iterable[bytes]
+    ) -> None:
         self.message = message
         self._response = response
         self._pieces = pieces
-        self.is_stream = not response._omits_body and response.response_length is None
+        self.is_stream = not response.omits_body and response.length is None
 
     def send(self) -> None:
         """Send it; a stream's pieces as long as the client is there."""
         message, response = self.message, self._response
-        message.set_close(response.should_close())
-        status = response.status_code
+        message.set_close(message.closes or response.closes)
+        status = response.code
         line = response.status.encode("latin-1")
         try:
             if self.is_stream:
                 self._stream(status, line, chunked=response.chunked)
                 return
             fields = self._fields()
-            if response._omits_body:
+            if response.length is None or response.omits_body:
                 message.answer(status, line, fields, [])
             else:
-                length = response.response_length
-                message.answer(status, line, fields, list(_exactly(self._pieces, length)))
+                message.answer(status, line, fields, list(_exactly(self._pieces, response.length)))
         finally:
             self._close()
 
     def _fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
         """Return the header fields; those that were chosen late replace others of their names."""
         names = {name.lower() for name, _ in chosen}
-        given = [one for one in self._response.headers if one[0].lower() not in names]
+        given = [one for one in self._response.fields if one[0].lower() not in names]
         lines = [f"{name}: {value}\r\n" for name, value in (*given, *chosen)]
         if self._response.chunked:
             lines.insert(0, "Transfer-Encoding: chunked\r\n")

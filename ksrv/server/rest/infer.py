@@ -84,6 +84,11 @@ class InferResource(InferenceResource):
         self._shared_memory = shared_memory
         self._form = form
 
+    def wanted_body(self, req: falcon.Request, name: str, version: str = "") -> int:
+        """See `InferenceResource.wanted_body`."""
+        _input_name(req)
+        return super().wanted_body(req, name, version)
+
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:

@@ -10,7 +10,14 @@ from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.forms.uploads import is_upload
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
-from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
+from ksrv.server.http.body import (
+    DIGITS,
+    Bound,
+    content_length,
+    expected_body,
+    padding,
+    read_body,
+)
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import infer_watched
 from ksrv.server.http.request_headers import request_headers
@@ -55,19 +62,38 @@ class InferenceResource:
             refusal = json_refusal(self.subject, self.most_json, settings.limits)
             self._own_bound = Bound(min(settings.limits.json, self.most_json), refusal)
 
+    def wanted_body(self, req: falcon.Request, name: str, version: str = "") -> int:
+        """Return how long a request's body may be, as far as its head tells.
+
+        Raises:
+            KsrvError: The head shows that the request will be refused.
+        """
+        self._engine.find(name, version)
+        with Reservation(self._budget) as reservation:
+            return expected_body(
+                req.env,
+                self._limits,
+                reservation,
+                bound=self._bound(req),
+                decompress=self._settings.decompress_requests,
+            ).most
+
+    def _bound(self, req: falcon.Request) -> Bound | None:
+        """Return the limit on a body that is JSON as a whole."""
+        if self._own_bound is not None:  # the body is JSON whatever these headers say
+            return self._own_bound
+        header_length, length = req.get_header(HEADER_LENGTH), content_length(req.env)
+        return json_bound(header_length, length, self._limits, req.content_type)
+
     def _body(self, req: falcon.Request, reservation: Reservation) -> memoryview:
         """Return the body, or raise its fault, without reading it where the head shows the fault."""
-        header_length, bound = None, self._own_bound
-        if bound is None:  # where there is one, the body is JSON whatever these headers say
-            header_length = req.get_header(HEADER_LENGTH)
-            length = content_length(req.env)
-            bound = json_bound(header_length, length, self._limits, req.content_type)
+        header_length = req.get_header(HEADER_LENGTH) if self._own_bound is None else None
         return read_body(
             req.env,
             self._limits,
             reservation,
             offset=padding(header_length),
-            bound=bound,
+            bound=self._bound(req),
             decompress=self._settings.decompress_requests,
             on_read=req.context.mark_reading,
         )

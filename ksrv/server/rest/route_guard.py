@@ -162,9 +162,12 @@ class Guard:
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Let the request pass or raise."""
-        self._check_head(req.env)
-        _check_transfer_coding(req.env)
-        check_path(raw_path(req.env))
+        self.check(req.env)
+
+    def check(self, environ: Environ) -> None:
+        """Let a request pass by its head, or raise."""
+        self._check_head(environ)
+        check_path(raw_path(environ))
 
     def _check_head(self, environ: Environ) -> None:
         size = sum(
@@ -179,20 +182,6 @@ class Guard:
                 f"the request's headers hold {size} bytes, above the "
                 f"{show_limit('head', self._head_limit)}"
             )
-
-
-def _check_transfer_coding(environ: Environ) -> None:
-    """Refuse a body whose transfer coding is not chunked alone: its chunks would be read as its content.
-
-    Raises:
-        InvalidRequest: `Transfer-Encoding` names something else beside chunked.
-    """
-    coding = str(environ.get("HTTP_TRANSFER_ENCODING", "chunked"))
-    if coding.strip().lower() != "chunked":
-        raise InvalidRequest(
-            f"Transfer-Encoding {quote(coding)} is not read; expected chunked alone, and "
-            f"Content-Encoding for a compressed body"
-        )
 
 
 def raw_path(environ: Environ) -> str:

@@ -3,7 +3,7 @@
 import falcon
 
 from ksrv.request import InferRequest, Tensor
-from ksrv.server.http.body import read_body
+from ksrv.server.http.body import expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.infer import InferResource
@@ -20,6 +20,18 @@ class PredictResource(InferResource):
     An archive reads the body itself, in its handler process. Other models get the rows of
     `ksrv.protocol.kserve_v1`.
     """
+
+    def wanted_body(self, req: falcon.Request, name: str, version: str = "") -> int:
+        """See `InferenceResource.wanted_body`: an archive takes bodies up to the limit on all."""
+        if not takes_torchserve_requests(self._engine.find(name, version).spec):
+            return super().wanted_body(req, name, version)
+        with Reservation(self._budget) as reservation:
+            return expected_body(
+                req.env,
+                self._limits,
+                reservation,
+                decompress=self._settings.decompress_requests,
+            ).most
 
     def _run(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool

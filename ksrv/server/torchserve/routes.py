@@ -17,7 +17,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.credentials import Access
-from ksrv.server.http.body import Environ, read_body
+from ksrv.server.http.body import Environ, expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
@@ -146,6 +146,22 @@ class TorchServeRoutes:
             raise TorchServeError(400, "BadRequestException", text)
         return model
 
+    def wanted_body(self, req: falcon.Request, name: str, version: str) -> int:
+        """Return how long a request's body may be, as far as its head tells.
+
+        Raises:
+            KsrvError: The head shows that the request will be refused.
+        """
+        if name:
+            self.find(name, version)
+        with Reservation(self._budget) as reservation:
+            return expected_body(
+                req.env,
+                self._settings.limits,
+                reservation,
+                decompress=self._settings.decompress_requests,
+            ).most
+
     def run(
         self,
         req: falcon.Request,
@@ -255,7 +271,15 @@ class _Resource:
         self._routes = routes
 
 
-class PredictionResource(_Resource):
+class _RequestResource(_Resource):
+    def wanted_body(
+        self, req: falcon.Request, name: str = "", version: str = "", url_path: str = ""
+    ) -> int:
+        """See `TorchServeRoutes.wanted_body`."""
+        return self._routes.wanted_body(req, name, version)
+
+
+class PredictionResource(_RequestResource):
     """POST, GET and PUT /predictions/{name}[/{version}[/any/path]]."""
 
     _explain = False
@@ -282,7 +306,7 @@ class ExplanationResource(PredictionResource):
     _explain = True
 
 
-class OlderResource(_Resource):
+class OlderResource(_RequestResource):
     """/invocations, /models/{name}/invoke and /{name}[/{version}]/predict: the query is kept."""
 
     def on_post(

@@ -28,7 +28,13 @@ from ksrv.server.addresses import (
 from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import hand_over, inherited, listen, reserve
-from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings, check_worker_class
+from ksrv.server.launch.gunicorn_checks import (
+    check_gunicorn,
+    check_mount_prefix,
+    check_proxies,
+    check_settings,
+    check_worker_class,
+)
 from ksrv.server.launch.status_lines import check_descriptor, tell_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
@@ -86,6 +92,8 @@ class Master:
         _check_temporary_folder()
         self.service = Service(settings, self.table)
         self._worker_end = WorkerEnd()
+        check_mount_prefix(settings.mount_prefix)
+        check_proxies(settings.proxy_allow_ips)
         check_worker_class(settings.worker_class)  # before gunicorn imports what it needs
         check_model_control(settings)
         check_client_limits(settings)
@@ -114,6 +122,10 @@ class Master:
             "timeout": settings.worker_timeout,
             "graceful_timeout": self._patience(),
             "http_parser": HTTP_PARSER,
+            # gunicorn's own workers read the variable, too
+            "raw_env": [f"SCRIPT_NAME={settings.mount_prefix}"] if settings.mount_prefix else [],
+            "proxy_protocol": settings.proxy_protocol,
+            "proxy_allow_ips": ",".join(settings.proxy_allow_ips),
             "forwarder_headers": "",  # a client's SCRIPT_NAME or PATH_INFO is no business of WSGI
             "control_socket_disable": True,
             "loglevel": settings.log_level,
@@ -232,6 +244,7 @@ class Master:
         check_worker_class(server.cfg.worker_class_str)
         if issubclass(server.cfg.worker_class, KsrvWorker):
             check_settings(server.cfg)
+            check_mount_prefix(os.environ.get("SCRIPT_NAME", ""))
 
     def _read_files(self, server: Any) -> None:
         files = read_files(self.settings, server.cfg)

@@ -34,7 +34,7 @@ from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
 from ksrv.repository.overrides import ConfigOverrides
 from ksrv.server.addresses import Address
-from ksrv.server.app import make_app
+from ksrv.server.app import App, make_app
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
 from ksrv.server.grpc.choice import is_native
@@ -100,7 +100,7 @@ class Service:
         self._engine: Engine | None = None
         self._access: Access | None = None
         self.shared_memory: SharedMemory | None = None
-        self._app: Callable[..., Iterable[bytes]] | None = None
+        self._app: App | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
         self._shared: dict[str, Any] = {}  # what the front ends have together
         self._url: str | None = None
@@ -129,6 +129,11 @@ class Service:
         """Answer one request: the WSGI interface."""
         assert self._app is not None, "gunicorn serves requests in a started worker only"
         return self._app(environ, start_response)
+
+    def wanted_body(self, environ: dict[str, Any]) -> int | None:
+        """Return how long a message's body may be; see `App.wanted_body`."""
+        assert self._app is not None, "gunicorn serves requests in a started worker only"
+        return self._app.wanted_body(environ)
 
     def enter(self, slot: int, url: str | None) -> None:
         """Take up the work of one worker, right after the fork.

@@ -24,7 +24,7 @@ class GunicornServer(Server):
     def command(self, settings_file):
         self._environment |= {
             "KSRV_CONFIG": str(settings_file),
-            "KSRV_MODELS": ":".join(self._paths),
+            "KSRV_MODELS": ":".join(self.targets),
         }
         return [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn"]
 
@@ -52,7 +52,7 @@ def test_a_worker_class_that_would_stand_still_is_refused(repository, kind):
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        (["--proxy-protocol"], "proxy_protocol"),
+        (["--permit-obsolete-folding"], "permit_obsolete_folding"),
         (["--http-protocols", "h2,h1"], "http_protocols"),
     ],
 )

@@ -332,7 +332,7 @@ def test_a_body_that_was_asked_for_comes_with_its_message():
     def answer(message):
         seen.append((message.state, message.received, message.asked))
         if message.state == "unread":
-            message.receive(1 << 20, content_length=message.announced or None)
+            message.receive(1 << 20)
             with pytest.raises(RuntimeError, match="was answered before"):
                 message.receive(1)
             return
@@ -371,9 +371,7 @@ def test_slow_readers_of_streams_keep_no_thread_that_other_messages_need():
         start_response("200 OK", [("content-length", "2")])
         return [b"ok"]
 
-    messages = AppMessages(
-        app, Config(), [("127.0.0.1", 1)], body_limit=1 << 20, head_limit=1 << 14
-    )
+    messages = AppMessages(app, Config(), [("127.0.0.1", 1)], limits=Limits())
     stream = b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
     with native(messages.serve) as (_, address), contextlib.ExitStack() as stack:
         for _ in range(16):
@@ -393,9 +391,7 @@ def test_an_app_that_raises_anything_is_answered_for():
         start_response("200 OK", [("content-length", "9")])
         return [b"short"]
 
-    messages = AppMessages(
-        app, Config(), [("127.0.0.1", 1)], body_limit=1 << 20, head_limit=1 << 14
-    )
+    messages = AppMessages(app, Config(), [("127.0.0.1", 1)], limits=Limits())
     with native(messages.serve) as (_, address):
         for path in (b"/early", b"/late"):
             with socket.create_connection(address, 60) as client:

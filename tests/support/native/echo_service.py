@@ -99,6 +99,7 @@ class Service:
         self.settings = msgspec.json.decode(text, type=ServerSettings)
         self.access = Access(self.settings)
         self.shared_memory = None
+        self.calls = 0  # of the app, but for those that ask for these numbers
         self._engine: Any = None
         self._app: Any = None
 
@@ -118,12 +119,19 @@ class Service:
     def set_fast_routes(self, routes: Any) -> None:
         """Nothing: there is no gRPC here."""
 
+    def wanted_body(self, environ: Any) -> Any:
+        assert self.engine is not None
+        return self._app.wanted_body(environ)
+
     def __call__(self, environ: Any, start_response: Any) -> Any:
         assert self.engine is not None
-        if environ["PATH_INFO"] in ("/pid", "/counters"):
-            http_server = WORKERS[-1].http_server
+        if environ["PATH_INFO"] not in ("/pid", "/counters"):
+            self.calls += 1
+        else:
+            http_server = getattr(WORKERS[-1], "http_server", None)
             said = {
                 "pid": os.getpid(),
+                "calls": self.calls,
                 "scheme": environ["wsgi.url_scheme"],
                 "open": http_server.open_connections if http_server else 0,
             }

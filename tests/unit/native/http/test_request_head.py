@@ -1,10 +1,12 @@
-"""The request-head classifier's three verdicts, its limits, and that they do not depend on splitting."""
+"""The head parser's verdicts, faults and limits, and that they do not depend on splitting."""
 
 import itertools
 
 import pytest
 
-from ksrv._native.http.request_head import HeadRules, classify_head
+from ksrv._native.http.request_head import FAULTS, HeadRules, classify_head
+from ksrv.limits import Limits
+from ksrv.server.http.head_faults import head_error
 from tests.support.wire.http_heads import (
     HOSTILE,
     INFER,
@@ -16,7 +18,7 @@ from tests.support.wire.http_heads import (
 )
 
 RULES = HeadRules(body=1 << 30)
-NOT_NATIVE = ("app", "unusual")
+NOT_NATIVE = ("app", "refused")
 
 
 def verdict(head, rules=RULES, pieces=()):
@@ -180,8 +182,9 @@ def test_a_head_that_never_ends_is_given_up_at_the_limit():
     endless = b"POST /v2/models/add/infer HTTP/1.1\r\n" + b"X: " + b"a" * 20_000
     rules = HeadRules(body=1, longest_head=18_000)
     assert verdict(endless[:17_999], rules) == "incomplete"
-    assert verdict(endless[:18_000], rules) == "unusual"
-    assert verdict(endless, rules) == "unusual"
+    for data in (endless[:18_000], endless):
+        said = classify_head(data, rules)
+        assert (said.verdict, said.fault) == ("refused", "too long")
 
 
 def test_bytes_of_the_body_are_not_looked_at():
@@ -190,8 +193,8 @@ def test_bytes_of_the_body_are_not_looked_at():
 
 
 def test_a_bare_line_feed_or_nul_is_given_up_at_once():
-    assert verdict(b"GET / HTTP/1.1\n") in NOT_NATIVE
-    assert verdict(b"\x16\x03\x01\x02\x00\x01\x00") in NOT_NATIVE
+    for data in (b"GET / HTTP/1.1\n", b"\x16\x03\x01\x02\x00\x01\x00"):
+        assert classify_head(data, RULES).fault == "line end"
 
 
 def test_the_framing_of_messages_for_the_app():
@@ -202,7 +205,7 @@ def test_the_framing_of_messages_for_the_app():
     said = classify_head(other % b"Transfer-Encoding: chunked\r\nConnection: close\r\n", RULES)
     assert (said.verdict, said.content_length, said.chunked) == ("app", 0, True)
     assert said.close
-    assert verdict(HOSTILE["length, then coding"]) == "unusual"
+    assert verdict(HOSTILE["length, then coding"]) == "refused"
 
 
 QUESTIONS = [
@@ -227,6 +230,94 @@ OTHERS = [
 def test_questions(head, question):
     said = classify_head(head, RULES)
     assert (said.verdict, said.question) == ("app", question)
+
+
+LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("head", "fault"),
+    [
+        (b"\r\n\r\n", "request line"),
+        (b"GET /v2\r\n\r\n", "request line"),
+        (LIVE.replace(b"GET", b"get"), "method"),
+        (LIVE.replace(b"GET", b"G(T"), "method"),
+        (LIVE.replace(b"GET", b"GO"), "method"),
+        (LIVE.replace(b"GET", b"G" * 21), "method"),
+        (LIVE.replace(b"GET /", b"GET  /"), "target"),
+        (LIVE.replace(b"/v2", b"v2"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET * HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET x:80 HTTP/1.1"), "target"),
+        (LIVE.replace(b"/live", b"/l\xefve"), "target"),
+        (LIVE.replace(b"1.1", b"2.0"), "version"),
+        (LIVE.replace(b"1.1", b"1.11"), "version"),
+        (LIVE.replace(b"HTTP", b"http"), "version"),
+        (with_fields(b"X"), "field line"),
+        (with_fields(b": x"), "field line"),
+        (with_fields(b"X : x"), "field name"),
+        (with_fields(b"X[]: x"), "field name"),
+        (with_fields(b"X: x", b" x"), "folded"),
+        (with_fields(b"X: x", b"\tx"), "folded"),
+        (with_fields(b"X: x\x01"), "field value"),
+        (with_fields(b"X: x\ry"), "field value"),
+        (with_fields(b"Content-Length: x"), "length"),
+        (with_fields(b"Content-Length: 1", b"Content-Length: 1"), "lengths"),
+        (with_fields(b"Content-Length: 1", b"Transfer-Encoding: chunked"), "length and coding"),
+        (with_fields(b"Transfer-Encoding: gzip, chunked"), "coding"),
+        (with_fields(b"Transfer-Encoding: chunked").replace(b"1.1", b"1.0"), "old coding"),
+        (LIVE.replace(b"Host: x\r\n", b""), "no host"),
+        (with_fields(b"Host: x"), "hosts"),
+        (LIVE.replace(b"Host: x", b"Host: x/y"), "host"),
+        (with_fields(b"Content-Type: a/b", b"Content-Type: a/b"), "content types"),
+        (with_fields(b"Expect: x"), "expectation"),
+    ],
+)
+def test_each_fault(head, fault):
+    said = classify_head(head, RULES)
+    assert (said.verdict, said.fault) == ("refused", fault)
+
+
+@pytest.mark.parametrize(
+    ("rules", "fault"),
+    [
+        (HeadRules(body=9, request_line=10), "request line too long"),
+        (HeadRules(body=9, fields=2), "too many fields"),
+        (HeadRules(body=9, field_size=20), "field too long"),
+    ],
+)
+def test_the_faults_of_limits(rules, fault):
+    assert classify_head(INFER, rules).fault == fault
+
+
+@pytest.mark.parametrize("fault", FAULTS[1:])
+def test_every_fault_has_a_sentence(fault):
+    error = head_error(fault, Limits())
+    assert 400 <= error.http_status < 500 and error.message
+
+
+def test_a_mount_prefix_is_no_part_of_the_route():
+    rules = HeadRules(body=1 << 30, mount="/a/b")
+    below = INFER.replace(b" /v2", b" /a/b/v2")
+    said = classify_head(below, rules)
+    assert (said.verdict, said.route, said.name) == ("native", "infer", "add")
+    for other in (INFER, INFER.replace(b" /v2", b" /a/bv2"), INFER.replace(b" /v2", b" /a/v2")):
+        assert verdict(other, rules) == "app"
+    with pytest.raises(ValueError, match="at most 128 bytes"):
+        HeadRules(body=1, mount="/" + "a" * 128)
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [(b"Content-Length: 002", 2), (b"Content-Length:\t2\t", 2), (b"Content-Length: 00", 0)],
+)
+def test_lengths_that_are_odd_and_right(fields, length):
+    said = classify_head(with_fields(fields), RULES)
+    assert (said.verdict, said.content_length) == ("app", length)
+
+
+def test_a_length_beyond_every_limit_stays_beyond():
+    said = classify_head(with_fields(b"Content-Length: " + b"9" * 40), RULES)
+    assert (said.verdict, said.content_length) == ("app", 2**63 - 1)
 
 
 def test_scheme_names_are_bounded():

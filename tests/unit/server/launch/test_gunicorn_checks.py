@@ -70,7 +70,12 @@ def ssl_context(config, default):
         ({"http_protocols": "h2,h1"}, "'http_protocols'.* setting http2"),
         ({"http2_cleartext": "upgrade"}, "'http2_cleartext'.* setting http2"),
         ({"protocol": "uwsgi"}, "'protocol'"),
-        ({"proxy_protocol": "v1"}, "'proxy_protocol'"),
+        ({"permit_obsolete_folding": True}, "'permit_obsolete_folding'.* RFC 9112"),
+        ({"permit_unconventional_http_method": True}, "'permit_unconventional_http_method'"),
+        ({"permit_unconventional_http_version": True}, "'permit_unconventional_http_version'"),
+        ({"casefold_http_method": True}, "'casefold_http_method'"),
+        ({"strip_header_spaces": True}, "'strip_header_spaces'"),
+        ({"header_map": "dangerous"}, "'header_map'"),
         (
             {"secure_scheme_headers": {f"X-{n}": "on" for n in range(9)}},
             "'secure_scheme_headers'.* at most 8",
@@ -85,10 +90,29 @@ def test_what_the_http_server_cannot_honour_is_refused_by_name(settings, words):
         KsrvWorker.check_config(configured(**settings), None)
 
 
-def test_a_mount_prefix_is_refused(monkeypatch):
-    monkeypatch.setenv("SCRIPT_NAME", "/sub")
-    with pytest.raises(SettingsError, match="SCRIPT_NAME"):
-        checks.check_settings(configured())
+@pytest.mark.parametrize("prefix", ["", "/a", "/a/b.c-d_e~", "/" + "a" * 127])
+def test_mount_prefixes(prefix):
+    checks.check_mount_prefix(prefix)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["a", "/", "/a/", "//a", "/a//b", "/a b", "/..", "/a/.", "/%41", "/ä", "/" + "a" * 128],
+)
+def test_what_is_no_mount_prefix(prefix):
+    with pytest.raises(SettingsError, match=r"'mount_prefix'.* expected a path such as /models"):
+        checks.check_mount_prefix(prefix)
+
+
+@pytest.mark.parametrize("address", ["*", "127.0.0.1", "10.0.0.0/8", "fd00::/8", "10.1.2.3/8"])
+def test_addresses_of_proxies(address):
+    checks.check_proxies([address])
+
+
+@pytest.mark.parametrize("address", ["", "x", "10.0.0.0/33", "127.0.0.1:80"])
+def test_what_is_no_address_of_a_proxy(address):
+    with pytest.raises(SettingsError, match="'proxy_allow_ips'"):
+        checks.check_proxies(["::1", address])
 
 
 def test_tls_without_openssl_is_refused_with_what_to_install(monkeypatch):

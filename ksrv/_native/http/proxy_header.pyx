@@ -1,0 +1,87 @@
+# Rules are written by the call that makes them.
+# cython: freethreading_compatible = True
+"""The header of the PROXY protocol, as Python and the tests see it."""
+
+import ipaddress
+import socket
+
+from libc.string cimport memcpy
+
+VERSIONS = ("off", "v1", "v2", "auto")
+
+
+cdef ProxyVersions _versions(str name) except *:
+    if name not in VERSIONS:
+        raise ValueError(f"the PROXY protocol has the versions {', '.join(VERSIONS)}, not {name!r}")
+    return <ProxyVersions>(<int>VERSIONS.index(name))
+
+
+cdef class ProxyRules:
+    """Which connections begin with a header of the PROXY protocol.
+
+    Args:
+        versions: "v1", "v2" or "auto" for both; "off" for none.
+        trusted: Addresses and networks whose connections must begin with one; "*" for all. Any other
+            connection must not.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+
+    def __init__(self, str versions not None, trusted=()):
+        cdef Network network
+        cdef bytes packed
+        self.rules.versions = _versions(versions)
+        for text in trusted:
+            if text == "*":
+                self.rules.trusts_all = True
+                continue
+            found = ipaddress.ip_network(text, strict=False)
+            packed = found.network_address.packed
+            network.bits = found.prefixlen
+            if found.version == 4:  # as an IPv4-mapped IPv6 address
+                packed = bytes(10) + b"\xff\xff" + packed
+                network.bits += 96
+            memcpy(network.address, <const char *>packed, 16)
+            self.rules.trusted.push_back(network)
+
+    def trusts(self, str address not None):
+        """Tell whether connections from an IP address must begin with a header."""
+        cdef sockaddr_storage peer
+        cdef bytes packed
+        cdef unsigned char *raw = <unsigned char *>&peer
+        ipv6 = ":" in address
+        peer.ss_family = socket.AF_INET6 if ipv6 else socket.AF_INET
+        packed = socket.inet_pton(peer.ss_family, address)
+        memcpy(raw + (8 if ipv6 else 4), <const char *>packed, len(packed))
+        return bool(self.rules.trusts(peer))
+
+
+def read_proxy_header(bytes data not None, str versions="auto"):
+    """Judge the first bytes of a connection.
+
+    Args:
+        data: What has come.
+        versions: As of `ProxyRules`.
+
+    Returns:
+        "incomplete", "absent" or what is wrong with the header, as a sentence; for a whole header the pair of its
+        length and of the address that it tells: host and port, "" for a unix socket, None where the proxy speaks
+        for itself.
+    """
+    cdef ProxySource source
+    cdef ProxyVerdict verdict = read_header(data, len(data), _versions(versions), &source)
+    cdef const unsigned char *raw = <const unsigned char *>&source.peer
+    if verdict == ProxyVerdict.incomplete:
+        return "incomplete"
+    if verdict == ProxyVerdict.absent:
+        return "absent"
+    if verdict == ProxyVerdict.malformed:
+        return (<bytes>proxy_fault_text(source.fault)).decode()
+    if not source.told:
+        return source.length, None
+    if source.peer.ss_family == socket.AF_INET:
+        return source.length, (socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3])
+    if source.peer.ss_family == socket.AF_INET6:
+        return source.length, (socket.inet_ntop(socket.AF_INET6, raw[8:24]), raw[2] << 8 | raw[3])
+    return source.length, ""

@@ -1,0 +1,171 @@
+"""The WSGI environment of a message that the native HTTP server has received, made from its head.
+
+The native parser has accepted the head, so that it is split here and not judged once more.
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from gunicorn.config import Config
+
+from ksrv._native.http.request_head import is_host
+from ksrv._native.server.app_message import AppMessage
+from ksrv.errors import NotFound, quote
+from ksrv.server.http.head_faults import RefusedHead
+from ksrv.server.http.received_body import MESSAGE
+
+Environ = dict[str, Any]
+Address = tuple[Any, ...] | str
+
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
+_BARE = {"CONTENT_TYPE", "CONTENT_LENGTH"}
+"""Fields whose keys have no HTTP_ before their names (PEP 3333)."""
+
+
+class Environs:
+    """Makes the WSGI environments of a worker.
+
+    Args:
+        cfg: gunicorn's configuration: TLS, and whose fields for the scheme are believed.
+        servers: The address of each listener.
+        mount: The prefix of all paths, "" for none: it becomes `SCRIPT_NAME`.
+    """
+
+    def __init__(self, cfg: Config, servers: Sequence[Address], mount: str = "") -> None:
+        self._scheme = "https" if cfg.is_ssl else "http"
+        self._scheme_fields: Mapping[str, str] = {
+            "HTTP_" + name.upper().replace("-", "_"): value
+            for name, value in cfg.secure_scheme_headers.items()
+        }
+        self._trusted = trusted_networks(cfg.forwarded_allow_ips)
+        self._servers = servers
+        self._mount = mount
+        self._constant: Environ = {
+            "wsgi.version": (1, 0),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": cfg.workers > 1,
+            "wsgi.run_once": False,
+            "wsgi.input_terminated": True,
+            "SERVER_SOFTWARE": "ksrv",
+        }
+
+    def make(self, message: AppMessage) -> Environ:
+        """Return the environment of a message, without its input.
+
+        Args:
+            message: The message.
+
+        Raises:
+            RefusedHead: The head contradicts itself.
+            NotFound: Its path is not below the mount prefix.
+        """
+        text = message.head.decode("latin-1").removeprefix("\r\n")
+        line, *lines = text.split("\r\n")
+        method, target, version = line.split(" ")
+        environ = self._constant | {
+            "REQUEST_METHOD": method,
+            "RAW_URI": target,
+            "SERVER_PROTOCOL": version,
+            MESSAGE: message,
+        }
+        for field in lines[:-2]:
+            name, _, value = field.partition(":")
+            if "_" in name:  # which may stand for another field's key: it is as if it had not come
+                continue
+            key = name.upper().replace("-", "_")
+            if key not in _BARE:
+                key = "HTTP_" + key
+            value = value.strip(" \t")
+            environ[key] = f"{environ[key]},{value}" if key in environ else value
+        path = self._set_target(environ, target)
+        self._set_path(environ, path)
+        self._set_peers(environ, message)
+        return environ
+
+    def _set_target(self, environ: Environ, target: str) -> str:
+        """Set the query, and the host of a target with one; return the path."""
+        absolute = _ABSOLUTE.match(target)
+        if absolute is not None:  # whose host stands for the Host field (RFC 9112 3.2.2)
+            host = absolute[1]
+            if not host or not is_host(host.encode("latin-1")):
+                raise RefusedHead("host")
+            environ["HTTP_HOST"] = host
+            target = target[absolute.end() :]
+            if not target.startswith("/"):
+                target = "/" + target
+        path, _, query = target.partition("#")[0].partition("?")
+        environ["QUERY_STRING"] = query
+        return path
+
+    def _set_path(self, environ: Environ, path: str) -> None:
+        mount = self._mount
+        if mount and path != "*":
+            if path != mount and not path.startswith(mount + "/"):
+                raise NotFound(
+                    f"no route for {quote(path)}; the paths of this server begin with {mount}"
+                )
+            path = path[len(mount) :]
+        environ["SCRIPT_NAME"] = mount
+        environ["PATH_INFO"] = unquote_to_bytes(path).decode("latin-1")
+
+    def _set_peers(self, environ: Environ, message: AppMessage) -> None:
+        peer = message.peer
+        environ["REMOTE_ADDR"] = peer if isinstance(peer, str) else peer[0]
+        if not isinstance(peer, str):
+            environ["REMOTE_PORT"] = str(peer[1])
+        environ["wsgi.url_scheme"] = scheme = self._scheme_of(environ, peer)
+        server = self._servers[message.listener]
+        if isinstance(server, str):  # a unix socket, which has no name that a client could use
+            host, _, port = str(environ.get("HTTP_HOST", "")).rpartition(":")
+            if not host or not port.isdigit():
+                host, port = (
+                    environ.get("HTTP_HOST") or server,
+                    "443" if scheme == "https" else "80",
+                )
+            server = host, port
+        environ["SERVER_NAME"], environ["SERVER_PORT"] = str(server[0]), str(server[1])
+
+    def _scheme_of(self, environ: Environ, peer: Address) -> str:
+        """Return the scheme that a client has used, by what a trusted proxy says of it."""
+        given = {
+            "https" if environ[key] == secure else "http"
+            for key, secure in self._scheme_fields.items()
+            if key in environ
+        }
+        if not given or not is_trusted(peer, self._trusted):
+            return self._scheme
+        if len(given) > 1:
+            raise RefusedHead("scheme")
+        return given.pop()
+
+
+Networks = list[IPv4Network | IPv6Network] | None
+
+
+def trusted_networks(addresses: Sequence[str]) -> Networks:
+    """Return the networks that a setting of gunicorn's names; None for every address.
+
+    Args:
+        addresses: Addresses and networks, or "*".
+    """
+    if "*" in addresses:
+        return None
+    return [ip_network(address, strict=False) for address in addresses]
+
+
+def is_trusted(peer: Address, networks: Networks) -> bool:
+    """Tell whether a peer may say for whom it speaks; those on a unix socket may.
+
+    Args:
+        peer: The peer's address.
+        networks: What `trusted_networks` returned.
+    """
+    if networks is None or isinstance(peer, str):
+        return True
+    address = ip_address(str(peer[0]).partition("%")[0])
+    return any(address in network for network in networks)

@@ -1,0 +1,80 @@
+// The header of the PROXY protocol, versions 1 and 2: by whom a proxy was connected to, told before the first byte
+// of HTTP or TLS (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt; sections in comments).
+//
+// Strategy: a peer whose address is trusted must begin with a header, because the receiver may not guess whether
+// there is one (section 2). Any other peer must not begin with one: it would choose its own address. A verdict
+// never depends on how the bytes were split over reads.
+
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ksrv {
+
+// The longest line of version 1, with its CRLF (section 2.1).
+constexpr size_t PROXY_LINE_MOST = 107;
+constexpr size_t PROXY_SIGNATURE = 12, PROXY_V2_HEAD = 16;
+// The longest header of version 2 that is accepted: addresses and type-length-values. They fit into one TCP segment
+// (section 2.2).
+constexpr size_t PROXY_HEADER_MOST = 4096;
+
+enum class ProxyVersions : uint8_t { off = 0, v1 = 1, v2 = 2, both = 3 };
+
+// Addresses that share their first bits. IPv4 addresses are held as IPv4-mapped IPv6 addresses.
+struct Network {
+    unsigned char address[16];
+    unsigned bits;
+};
+
+struct ProxyRules {
+    ProxyVersions versions = ProxyVersions::off;
+    bool trusts_all = false;
+    std::vector<Network> trusted;
+
+    // Whether a peer may say for whom it connects. A peer on a unix socket may: the socket's mode names who connects.
+    bool trusts(const sockaddr_storage &peer) const noexcept;
+};
+
+enum class ProxyVerdict : uint8_t {
+    incomplete,  // all bytes so far belong to a header
+    whole,
+    absent,      // the bytes are no header of the accepted versions
+    malformed,
+};
+
+enum class ProxyFault : uint8_t {
+    none,
+    line_end,   // v1: no CRLF within the longest line
+    line,       // v1: not PROXY, protocol, two addresses, two ports
+    protocol,   // v1: not TCP4, TCP6 or UNKNOWN; v2: not a stream over IPv4, IPv6 or a unix socket
+    address,    // v1: not an address of that protocol
+    port,       // v1: not a decimal number up to 65535 without leading zeros
+    version,    // v2: not 2
+    command,    // v2: not LOCAL or PROXY
+    too_short,  // v2: fewer bytes than the addresses of its family need
+    too_long,   // v2: longer than PROXY_HEADER_MOST
+    missing,    // a trusted peer begins without a header
+    untrusted,  // a peer that is not trusted begins with one
+    slow,       // it did not come in time
+};
+
+struct ProxySource {
+    size_t length = 0;   // bytes of the header, once it is whole
+    bool told = false;   // `peer` is by whom the proxy was connected to; else the proxy speaks for itself
+    sockaddr_storage peer{};
+    socklen_t peer_length = 0;
+    ProxyFault fault = ProxyFault::none;
+};
+
+// Judges the first bytes of a connection.
+ProxyVerdict read_proxy_header(const unsigned char *data, size_t filled, ProxyVersions accepted,
+                               ProxySource *source) noexcept;
+
+// What a fault is, as a sentence about the connection.
+const char *proxy_fault_text(ProxyFault fault) noexcept;
+
+}  // namespace ksrv

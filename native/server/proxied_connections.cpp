@@ -1,0 +1,106 @@
+// Connections that begin with a header of the PROXY protocol: the peer's address becomes the one that it tells.
+//
+// Strategy: exactly the header is read from the socket, because TLS reads what follows from there by itself. What is
+// looked at and turns out to belong to the header is taken out at once, so that epoll reports only further bytes.
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+// Goes on with a connection in Phase::proxy_header. True: it is the caller's, in Phase::idle or Phase::head.
+bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcept {
+    const bool trusted = config.proxy.trusts(connection->peer);
+    if (!connection->reserve(HEAD_BUFFER)) {
+        drop(connection);
+        return false;
+    }
+    for (;;) {
+        unsigned char *const next = connection->buffer + connection->filled;
+        const size_t room = PROXY_HEADER_MOST - connection->filled;
+        const ssize_t seen = recv(connection->fd, next, room, MSG_PEEK | MSG_DONTWAIT);
+        if (seen < 0 && errno == EINTR) continue;
+        if (seen < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            arm_for_phase(connection, now);
+            return false;
+        }
+        if (seen <= 0) {
+            drop(connection);
+            return false;
+        }
+        ProxySource source;
+        const size_t filled = connection->filled + static_cast<size_t>(seen);
+        const ProxyVerdict verdict =
+            read_proxy_header(connection->buffer, filled, config.proxy.versions, &source);
+        if (verdict == ProxyVerdict::malformed) {
+            refuse_proxied(connection, trusted ? source.fault : ProxyFault::untrusted);
+            return false;
+        }
+        if (verdict == ProxyVerdict::absent) {
+            if (!trusted) return begin_direct(connection, now);
+            refuse_proxied(connection, ProxyFault::missing);
+            return false;
+        }
+        const size_t end = verdict == ProxyVerdict::whole ? source.length : filled;
+        const ssize_t taken = static_cast<ssize_t>(end - connection->filled);
+        if (recv(connection->fd, next, static_cast<size_t>(taken), MSG_DONTWAIT) != taken) {
+            drop(connection);
+            return false;
+        }
+        connection->filled = end;
+        if (verdict == ProxyVerdict::incomplete) continue;
+        if (!trusted) {
+            refuse_proxied(connection, ProxyFault::untrusted);
+            return false;
+        }
+        connection->filled = 0;
+        if (source.told) {
+            connection->peer = source.peer;
+            connection->peer_length = source.peer_length;
+        }
+        return begin_direct(connection, now);
+    }
+}
+
+// Goes on with what stands behind the header, or in its place. The first bytes of a message may have been taken with
+// the look for a header, but none of TLS, which no header begins like.
+bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
+    if (!tls) {
+        connection->phase.store(Phase::idle, std::memory_order_relaxed);
+        if (!connection->filled) return true;
+        connection->message_ns = connection->stage_ns;
+        connection->saw_bytes = true;
+        connection->phase.store(Phase::head, std::memory_order_relaxed);
+        return true;
+    }
+    if (connection->filled) {
+        count(SERVER_TLS_REFUSED);
+        drop(connection);
+        return false;
+    }
+    take_from_epoll(connection);  // handshakes wait in one of their own
+    connection->phase.store(Phase::handshake, std::memory_order_release);
+    arm_for_phase(connection, now);
+    return false;
+}
+
+// Closes a connection without an answer, and notes why for the log.
+void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
+    count(SERVER_PROXY_HEADER);
+    {
+        std::lock_guard<std::mutex> guard(proxy_mutex_);
+        if (proxy_refusals_.size() < proxy_refusals_.capacity())
+            proxy_refusals_.push_back({connection->peer, connection->peer_length, fault});
+    }
+    drop(connection);
+}
+
+void HttpServer::take_proxy_refusals(std::vector<ProxyRefusal> *out) {
+    std::lock_guard<std::mutex> guard(proxy_mutex_);
+    out->assign(proxy_refusals_.begin(), proxy_refusals_.end());
+    proxy_refusals_.clear();
+}
+
+}  // namespace ksrv

@@ -1,0 +1,59 @@
+"""Every case of `tests.support.wire.http_probes` has the answers that its section asks for."""
+
+import json
+import socket
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.models import write_double
+from tests.support.wire.http_probes import GOOD, PROBES
+from tests.support.wire.http_reader import open_connection, read_all
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    with Server(folder, grpc="off", http2=False) as running:
+        yield running
+
+
+def answers(received):
+    """The statuses of all answers but interim ones, and the last one's head and body."""
+    statuses, head, body = [], b"", b""
+    while received:
+        head, _, rest = received.partition(b"\r\n\r\n")
+        fields = dict(
+            line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line
+        )
+        length = int(fields.get(b"content-length", 0))
+        body, received = rest[:length], rest[length:]
+        status = int(head.split(b" ", 2)[1])
+        if status >= 200:
+            statuses.append(status)
+    return tuple(statuses), head, body
+
+
+@pytest.mark.differs_by("chunked", why="a relay has an opinion of its own on framing")
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
+def test_a_message_has_the_answers_that_its_section_asks_for(server, probe):
+    with open_connection(server.http, 60) as client:
+        client.sendall(probe.message + GOOD)
+        client.shutdown(socket.SHUT_WR)
+        statuses, head, body = answers(read_all(client))
+    assert statuses == probe.statuses, probe.section
+    if len(statuses) == 1:  # what is refused, or asks for it, ends the connection
+        assert b"Connection: close" in head
+    if statuses[-1] >= 400:
+        assert json.loads(body)["error"]
+
+
+@pytest.mark.differs_by("chunked", why="a relay has an opinion of its own on framing")
+def test_no_message_harms_the_server_or_others(server):
+    with open_connection(server.http, 60) as other:
+        for probe in PROBES.values():
+            with open_connection(server.http, 60) as client:
+                client.sendall(probe.message)
+        other.sendall(GOOD)
+        assert other.recv(15) == b"HTTP/1.1 200 OK"

@@ -1,0 +1,204 @@
+"""The PROXY protocol in front of HTTP, TLS and HTTP/2: whose address counts, and what is closed with a line in the log."""
+
+import contextlib
+import json
+import socket
+import ssl
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import write_double
+from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body, open_connection, read_all, read_answer
+from tests.support.wire.proxy_headers import SIGNATURE, binary, line
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+INDEX = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+UNLOAD = (
+    b"POST /v2/repository/models/double/unload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(models):
+    """A server whose proxies are all peers, and whose log says by whom it was called."""
+    with Server(
+        models, grpc="off", proxy_protocol="auto", access_log=True, wait_ready=False
+    ) as running:
+        wait_until(lambda: "models loaded" in running.log)
+        yield running
+
+
+@contextlib.contextmanager
+def connected(server, header=b""):
+    with open_connection(server.http, 60) as client:
+        client.sendall(header)
+        yield client
+
+
+@pytest.mark.parametrize("make", [line, binary])
+@pytest.mark.parametrize(("source", "target"), [("192.0.2.7", "192.0.2.1"), ("2001:db8::7", "::1")])
+def test_the_client_that_a_proxy_names_is_the_peer(server, make, source, target):
+    with connected(server, make(source, target, 4711)) as client:
+        for message in (LIVE, INDEX, LIVE):  # one header holds for all messages of a connection
+            client.sendall(message)
+            assert read_answer(client).status == 200
+    wait_until(lambda: server.log.count(f" {source} - - ") >= 3)
+
+
+def test_a_client_elsewhere_may_not_do_what_those_on_this_machine_may(server):
+    with connected(server, line()) as client:
+        client.sendall(UNLOAD)
+        assert read_answer(client).status == 403
+
+
+@pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", binary(command=0)], ids=["v1", "v2"])
+def test_a_proxy_may_speak_for_itself(server, header):
+    with connected(server, header) as client:
+        client.sendall(INDEX)
+        assert read_answer(client).status == 200
+
+
+@pytest.mark.parametrize("header", [line(), binary(more=b"\x04\x00\x00")], ids=["v1", "v2"])
+def test_a_header_may_come_in_pieces_and_with_the_message(server, header):
+    data = header + LIVE
+    for cut in range(1, len(data), 7):
+        with connected(server) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.sendall(data[:cut])
+            client.sendall(data[cut:])
+            assert read_answer(client).status == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (LIVE, "the header is missing"),
+        (b"\x16\x03\x01", "the header is missing"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n" + LIVE, "does not end with CR LF"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 x 2\r\n" + LIVE, "something else than a port"),
+        (b"PROXY " + b"x" * 200, "within 107 bytes"),
+        (SIGNATURE + b"\x21\x11\xff\xff" + bytes(200), "longer than 4096 bytes"),
+    ],
+    ids=["none", "TLS", "line feed", "port", "long line", "long"],
+)
+def test_what_is_no_header_ends_the_connection_with_a_line_in_the_log(server, data, why):
+    seen = server.log.count(why)
+    with connected(server, data) as client, contextlib.suppress(ConnectionError):
+        assert read_all(client) == b""
+    wait_until(lambda: server.log.count(why) > seen)
+    assert "PROXY protocol: a connection from 127.0.0.1 is closed: " in server.log
+
+
+def test_a_slow_header_is_given_up_with_the_deadline_of_a_head(models):
+    with Server(
+        models, grpc="off", proxy_protocol="v2", head_timeout=0.3, wait_ready=False
+    ) as slow:
+        for begin in (b"", SIGNATURE[:5], binary()[:-1]):
+            with connected(slow, begin) as client, contextlib.suppress(ConnectionError):
+                assert read_all(client) == b""
+        wait_until(lambda: slow.log.count("the header did not come within head_timeout") == 3)
+
+
+def test_only_trusted_peers_may_send_a_header_and_others_need_none(models):
+    with Server(
+        models, grpc="off", proxy_protocol="auto", proxy_allow_ips=["192.0.2.0/24"]
+    ) as direct:
+        for message in (LIVE, INDEX):
+            with connected(direct) as client:
+                client.sendall(message[:3])  # which might become PROXY
+                client.sendall(message[3:])
+                assert read_answer(client).status == 200
+        for header in (line(), binary()):
+            with connected(direct, header + LIVE) as client, contextlib.suppress(ConnectionError):
+                assert read_all(client) == b""
+        wait_until(lambda: direct.log.count("proxy_allow_ips does not name this address") == 2)
+        page = direct.get("/metrics")[1]
+        assert 'ksrv_refused_requests_total{protocol="http",reason="proxy_header"} 2' in str(page)
+
+
+@pytest.mark.parametrize("header", [line(), binary()], ids=["v1", "v2"])
+def test_tls_and_http2_come_behind_the_header(models, tmp_path, header):
+    key, cert = self_signed(tmp_path)
+    settings = {
+        "tls_cert": str(cert),
+        "tls_key": str(key),
+        "proxy_protocol": "auto",
+        "access_log": True,
+    }
+    context = ssl.create_default_context(cafile=str(cert))
+    with Server(models, grpc="off", wait_ready=False, **settings) as server:
+        wait_until(lambda: "models loaded" in server.log)
+        with (
+            connected(server, header) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(LIVE)
+            assert read_answer(client).status == 200
+        wait_until(lambda: "192.0.2.7 - - " in server.log)
+
+
+def test_http2_in_cleartext_comes_behind_the_header(server):
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04\x00" + bytes(4)
+    with connected(server, line() + preface) as client:
+        settings = client.recv(9, socket.MSG_WAITALL)
+    assert settings[3] == 4  # the server's SETTINGS
+
+
+@pytest.fixture(scope="module", params=["mount_prefix", "SCRIPT_NAME"])
+def mounted(models, request):
+    with contextlib.ExitStack() as stack:
+        given = {}
+        if request.param == "mount_prefix":
+            given["mount_prefix"] = "/a/b"
+        else:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setenv("SCRIPT_NAME", "/a/b")
+        running = stack.enter_context(Server(models, grpc="off", wait_ready=False, **given))
+        wait_until(lambda: "models loaded" in running.log)
+        yield running
+
+
+def asked(server, method, path, body=b""):
+    with open_connection(server.http, 60) as client:
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        return read_answer(client)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2/health/live"),
+        ("GET", "/v2"),
+        ("GET", "/v2/models/double"),
+        ("GET", "/v2/models/double/stats"),
+        ("GET", "/metrics"),
+        ("GET", "/"),
+    ],
+)
+def test_every_path_lies_below_the_mount_prefix(mounted, method, path):
+    assert asked(mounted, method, "/a/b" + path).status == 200
+    for wrong in (path, "/a" + path, "/a/bc" + path, "/A/B" + path):
+        answer = asked(mounted, method, wrong)
+        assert answer.status == 404
+        assert "the paths of this server begin with /a/b" in answer.error
+
+
+def test_inference_below_the_mount_prefix(mounted):
+    answer = asked(mounted, "POST", "/a/b/v2/models/double/infer", double_body())
+    assert json.loads(answer.body)["outputs"][0]["data"] == [2, 4, 6, 8]
+    assert asked(mounted, "POST", "/v2/models/double/infer", double_body()).status == 404
+
+
+def test_a_path_above_the_prefix_is_not_reached_by_dots(mounted):
+    assert asked(mounted, "GET", "/a/b/../../v2").status == 400

@@ -1,0 +1,96 @@
+"""What a header of the PROXY protocol says, what is wrong with one, and who may send one."""
+
+import pytest
+
+from ksrv._native.http.proxy_header import ProxyRules, read_proxy_header
+from tests.support.wire.proxy_headers import SIGNATURE, binary, line
+
+BEHIND = b"GET / HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize("make", [line, binary])
+@pytest.mark.parametrize(("source", "target"), [("192.0.2.7", "192.0.2.1"), ("2001:db8::7", "::1")])
+def test_whole_headers(make, source, target):
+    header = make(source, target, 4711)
+    assert read_proxy_header(header + BEHIND) == (len(header), (source, 4711))
+    for end in range(len(header)):
+        assert read_proxy_header(header[:end]) == "incomplete"
+
+
+def test_proxies_that_speak_for_themselves():
+    for header in (b"PROXY UNKNOWN\r\n", b"PROXY UNKNOWN ::1 whatever\r\n", binary(command=0)):
+        assert read_proxy_header(header + BEHIND) == (len(header), None)
+
+
+def test_a_client_on_a_unix_socket():
+    header = SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216)
+    assert read_proxy_header(header) == (len(header), "")
+
+
+def test_type_length_values_are_read_over():
+    header = binary(more=b"\x04\x00\x03abc")
+    assert read_proxy_header(header + BEHIND) == (len(header), ("192.0.2.7", 4711))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"PROXY " + b"x" * 101, "does not end with CR LF within 107 bytes"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n", "does not end with CR LF"),
+        (
+            b"PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n",
+            "is not PROXY, a protocol, two addresses and two ports",
+        ),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 3\r\n", "two ports"),
+        (b"PROXY UDP4 1.2.3.4 1.2.3.4 1 2\r\n", "another protocol"),
+        (b"PROXY TCP4 ::1 ::1 1 2\r\n", "something else than an address"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n", "something else than a port"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n", "something else than a port"),
+        (SIGNATURE + b"\x11\x11\x00\x0c", "version is not 2"),
+        (SIGNATURE + b"\x22\x11\x00\x0c", "neither LOCAL nor PROXY"),
+        (SIGNATURE + b"\x21\x12\x00\x0c", "another protocol"),
+        (SIGNATURE + b"\x21\x11\x00\x0b", "too short"),
+        (SIGNATURE + b"\x21\x21\x00\x23", "too short"),
+        (SIGNATURE + b"\x21\x11\x0f\xf1", "longer than 4096 bytes"),
+    ],
+)
+def test_malformed_headers(data, why):
+    assert why in read_proxy_header(data)
+
+
+def test_only_the_versions_that_are_accepted_are_headers():
+    assert read_proxy_header(line(), "v2") == "absent"
+    assert read_proxy_header(binary(), "v1") == "absent"
+    assert read_proxy_header(line(), "off") == "absent"
+    assert read_proxy_header(b"P") == "incomplete"
+    assert read_proxy_header(b"POST") == "absent"
+    with pytest.raises(ValueError, match="versions off, v1, v2, auto, not 'v3'"):
+        read_proxy_header(b"", "v3")
+
+
+@pytest.mark.parametrize(
+    ("trusted", "address", "expected"),
+    [
+        (["127.0.0.1"], "127.0.0.1", True),
+        (["127.0.0.1"], "127.0.0.2", False),
+        (["10.0.0.0/8"], "10.255.1.2", True),
+        (["10.0.0.0/8"], "11.0.0.1", False),
+        (["192.0.2.128/25"], "192.0.2.129", True),
+        (["192.0.2.128/25"], "192.0.2.127", False),
+        (["10.0.0.0/8"], "::ffff:10.1.2.3", True),
+        (["fd00::/9"], "fd7f::1", True),
+        (["fd00::/9"], "fd80::1", False),
+        (["0.0.0.0/0"], "192.0.2.1", True),
+        (["0.0.0.0/0"], "2001:db8::1", False),
+        (["::1", "*"], "192.0.2.1", True),
+        ([], "127.0.0.1", False),
+    ],
+)
+def test_who_is_trusted(trusted, address, expected):
+    assert ProxyRules("auto", trusted).trusts(address) is expected
+
+
+@pytest.mark.parametrize("address", ["x", "1.2.3", "10.0.0.0/33"])
+def test_what_is_no_network(address):
+    with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 network"):
+        ProxyRules("auto", [address])
