@@ -147,6 +147,11 @@ class _Reader:
     def _model_shape(self, tensor: TensorKeys, path: KeyPath) -> tuple[int, ...] | None:
         if tensor.reshape is None:
             return None
+        if self._is_python:
+            self._report.refused[f"{self._side}.reshape"] = (
+                "a Python model sees tensors as clients send them; reshape them in model.py"
+            )
+            return None
         shape = tensor.reshape.shape
         if not shape and not self._batched:
             shape = []

@@ -120,6 +120,14 @@ def test_what_would_give_other_answers_is_refused_by_name(tmp_path, text, said):
     assert said in entry.error
 
 
+def test_a_python_model_reshapes_by_itself(tmp_path):
+    tensors = (
+        'input { name: "x" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } } '
+        'output { name: "y" data_type: TYPE_FP32 dims: 2 }'
+    )
+    assert "input.reshape" in entry_of(tmp_path, f'backend: "python" {tensors}').error
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
