@@ -3,6 +3,8 @@
 The faults and the sections of RFC 9112 that forbid them are in `native/http/request_head.hpp`.
 """
 
+from http import HTTPStatus
+
 from ksrv.errors import HeadTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits, show_limit
 
@@ -51,7 +53,7 @@ class RefusedHead(InvalidRequest):
     def __init__(self, fault: str) -> None:
         status, text = _FAULTS[fault]
         super().__init__(_NOT_HTTP + text)
-        self.http_status = status
+        self.http_status = HTTPStatus(status)
 
 
 def head_error(fault: str, limits: Limits) -> KsrvError:

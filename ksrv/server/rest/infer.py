@@ -84,7 +84,7 @@ class InferResource(InferenceResource):
         self._shared_memory = shared_memory
         self._form = form
 
-    def wanted_body(self, req: falcon.Request, name: str, version: str = "") -> int:
+    def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """See `InferenceResource.wanted_body`."""
         _input_name(req)
         return super().wanted_body(req, name, version)

@@ -62,13 +62,17 @@ class InferenceResource:
             refusal = json_refusal(self.subject, self.most_json, settings.limits)
             self._own_bound = Bound(min(settings.limits.json, self.most_json), refusal)
 
-    def wanted_body(self, req: falcon.Request, name: str, version: str = "") -> int:
+    def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """Return how long a request's body may be, as far as its head tells.
+
+        Args:
+            name: The model's, or "" where the body names it.
 
         Raises:
             KsrvError: The head shows that the request will be refused.
         """
-        self._engine.find(name, version)
+        if name:
+            self._engine.find(name, version)
         with Reservation(self._budget) as reservation:
             return expected_body(
                 req.env,

@@ -21,7 +21,7 @@ class PredictResource(InferResource):
     `ksrv.protocol.kserve_v1`.
     """
 
-    def wanted_body(self, req: falcon.Request, name: str, version: str = "") -> int:
+    def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """See `InferenceResource.wanted_body`: an archive takes bodies up to the limit on all."""
         if not takes_torchserve_requests(self._engine.find(name, version).spec):
             return super().wanted_body(req, name, version)
