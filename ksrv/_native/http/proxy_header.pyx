@@ -21,8 +21,8 @@ cdef class ProxyRules:
 
     Args:
         versions: "v1", "v2" or "auto" for both; "off" for none.
-        trusted: Addresses and networks whose connections must begin with one; "*" for all. Any other
-            connection must not.
+        trusted: Addresses and networks whose connections must begin with one; "*" for all. Any
+            other connection must not.
 
     Raises:
         ValueError: One of them is none.
@@ -65,9 +65,9 @@ def read_proxy_header(bytes data not None, str versions="auto"):
         versions: As of `ProxyRules`.
 
     Returns:
-        "incomplete", "absent" or what is wrong with the header, as a sentence; for a whole header the pair of its
-        length and of the address that it tells: host and port, "" for a unix socket, None where the proxy speaks
-        for itself.
+        "incomplete", "absent" or what is wrong with the header, as a sentence; for a whole header
+        its length and the address that it tells: host and port, "" for a unix socket, None where
+        the proxy speaks for itself.
     """
     cdef ProxySource source
     cdef ProxyVerdict verdict = read_header(data, len(data), _versions(versions), &source)

@@ -8,7 +8,8 @@ from libc.string cimport memcpy
 VERDICTS = ("incomplete", "native", "app", "refused")
 FAULTS = (
     "none", "line end", "too long", "request line too long", "too many fields", "field too long",
-    "request line", "method", "target", "version", "field line", "field name", "folded", "field value",
+    "request line", "method", "target", "version", "field line", "field name", "folded",
+    "field value",
     "length", "lengths", "length and coding", "coding", "old coding", "no host", "hosts", "host",
     "content types", "expectation",
 )
@@ -27,12 +28,13 @@ cdef class HeadRules:
         field_size: Bytes of one header field with its line end.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         origins: Whether answers tell web pages who may read them, so that Origin matters.
-        scheme_names: gunicorn's `secure_scheme_headers`; of a native head at most one of them may occur.
+        scheme_names: gunicorn's `secure_scheme_headers`; of which a head may have
+            one at most.
         mount: The prefix of all paths, such as "/models"; "" for none.
 
     Raises:
-        ValueError: More than eight scheme names, or a name that is empty or longer than 47 bytes, or a prefix
-            of more than 128 bytes.
+        ValueError: More than eight scheme names, or a name that is empty or longer than 47 bytes,
+            or a prefix of more than 128 bytes.
     """
 
     def __init__(

@@ -310,7 +310,7 @@ cdef class HttpServer:
         ]
 
     def proxy_refusals(self):
-        """Return the connections that were closed for their PROXY header since the last call, 16 at most.
+        """Return the connections closed for their PROXY header since the last call, 16 at most.
 
         Returns:
             Pairs of the peer's address and a sentence that says why.
