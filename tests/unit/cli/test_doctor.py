@@ -96,7 +96,7 @@ def test_kernel_settings(machine):
     assert (found["accept queue"].level, found["reloads"].level) == ("slow", "note")
 
 
-def test_an_old_or_missing_openssl_is_slow(monkeypatch):
+def test_an_old_openssl_is_slow_and_a_missing_one_wrong(monkeypatch):
     monkeypatch.setattr(tls_context, "openssl_version", lambda: "OpenSSL 3.0.19 27 Jan 2026")
     assert levels(software.libraries)["TLS"].level == "slow"
     monkeypatch.setattr(tls_context, "openssl_version", lambda: "OpenSSL 3.5.0 8 Apr 2025")
@@ -107,7 +107,7 @@ def test_an_old_or_missing_openssl_is_slow(monkeypatch):
 
     monkeypatch.setattr(tls_context, "openssl_version", missing)
     found = levels(software.libraries)["TLS"]
-    assert found.level == "slow" and "libssl3" in found.do
+    assert found.level == "wrong" and "libssl3" in found.do
 
 
 def test_missing_packages_are_wrong(monkeypatch):
