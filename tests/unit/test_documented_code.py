@@ -38,6 +38,7 @@ RUN_BY = {
 
 NOT_RUN = {
     "docs/compatibility.md": "the checkouts are not here: tests/unit/foreign holds what runs them",
+    "docs/http.md": "it listens on every interface: native_server/test_proxy_protocol.py serves with its options",
     "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
     "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
 }
