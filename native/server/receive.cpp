@@ -142,7 +142,8 @@ bool HttpServer::check_first(Connection *connection) noexcept {
 
 void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     if (!admitted) {
-        ask_app(connection, BodyState::unread);
+        const bool has_body = connection->head.chunked || connection->head.content_length > 0;
+        ask_app(connection, has_body ? BodyState::unread : BodyState::none);
         return;
     }
     connection->admitted = true;
