@@ -117,6 +117,7 @@ class Server final : public Protocol {
     void *owner() const noexcept { return owner_; }
     void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or the turn ends
     void defer_decref(Payload *payload) noexcept {
+        payload->next = nullptr;  // it may have stood among a call's payloads, which are not given back with it
         if (decrefs.add(payload, payload->size)) loop_->wake();
     }
 
