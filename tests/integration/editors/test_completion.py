@@ -7,7 +7,7 @@ import pytest
 import ksrv
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.repository.model_keys import json_schema
+from ksrv.repository.json_schema import json_schema
 from tests.support.language_server import LanguageServer
 
 HANDLER = """

@@ -17,7 +17,7 @@ def codes(source):
     return sorted(set(re.findall(r'^    <int>\w+: "(\w+)",$', text, re.MULTILINE)))
 
 
-@pytest.mark.parametrize("code", [*codes("v2/infer_body.pyx"), "not_bool"])
+@pytest.mark.parametrize("code", [*codes("infer/infer_body.pyx"), "not_bool"])
 @pytest.mark.parametrize("place", ["request", "input", "output"])
 def test_every_code_has_a_sentence(code, place):
     error = BodyError(code, 3, place, 1, "x" * 5000, "'shape'", "an array", "\x1b" * 5000, 7, 5)
