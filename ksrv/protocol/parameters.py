@@ -4,15 +4,13 @@ A reserved name is understood or refused; every other scalar reaches the handler
 `native/infer/infer_header_reader.hpp`, the sentences those of `error_texts`.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ksrv._native.queue.request_handle import deadline_of
 from ksrv.errors import InvalidRequest, quote
 from ksrv.request import Parameter, RequestedOutput, SharedMemoryRef
 
-MICROSECOND_NS = 1_000
-LONGEST_TIMEOUT_US = 1_000_000_000 * 1_000_000  # about thirty years; more would not fit a clock
 UINT64_MAX = 2**64 - 1
 PRIORITY_MAX = 2**32 - 1
 """The largest priority that the queue keeps: 32 bits."""
@@ -56,8 +54,7 @@ def take_request_parameters(given: Mapping[str, object]) -> RequestParameters:
             case "timeout":
                 timeout = _unsigned(REQUEST, name, value)
                 if timeout:
-                    wait = min(timeout, LONGEST_TIMEOUT_US) * MICROSECOND_NS
-                    found.deadline_ns = time.monotonic_ns() + wait
+                    found.deadline_ns = deadline_of(timeout)
             case "priority":
                 found.priority = check_priority(_unsigned(REQUEST, name, value))
             case "binary_data_output":

@@ -7,7 +7,6 @@ answer is a list of parts to be written one after the other; tensors are never j
 
 import json
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,7 @@ from ksrv._native.infer import infer_body as native
 from ksrv._native.infer.infer_body import BodyError, Bounds, Input, Output
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.queue.request_handle import deadline_of
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
@@ -59,7 +59,6 @@ COUNTED_JSON_BYTES = 8 << 20
 VALUE_BYTES = 128
 """That one value of JSON takes at most as a Python object, without the characters of its text."""
 
-_LAST_NANOSECOND = 2**63 - 1
 _OBJECT = ord("{")
 _NO_HEADERS: Mapping[str, str] = {}
 
@@ -329,9 +328,7 @@ def _document(
                 size, [SharedMemoryRef(*one) for one in refs if one is not None], limits
             )
             break
-    deadline = None
-    if header.timeout_us:
-        deadline = min(time.monotonic_ns() + header.timeout_us * 1000, _LAST_NANOSECOND)
+    deadline = deadline_of(header.timeout_us) if header.timeout_us else None
     return InferRequest(
         model_name=spec.name,
         id=header.id,

@@ -10,6 +10,9 @@ namespace ksrv {
 
 inline constexpr std::int64_t NEVER = INT64_MAX;
 
+// A longer timeout (about thirty years) counts as this one, because the clock has no room for it.
+inline constexpr std::uint64_t LONGEST_TIMEOUT_US = 1'000'000'000'000'000;
+
 inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
     timespec now;
     clock_gettime(clock, &now);

@@ -283,9 +283,8 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     }
     ran_ns_ += (ran - ran_ns_) / 8;
     if (ran > QUICK_NS) ran_ns_ = std::max(ran_ns_, ran);
-    if (done.images && ran >= AHEAD_NS) queue_->may_prefetch.store(true);
-    regroup_ns_ =
-        done.rows > 1 && ran >= REGROUP_FROM_NS ? std::min(ran / REGROUP_SHARE, REGROUP_MOST_NS) : 0;
+    if (done.images && outlasts_assembly(ran)) queue_->may_prefetch.store(true);
+    regroup_ns_ = regroup_delay_ns(done.rows, ran);
 
     unsigned char *const won = marks_.data();
     // The thread that wins a request must answer it.

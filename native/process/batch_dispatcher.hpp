@@ -96,10 +96,7 @@ class BatchDispatcher {
     static constexpr std::int64_t QUICK_NS = 200000;  // of runs that are dispatched ahead, together
     static constexpr std::int64_t LOOK_NS = 300000;   // between looks, where several batches are in the ring
     static constexpr std::int64_t CALLS_LOOK_NS = 50000000;  // between two looks after calls
-    static constexpr std::int64_t AHEAD_NS = 2000000;  // runs during which Python decodes the next batch
     static constexpr std::int64_t STUCK_NS = 5000000;  // a run after which the batches behind it are taken back
-    static constexpr std::int64_t REGROUP_FROM_NS = 20000000, REGROUP_MOST_NS = 2000000;
-    static constexpr std::int64_t REGROUP_SHARE = 200;
 
     DispatchedBatch &at(std::uint64_t number) noexcept { return places_[number % RING_PLACES]; }
     enum class Way { ring, python, plans };

@@ -21,6 +21,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -62,6 +63,17 @@ enum Counter : int {
     COUNTERS,
 };
 
+// Clients that were answered together send their next requests one after the other. So that the first of these does not become
+// a batch of one, an instance waits for a share of the time that its last batch took, where that batch joined requests.
+inline std::int64_t regroup_delay_ns(std::uint64_t rows, std::int64_t ran_ns) noexcept {
+    constexpr std::int64_t SHARE = 200, SHORTEST_NS = 100'000, LONGEST_NS = 2'000'000;
+    if (rows <= 1 || ran_ns < SHARE * SHORTEST_NS) return 0;
+    return std::min(ran_ns / SHARE, LONGEST_NS);
+}
+
+// Whether a run takes long enough for the next batch to be assembled meanwhile.
+inline bool outlasts_assembly(std::int64_t ran_ns) noexcept { return ran_ns >= 2'000'000; }
+
 class Queue {
   public:
     explicit Queue(std::size_t capacity) noexcept : capacity_(capacity) {}
@@ -71,6 +83,12 @@ class Queue {
     std::atomic<bool> may_prefetch{false};
     std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
     std::atomic<bool> inline_for_blocked{false};  // threads that only wait for their request may
+
+    // Has the prefetcher work beside runs as long as the last one, or not.
+    void note_run(std::int64_t ran_ns) noexcept {
+        const bool outlasts = outlasts_assembly(ran_ns);
+        if (may_prefetch.load(std::memory_order_relaxed) != outlasts) may_prefetch.store(outlasts);
+    }
 
     // Makes a slot for an instance; SIZE_MAX when there is no memory.
     std::size_t add_slot() noexcept;

@@ -10,9 +10,6 @@ namespace ksrv {
 
 namespace {
 
-// About thirty years; more would not fit a clock. `ksrv.protocol.parameters` has the same bound.
-constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
-
 void free_fast_request(Request *freed) noexcept {
     FastRequest *request = static_cast<FastRequest *>(freed);
     HttpServer *server = request->server;

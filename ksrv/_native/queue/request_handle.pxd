@@ -5,6 +5,8 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     const int64_t NEVER
+    const uint64_t LONGEST_TIMEOUT_US
+    int64_t now_ns() noexcept
 
 
 cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:

@@ -3,6 +3,8 @@ from typing import Any
 
 NO_DEADLINE: int
 
+def deadline_of(timeout_us: int, /) -> int: ...
+
 class SequenceOrder:
     def __init__(self, slot: int) -> None: ...
     @property

@@ -34,6 +34,15 @@ cdef extern from *:
 NO_DEADLINE = <int64_t>NEVER
 
 
+def deadline_of(timeout_us, /) -> int:
+    """Return when a timeout ends that begins now, on the clock of `time.monotonic_ns`.
+
+    Args:
+        timeout_us: Microseconds, at least 0; from about thirty years on they count as thirty years.
+    """
+    return now_ns() + 1000 * <int64_t>min(timeout_us, <object>LONGEST_TIMEOUT_US)
+
+
 cdef void ksrv_bind_handle(NativeHandle handle, CRequest *request) noexcept:
     retain_request(request)
     handle.native = request

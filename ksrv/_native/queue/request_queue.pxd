@@ -6,6 +6,8 @@ from ksrv._native.queue.request_handle cimport CRequest
 
 
 cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
+    int64_t regroup_delay_ns(uint64_t rows, int64_t ran_ns) noexcept
+
     cdef enum Push:
         PUSH_OK
         PUSH_FULL
@@ -47,6 +49,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         AtomicFlag may_prefetch
         AtomicFlag inline_for_all
         AtomicFlag inline_for_blocked
+        void note_run(int64_t ran_ns) noexcept
         size_t add_slot() noexcept
         Push push(CRequest *request, size_t *slot) noexcept
         Push push(CRequest *request, size_t *slot, bint caller_blocks) noexcept

@@ -47,13 +47,6 @@ MOST_JOINED = 1024
 STALL_NS = 50_000_000
 INLINE_CREDIT = 1000
 """Inline execution begins after so many quick runs. A slower run costs fifty of them, a stall all."""
-MAX_REGROUP_DELAY_NS = 2_000_000
-MIN_REGROUP_DELAY_NS = 100_000
-"""Clients that were answered together send their next requests one after the other. So that the first
-request does not become a batch of one, an instance waits 1/200 of the time that the last batch took."""
-
-AHEAD_NS = 2_000_000
-"""From here on a batch takes long enough for the next batch to be assembled meanwhile."""
 
 
 class InstanceThread(threading.Thread):
@@ -253,8 +246,7 @@ class Instance(BatchRunner):
             regroup_delay = 0
             if batch is not None:
                 self._run(batch, False)
-                if batch.rows > 1 and batch.ran_ns >= 200 * MIN_REGROUP_DELAY_NS:
-                    regroup_delay = min(batch.ran_ns // 200, MAX_REGROUP_DELAY_NS)
+                regroup_delay = self.queue.regroup_delay(batch.rows, batch.ran_ns)
             # The last batch's memory is not kept while this thread waits for the next.
             del taken, batch
             if self._restarts.due and not self._restarts.restart():
@@ -348,8 +340,7 @@ class Instance(BatchRunner):
                 self._allow_inline(True)
             elif credit < INLINE_CREDIT // 2 <= before:
                 self._allow_inline(False)
-        if queue.may_prefetch != (ran_ns >= AHEAD_NS):
-            queue.may_prefetch = ran_ns >= AHEAD_NS
+        queue.note_run(ran_ns)
 
     def _allow_inline(self, quick: bool) -> None:
         """Set which threads the queue allows inline execution."""

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from ksrv._native.queue.request_handle import deadline_of
 from ksrv.handlers.models import input_tensor
 from ksrv.request import InferRequest, RequestedOutput
 from ksrv.triton_python.api.calls import ResponseIterator, call
@@ -22,7 +22,6 @@ from ksrv.triton_python.api.tensor import Tensor
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
-LONGEST_TIMEOUT_US = 10**12
 RELEASE_ALL = 1
 RELEASE_RESCHEDULE = 2
 
@@ -301,5 +300,5 @@ class InferenceRequest:
             parameters,
         )
         if self._timeout > 0:
-            sent.deadline_ns = time.monotonic_ns() + min(self._timeout, LONGEST_TIMEOUT_US) * 1000
+            sent.deadline_ns = deadline_of(self._timeout)
         return sent

@@ -316,7 +316,7 @@ class TestParameters:
         }
         assert parse(one(data=[1, 2, 3, 4], parameters={"timeout": 0})).deadline_ns is None
         longest = parse(one(data=[1, 2, 3, 4], parameters={"timeout": 2**64 - 1})).deadline_ns
-        assert longest == 2**63 - 1
+        assert before + 10**18 <= longest <= time.monotonic_ns() + 10**18
         text = parse(one(data=[1, 2, 3, 4], parameters={"sequence_id": "abc"}))
         assert text.parameters == {"sequence_id": "abc"}
 

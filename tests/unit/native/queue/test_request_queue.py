@@ -322,3 +322,24 @@ def test_a_handle_that_its_batch_drops_before_the_completions_are_handled_is_cal
     assert queue.push(other) == native.OK
     assert other.cancel()
     assert states == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ran_ns", "delay_ns"),
+    [
+        (1, 10**12, 0),
+        (2, 20_000_000 - 1, 0),
+        (2, 20_000_000, 100_000),
+        (2, 10**12, 2_000_000),
+        (8, 2**63 - 1, 2_000_000),
+    ],
+)
+def test_an_instance_waits_for_a_share_of_a_run_that_joined_requests(rows, ran_ns, delay_ns):
+    assert native.Queue(1).regroup_delay(rows, ran_ns) == delay_ns
+
+
+def test_batches_are_assembled_beside_runs_that_outlast_their_assembly():
+    queue = native.Queue(1)
+    for ran_ns, may_prefetch in [(2_000_000, True), (1_999_999, False), (10**12, True)]:
+        queue.note_run(ran_ns)
+        assert queue.may_prefetch is may_prefetch
