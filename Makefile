@@ -157,8 +157,10 @@ $(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
 		hypothesis pytest pytest-benchmark pytest-timeout requests $(PACKAGES)
 	@touch $@
 
-test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times; minutes
-	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages
+test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times, and the tutorials with them; minutes
+	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages \
+		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[boosted-trees]" \
+		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[transformers]"
 
 # Other projects' scripts and what they import, in an environment of their own. They listen nowhere, but name ports of
 # their own: where the system allows it they have a network namespace for themselves, in which nothing can be fetched either.
