@@ -33,13 +33,23 @@ constexpr Table TABLE{};
 
 bool is(unsigned char c, uint8_t kind) noexcept { return (TABLE.of[c] & kind) != 0; }
 
-// `lower` is in lower case; names hold letters, digits and hyphens only, so one bit folds case.
-bool same_name(const unsigned char *name, const char *lower, size_t length) noexcept {
-    for (size_t i = 0; i < length; ++i) {
-        const unsigned char c = name[i];
-        const unsigned char folded = (c >= 'A' && c <= 'Z') ? static_cast<unsigned char>(c | 0x20) : c;
-        if (folded != static_cast<unsigned char>(lower[i])) return false;
-    }
+// Whether two texts are equal but for the case of letters. Of the bytes that a name or a value may hold, only letters
+// differ in the bit that is set here ("^" and "~" do as well, which no name that is looked for has).
+inline bool same_name(const unsigned char *name, const char *lower, size_t length) noexcept {
+    const auto differs = [&](size_t at, auto word) noexcept {
+        decltype(word) one, other, fold;
+        memset(&fold, 0x20, sizeof fold);
+        memcpy(&one, name + at, sizeof one);
+        memcpy(&other, lower + at, sizeof other);
+        return (one | fold) != (other | fold);
+    };
+    size_t at = 0;
+    for (; length - at >= 8; at += 8)
+        if (differs(at, uint64_t())) return false;
+    for (; length - at >= 4; at += 4)
+        if (differs(at, uint32_t())) return false;
+    for (; at < length; ++at)
+        if ((name[at] | 0x20) != (lower[at] | 0x20)) return false;
     return true;
 }
 
@@ -267,28 +277,25 @@ bool is_host(const unsigned char *text, size_t length) noexcept {
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept {
     const size_t bound = filled < limit ? filled : limit;
-    size_t at = from;
+    Ending ending = filled >= limit ? Ending::never : Ending::open;
+    size_t at = from, stop = bound;  // what was looked at
+    *length = limit;
     while (at < bound) {
         const void *feed = memchr(data + at, '\n', bound - at);
-        const size_t line_end =
-            feed ? static_cast<size_t>(static_cast<const unsigned char *>(feed) - data) : bound;
-        if (const void *nul = memchr(data + at, 0, line_end - at)) {
-            *length = static_cast<size_t>(static_cast<const unsigned char *>(nul) - data) + 1;
-            return Ending::never;
-        }
         if (!feed) break;
-        if (line_end == 0 || data[line_end - 1] != '\r') {
-            *length = line_end + 1;
-            return Ending::never;
-        }
-        if (line_end >= 3 && data[line_end - 2] == '\n' && data[line_end - 3] == '\r') {
-            *length = line_end + 1;
-            return Ending::found;
-        }
+        const size_t line_end = static_cast<size_t>(static_cast<const unsigned char *>(feed) - data);
         at = line_end + 1;
+        const bool bare = line_end == 0 || data[line_end - 1] != '\r';
+        if (!bare && (line_end < 3 || data[line_end - 2] != '\n' || data[line_end - 3] != '\r')) continue;
+        ending = bare ? Ending::never : Ending::found;
+        *length = stop = at;
+        break;
     }
-    *length = limit;
-    return filled >= limit ? Ending::never : Ending::open;
+    if (const void *nul = memchr(data + from, 0, stop > from ? stop - from : 0)) {
+        *length = static_cast<size_t>(static_cast<const unsigned char *>(nul) - data) + 1;
+        return Ending::never;
+    }
+    return ending;
 }
 
 namespace {
@@ -332,201 +339,208 @@ Verdict refuse(Head *head, HeadFault fault) noexcept {
 
 }  // namespace
 
-Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits,
-                   Head *head) noexcept {
+HeadReader::HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
+    : data_(data), limits_(limits), head_(*head) {
     *head = Head{};
+}
+
+HeadFault HeadReader::begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
+                            unsigned char minor) noexcept {
+    constexpr size_t VERSION = 9;  // " HTTP/1.1"
+    if (static_cast<size_t>(target_end - method) + VERSION > limits_.request_line)
+        return HeadFault::request_line_too_long;
+    const auto is_method = [&](const char *name, size_t length) {
+        return static_cast<size_t>(target - method) == length + 1 && memcmp(method, name, length) == 0;
+    };
+    const bool get = is_method("GET", 3), post = is_method("POST", 4), connects = is_method("CONNECT", 7);
+    // A minor version above 1 is one that adds to 1.1 (RFC 9110 2.5).
+    native_ = (get || post) && minor <= '1';
+    head_.http_1_0 = minor == '0';
+    close_ = connects;
+    if (*target != '/') {  // RFC 9112 3.2: the other three forms
+        const bool all = target_end - target == 1 && *target == '*';
+        if (all ? !is_method("OPTIONS", 7) : !connects && !is_absolute(target, target_end)) return HeadFault::target;
+        native_ = false;
+    }
+    const unsigned char *path = target;
+    if (limits_.mount_length && !below_mount(path, target_end, limits_)) native_ = false;
+    if (native_) route_ = target_route(post, path, target_end, data_, &head_);
+    head_.question = (get || is_method("HEAD", 4)) && is_question(path, target_end);
+    return HeadFault::none;
+}
+
+void HeadReader::take_only(unsigned which, const unsigned char *value, const unsigned char *stop, Span *span) noexcept {
+    *span = first(which) ? trimmed(value, stop, data_) : Span{};
+}
+
+HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsigned char *value,
+                            const unsigned char *stop) noexcept {
+    if (++count_ > limits_.fields) return HeadFault::too_many_fields;
+    if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
+    const unsigned char *text = value;
+    if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
+    switch (name[0] | 0x20) {
+    case 'a':
+        if (named(name, width, "accept-encoding")) {
+            if (limits_.compression || has_quality(value, stop)) native_ = false;
+        } else if (named(name, width, "accept")) {
+            if (names_stream(value, stop)) native_ = false;
+        } else if (named(name, width, "authorization")) {
+            take_only(AUTHORIZATION, value, stop, &head_.authorization);
+        }
+        break;
+    case 'c':
+        if (named(name, width, "content-length")) {
+            if (!first(LENGTH)) return HeadFault::lengths;
+            if (!number(text, static_cast<size_t>(stop - text), &head_.content_length)) {
+                if (!loose_number(value, stop, &head_.content_length)) return HeadFault::length;
+                native_ = false;
+            }
+        } else if (named(name, width, "content-type")) {
+            if (!first(CONTENT_TYPE)) return HeadFault::content_types;
+            upload_ = is_upload(text, stop);
+        } else if (named(name, width, "connection")) {  // a list, and so are several (RFC 9110 5.3)
+            const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
+            if (!first(CONNECTION) || !one || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
+            close_ = close_ || lists(value, stop, "close");
+            keep_ = keep_ || lists(value, stop, "keep-alive");
+        } else if (named(name, width, "content-encoding")) {
+            native_ = false;
+        }
+        break;
+    case 'e':
+        if (named(name, width, "expect")) {
+            if (!single_word(value, stop, "100-continue")) return HeadFault::expectation;
+            if (!first(EXPECT) || head_.http_1_0) native_ = false;
+            head_.expects_continue = !head_.http_1_0;  // of HTTP/1.0 it is ignored (RFC 9110 10.1.1)
+        }
+        break;
+    case 'h':
+        if (named(name, width, "host")) {
+            const Span host = trimmed(value, stop, data_);
+            if (!first(HOST_FIELD)) return HeadFault::hosts;
+            if (!is_host(data_ + host.offset, host.length)) return HeadFault::host;
+        } else if (prefixed(name, width, "http2-")) {
+            native_ = false;
+        }
+        break;
+    case 'i':
+        if (named(name, width, "inference-header-content-length")) {
+            if (head_.has_json_length) native_ = false;
+            head_.has_json_length = true;
+            if (!number(text, static_cast<size_t>(stop - text), &head_.json_length)) {
+                head_.json_length = 0;  // malformed: Python's parser has the sentence for it
+                route_ = Route::none;
+            }
+        }
+        break;
+    case 'o':
+        if (limits_.origins && named(name, width, "origin")) native_ = false;
+        break;
+    case 'p':
+        if (prefixed(name, width, "proxy-")) native_ = false;
+        break;
+    case 't':
+        if (named(name, width, "transfer-encoding")) {
+            // Chunked once, and no other coding: what else there is could be framed in two ways (RFC 9112 6.1).
+            if (head_.chunked || !single_word(value, stop, "chunked")) return HeadFault::coding;
+            if (has_tab(value, stop)) native_ = false;
+            head_.chunked = true;
+        } else if (prefixed(name, width, "transfer-") || named(name, width, "te") || named(name, width, "trailer")) {
+            native_ = false;
+        } else if (named(name, width, "traceparent")) {
+            take_only(TRACEPARENT, value, stop, &head_.traceparent);
+        }
+        break;
+    case 'u':
+        if (named(name, width, "upgrade")) native_ = false;
+        break;
+    case 'x':
+        if (named(name, width, "x-request-id")) take_only(REQUEST_ID, value, stop, &head_.request_id);
+        break;
+    default:
+        break;
+    }
+    for (size_t i = 0; i < limits_.scheme_count; ++i)
+        if (limits_.scheme_length[i] == width && same_name(name, limits_.scheme[i], width) && !first(SCHEME))
+            native_ = false;  // they may contradict each other
+    return HeadFault::none;
+}
+
+Verdict HeadReader::end(size_t length) noexcept {
+    head_.length = static_cast<uint32_t>(length);
+    if (app_ || length > limits_.head) native_ = false;
+    const bool counted = seen_ & LENGTH;
+    if (!(seen_ & HOST_FIELD)) {  // RFC 9112 3.2
+        if (!head_.http_1_0) return refuse(&head_, HeadFault::no_host);
+        native_ = false;
+    }
+    // RFC 9112 6.1: a message with both may be an attempt to smuggle another one.
+    if (head_.chunked && counted) return refuse(&head_, HeadFault::length_and_coding);
+    if (head_.chunked && head_.http_1_0) return refuse(&head_, HeadFault::old_coding);
+    head_.close = close_ || (head_.http_1_0 && !keep_);
+    const uint64_t body = head_.content_length, json = head_.json_length;
+    const bool has_json = head_.has_json_length;
+    if (upload_ && !has_json) native_ = false;  // images and forms have limits of their own
+    if (native_ && route_ == Route::infer) {
+        // Whatever is refused before its body is read is the app's to refuse.
+        const bool json_fits = !has_json || json > 0;
+        const bool fits = head_.chunked ? !has_json || json <= limits_.json
+                                        : counted && body > 0 && body <= limits_.body &&
+                                              (has_json ? json <= body && json <= limits_.json : body <= limits_.json);
+        native_ = json_fits && fits;
+    } else if (route_ == Route::none || counted || head_.chunked || head_.expects_continue) {
+        native_ = false;
+    }
+    if (native_) head_.route = route_;
+    if (body || head_.chunked || head_.expects_continue) head_.question = false;
+    return native_ ? Verdict::native : Verdict::app;
+}
+
+namespace {
+
+// The last bytes are an empty line, whose CR ends every run of bytes that is looked for.
+Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits, Head *head) noexcept {
+    HeadReader reader(data, limits, head);
     head->length = static_cast<uint32_t>(length);
     if (length < 4) return refuse(head, HeadFault::request_line);
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
-    literal(at, end, "\r\n");  // one empty line before the request line is ignored (RFC 9112 2.2)
+    if (literal(at, end, "\r\n")) reader.leave_to_app();  // one empty line before it is ignored (RFC 9112 2.2)
     const unsigned char *const line = at;
-
-    const bool get = literal(at, end, "GET "), post = !get && literal(at, end, "POST ");
-    const bool asks = get || (!post && literal(at, end, "HEAD "));
-    bool native = (get || post) && length <= limits.head && line == data;
-    if (!asks && !post && !method(at, end)) return refuse(head, line_fault(line, end));
-    const unsigned char *target = at;
-    while (at < end && is(*at, TARGET)) ++at;
-    const unsigned char *target_end = at;
+    if (!method(at, end)) return refuse(head, line_fault(line, end));
+    const unsigned char *const target = at;
+    while (is(*at, TARGET)) ++at;
+    const unsigned char *const target_end = at;
     if (target == target_end || !literal(at, end, " HTTP/1.") || at == end || !is(*at, DIGIT))
         return refuse(head, line_fault(line, end));
-    // A minor version above 1 is one that adds to 1.1 (RFC 9110 2.5).
     const unsigned char minor = *at++;
-    const bool http_1_0 = minor == '0';
     if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::version);
-    if (static_cast<size_t>(at - line) - 2 > limits.request_line)
-        return refuse(head, HeadFault::request_line_too_long);
-    const size_t method_length = static_cast<size_t>(target - line) - 1;
-    const bool connects = named(line, method_length, "connect");
-    if (*target != '/') {  // RFC 9112 3.2: the other three forms
-        const bool all = target_end - target == 1 && *target == '*';
-        if (all ? !named(line, method_length, "options") : !connects && !is_absolute(target, target_end))
-            return refuse(head, HeadFault::target);
-        native = false;
-    }
-    if (minor > '1') native = false;
-    const unsigned char *path = target;
-    if (limits.mount_length && !below_mount(path, target_end, limits)) native = false;
-    Route route = native ? target_route(post, path, target_end, data, head) : Route::none;
-    head->question = asks && is_question(path, target_end);
+    HeadFault fault = reader.begin(line, target, target_end, minor);
     head->fields = static_cast<uint32_t>(at - data);
-
-    size_t count = 0, scheme_seen = 0;
-    bool content_length = false, host = false, content_type = false, connection = false,
-         close = connects, keep = false, expects_continue = false, chunked = false;
-    uint64_t body = 0, json = 0;
-    bool has_json = false, authorization = false, upload = false, request_id = false, traceparent = false;
-    while (at < end) {
-        const unsigned char *name = at;
-        while (at < end && is(*at, FIELD)) ++at;
-        if (at < end && is(*at, TOKEN)) {  // a name that few fields have: the app's
-            while (at < end && is(*at, TOKEN)) ++at;
-            native = false;
+    while (at < end && fault == HeadFault::none) {
+        const unsigned char *const name = at;
+        while (is(*at, FIELD)) ++at;
+        if (is(*at, TOKEN)) {  // a name that few fields have: the app's
+            while (is(*at, TOKEN)) ++at;
+            reader.leave_to_app();
         }
         const size_t width = static_cast<size_t>(at - name);
-        if (width == 0 || at == end || *at != ':') return refuse(head, name_fault(name, at, end));
-        const unsigned char *value = ++at;
+        if (width == 0 || *at != ':') return refuse(head, name_fault(name, at, end));
+        const unsigned char *const value = ++at;
         at = value_end(at, end);
         while (at < end && *at >= 0x80) {  // obs-text (RFC 9110 5.5)
             at = value_end(at + 1, end);
-            native = false;
+            reader.leave_to_app();
         }
-        const unsigned char *stop = at;
+        const unsigned char *const stop = at;
         if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::field_value);
-        if (++count > limits.fields) return refuse(head, HeadFault::too_many_fields);
-        if (static_cast<size_t>(at - name) > limits.field_size)
-            return refuse(head, HeadFault::field_too_long);
-
-        const unsigned char *text = value;
-        if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
-        switch (name[0] | 0x20) {
-        case 'a':
-            if (named(name, width, "accept-encoding") &&
-                (limits.compression || has_quality(value, stop)))
-                native = false;
-            if (named(name, width, "accept") && names_stream(value, stop)) native = false;
-            if (named(name, width, "authorization")) {
-                head->authorization = authorization ? Span{} : trimmed(value, stop, data);
-                authorization = true;
-            }
-            break;
-        case 'c':
-            if (named(name, width, "content-length")) {
-                if (content_length) return refuse(head, HeadFault::lengths);
-                if (!number(text, static_cast<size_t>(stop - text), &body)) {
-                    if (!loose_number(value, stop, &body)) return refuse(head, HeadFault::length);
-                    native = false;
-                }
-                content_length = true;
-            } else if (named(name, width, "content-type")) {
-                if (content_type) return refuse(head, HeadFault::content_types);
-                content_type = true;
-                upload = is_upload(text, stop);
-            } else if (named(name, width, "connection")) {  // a list, and so are several (RFC 9110 5.3)
-                const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
-                if (connection || !one || (http_1_0 && has_tab(value, stop))) native = false;
-                close = close || lists(value, stop, "close");
-                keep = keep || lists(value, stop, "keep-alive");
-                connection = true;
-            } else if (named(name, width, "content-encoding")) {
-                native = false;
-            }
-            break;
-        case 'e':
-            if (named(name, width, "expect")) {
-                if (!single_word(value, stop, "100-continue")) return refuse(head, HeadFault::expectation);
-                if (expects_continue || http_1_0) native = false;
-                expects_continue = !http_1_0;  // of HTTP/1.0 it is ignored (RFC 9110 10.1.1)
-            }
-            break;
-        case 'h':
-            if (named(name, width, "host")) {
-                const Span named_host = trimmed(value, stop, data);
-                if (host) return refuse(head, HeadFault::hosts);
-                if (!is_host(data + named_host.offset, named_host.length)) return refuse(head, HeadFault::host);
-                host = true;
-            } else if (prefixed(name, width, "http2-")) {
-                native = false;
-            }
-            break;
-        case 'i':
-            if (named(name, width, "inference-header-content-length")) {
-                if (has_json) native = false;
-                has_json = true;
-                if (!number(text, static_cast<size_t>(stop - text), &json)) {
-                    json = 0;  // malformed: Python's parser has the sentence for it
-                    route = Route::none;
-                }
-            }
-            break;
-        case 'o':
-            if (limits.origins && named(name, width, "origin")) native = false;
-            break;
-        case 'p':
-            if (prefixed(name, width, "proxy-")) native = false;
-            break;
-        case 't':
-            if (named(name, width, "transfer-encoding")) {
-                // Chunked once, and no other coding: what else there is could be framed in two ways (RFC 9112 6.1).
-                if (chunked || !single_word(value, stop, "chunked")) return refuse(head, HeadFault::coding);
-                if (has_tab(value, stop)) native = false;
-                chunked = true;
-            } else if (prefixed(name, width, "transfer-") || named(name, width, "te") ||
-                       named(name, width, "trailer")) {
-                native = false;
-            } else if (named(name, width, "traceparent")) {
-                head->traceparent = traceparent ? Span{} : trimmed(value, stop, data);
-                traceparent = true;
-            }
-            break;
-        case 'u':
-            if (named(name, width, "upgrade")) native = false;
-            break;
-        case 'x':
-            if (named(name, width, "x-request-id")) {
-                head->request_id = request_id ? Span{} : trimmed(value, stop, data);
-                request_id = true;
-            }
-            break;
-        default:
-            break;
-        }
-        for (size_t i = 0; i < limits.scheme_count; ++i)
-            if (strlen(limits.scheme[i]) == width && same_name(name, limits.scheme[i], width) &&
-                ++scheme_seen > 1)
-                native = false;  // they may contradict each other
+        fault = reader.field(name, width, value, stop);
     }
-    if (!host) {  // RFC 9112 3.2
-        if (!http_1_0) return refuse(head, HeadFault::no_host);
-        native = false;
-    }
-
-    // RFC 9112 6.1: a message with both may be an attempt to smuggle another one.
-    if (chunked && content_length) return refuse(head, HeadFault::length_and_coding);
-    if (chunked && http_1_0) return refuse(head, HeadFault::old_coding);
-    head->close = close || (http_1_0 && !keep);
-    head->http_1_0 = http_1_0;
-    head->expects_continue = expects_continue;
-    head->chunked = chunked;
-    head->content_length = body;
-    head->json_length = json;
-    head->has_json_length = has_json;
-    if (upload && !has_json) native = false;  // images and forms have limits of their own
-    if (native && route == Route::infer) {
-        // Whatever is refused before its body is read is the app's to refuse.
-        const bool json_fits = !has_json || json > 0;
-        const bool fits = chunked ? !has_json || json <= limits.json
-                                  : content_length && body > 0 && body <= limits.body &&
-                                        (has_json ? json <= body && json <= limits.json : body <= limits.json);
-        native = json_fits && fits;
-    } else if (route == Route::none || content_length || chunked || expects_continue) {
-        native = false;
-    }
-    if (native) head->route = route;
-    if (body || chunked || expects_continue) head->question = false;
-    return native ? Verdict::native : Verdict::app;
+    return fault == HeadFault::none ? reader.end(length) : refuse(head, fault);
 }
+
+}  // namespace
 
 Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
                   const HeadLimits &limits, Head *head) noexcept {

@@ -70,6 +70,7 @@ struct HeadLimits {
     bool origins = false;         // answers tell web pages who may read them: Origin matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
+    size_t scheme_length[SCHEME_NAMES] = {};
     size_t mount_length = 0;      // of the prefix that all paths have; 0 for none
     char mount[MOUNT_BYTES] = {};
 };
@@ -111,9 +112,44 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
 // authority (RFC 9112 3.2). It has no blanks around it.
 bool is_host(const unsigned char *text, size_t length) noexcept;
 
-// Judges a complete head of `length` bytes, the empty line included.
-Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits,
-                   Head *head) noexcept;
+// Judges a head part by part: its request line, each field, its end. All parts lie in one text, written as HTTP/1.1
+// writes them; HTTP/1.1's parser finds them there, HTTP/2 has put them there. A fault is the last that is told.
+class HeadReader {
+  public:
+    HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept;
+
+    // The method ends one blank before the target; `minor` is the last digit of HTTP/1.x.
+    HeadFault begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
+                    unsigned char minor) noexcept;
+    // A field whose name and value hold the bytes that they may hold.
+    HeadFault field(const unsigned char *name, size_t width, const unsigned char *value,
+                    const unsigned char *stop) noexcept;
+    Verdict end(size_t length) noexcept;
+
+    void leave_to_app() noexcept { app_ = true; }
+
+  private:
+    enum Once : unsigned {
+        LENGTH = 1, CONTENT_TYPE = 2, CONNECTION = 4, EXPECT = 8, HOST_FIELD = 16, AUTHORIZATION = 32, TRACEPARENT = 64,
+        REQUEST_ID = 128, SCHEME = 256,
+    };
+
+    // Whether none of the fields that `which` stands for has come before.
+    bool first(unsigned which) noexcept {
+        const bool before = seen_ & which;
+        seen_ |= which;
+        return !before;
+    }
+    void take_only(unsigned which, const unsigned char *value, const unsigned char *stop, Span *span) noexcept;
+
+    const unsigned char *const data_;
+    const HeadLimits &limits_;
+    Head &head_;
+    Route route_ = Route::none;
+    size_t count_ = 0;
+    unsigned seen_ = 0;
+    bool native_ = false, app_ = false, upload_ = false, close_ = false, keep_ = false;
+};
 
 // The verdict on what a connection has received since its last message. `searched` remembers how
 // far the search for the end of the head has come; start a message with 0.

@@ -103,6 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     limits.compression = data[0] & 64;
     limits.scheme_count = 1;
     std::memcpy(limits.scheme[0], "x-forwarded-proto", 18);
+    limits.scheme_length[0] = 17;
     // Copies of exactly these sizes, so that a read beyond an end is seen.
     const std::vector<unsigned char> all(data + 1, data + size);
     ksrv::Head whole, cut;

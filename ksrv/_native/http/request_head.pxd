@@ -45,6 +45,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         bint origins
         size_t scheme_count
         char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
+        size_t scheme_length[SCHEME_NAMES]
         size_t mount_length
         char mount[MOUNT_BYTES]
 

@@ -64,6 +64,7 @@ cdef class HeadRules:
             if not 0 < len(name) < SCHEME_NAME_BYTES:
                 raise ValueError(f"a scheme header's name has 1 to 47 bytes, not {len(name)}")
             memcpy(self.limits.scheme[index], <const char *>name, len(name) + 1)
+            self.limits.scheme_length[index] = len(name)
             index += 1
         self.limits.scheme_count = index
         if len(prefix) > MOUNT_BYTES:
