@@ -14,8 +14,9 @@ import numpy as np
 import orjson
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.limits import Limits, show_limit
+from ksrv.limits import Limits
 from ksrv.protocol import plain_json, rest
+from ksrv.protocol.parameters import take_request_parameters
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
 
@@ -78,35 +79,26 @@ def parse_generate(
             f"the model {spec.name} declares no inputs, so a generate request cannot name them; use infer"
         )
     text_name = _text_name(spec)
+    request = InferRequest(spec.name, spec.version, headers=headers, nbytes=len(body))
     if isinstance(document, list):
         names = {} if text_name is None else {TEXT_INPUT: text_name}
-        entries = plain_json.entries_of_records(document, spec, names)
-        made: dict[str, Any] = {"inputs": entries}
-        return GenerateRequest(_parsed(made, spec, limits, headers), AnswerForm(records=True))
-    made, form = _of_object(document, spec, text_name)
-    return GenerateRequest(_parsed(made, spec, limits, headers), form)
+        request.inputs = plain_json.read_records(document, spec, names, limits)
+        return GenerateRequest(request, AnswerForm(records=True))
+    return GenerateRequest(request, _read_object(document, request, spec, text_name, limits))
 
 
-def _parsed(
-    made: dict[str, Any], spec: ModelSpec, limits: Limits, headers: Mapping[str, str]
-) -> InferRequest:
-    try:
-        text = orjson.dumps(made)
-    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
-        raise InvalidRequest(
-            f"the inputs are nested above the {show_limit('json_depth', limits.json_depth)}"
-        ) from None
-    return rest.parse_infer(text, None, spec, limits, headers=headers)
-
-
-def _of_object(
-    document: dict[str, Any], spec: ModelSpec, text_name: str | None
-) -> tuple[dict[str, Any], AnswerForm]:
-    """Return the infer request that one object stands for."""
-    made: dict[str, Any] = {}
+def _read_object(
+    document: dict[str, Any],
+    request: InferRequest,
+    spec: ModelSpec,
+    text_name: str | None,
+    limits: Limits,
+) -> AnswerForm:
+    """Fill the infer request that one object stands for."""
     name = document.pop("id", None)
-    if name is not None:
-        made["id"] = name
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest(f"'id' of a generate request must be a string, not {quote(name)}")
+    request.id = name or ""
     parameters = document.pop("parameters", None)
     if parameters is None:
         parameters = {}
@@ -114,8 +106,7 @@ def _of_object(
         raise InvalidRequest("'parameters' of a generate request must be a JSON object")
     for key, value in parameters.items():
         _check_parameter(key, value, spec)
-    parameters = dict(parameters)
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, Tensor] = {}
     has_texts = has_rows = False
     for key, value in document.items():
         target = text_name if key == TEXT_INPUT and text_name is not None else key
@@ -130,15 +121,17 @@ def _of_object(
         elif target in inputs:
             raise InvalidRequest(f"the input {quote(target)} is given twice")
         else:
-            entry = plain_json.entry(declared, value)
-            inputs[target] = entry.document
-            has_rows = has_rows or entry.has_rows
+            read = plain_json.read_value(declared, value, len(inputs), limits)
+            inputs[target] = read.tensor
+            has_rows = has_rows or read.has_rows
             has_texts = has_texts or declared.datatype == "BYTES"
-    if parameters:
-        made["parameters"] = parameters
-    made["inputs"] = list(inputs.values())
-    own_names = TEXT_INPUT not in document
-    return made, AnswerForm(has_texts, own_names, has_rows)
+    if len(parameters) > limits.parameters:
+        raise InvalidRequest(f"{REQUEST} has more than {limits.parameters} parameters, the limit")
+    own = take_request_parameters(parameters)
+    request.inputs, request.parameters = list(inputs.values()), own.custom
+    request.deadline_ns, request.priority = own.deadline_ns, own.priority
+    request.mark_final = own.mark_final
+    return AnswerForm(has_texts, TEXT_INPUT not in document, has_rows)
 
 
 def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:

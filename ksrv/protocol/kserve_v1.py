@@ -1,10 +1,8 @@
 """KServe's older protocol, v1: rows of `instances` in JSON become inputs, outputs become `predictions`.
 
-    {"instances": [[1, 2, 3, 4]]}                      one input, a row each
-    {"instances": [{"x": [1, 2], "y": 3}]}             several inputs, an object a row
-    {"instances": [{"b64": "..."}]}                    images and other bytes, as in TensorFlow Serving
-
-Numbers are read by the reader of v2's `data`, so the same text means the same values.
+{"instances": [[1, 2, 3, 4]]}                      one input, a row each
+{"instances": [{"x": [1, 2], "y": 3}]}             several inputs, an object a row
+{"instances": [{"b64": "..."}]}                    images and other bytes, as in TensorFlow Serving
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from ksrv._native.json import number_array
-from ksrv._native.json.number_array import NumbersError
-from ksrv.datatypes import OutOfRange, cast
 from ksrv.errors import InvalidRequest, quote
-from ksrv.limits import Limits, show_limit
-from ksrv.protocol.error_texts import json_refusal, numbers_fault
-from ksrv.protocol.json_data import B64, to_element
+from ksrv.limits import Limits
+from ksrv.protocol import plain_json
+from ksrv.protocol.error_texts import json_refusal
+from ksrv.protocol.json_data import B64
 from ksrv.protocol.rest import JSON_TYPE, RenderedBody, json_values
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -125,76 +122,34 @@ def _only_input(spec: ModelSpec) -> str:
 
 def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Limits) -> Tensor:
     declared = spec.input(name)
-    subject = f"input {quote(name)} (index {index})"
-    values, own = _flat(rows, subject, limits)
-    is_image = declared is not None and declared.image is not None
-    if values and isinstance(values[0], str | dict):
-        tail = _checked((), own, subject) if is_image else _tail(declared, own, subject)
-        shape = (len(rows), *tail)
-        elements = [
-            to_element(value, is_image, subject, place) for place, value in enumerate(values)
-        ]
-        return Tensor(name, "BYTES", shape, elements)
-    shape = (len(rows), *_tail(declared, own, subject))
-    datatype = "FP64" if declared is None else declared.datatype
-    widened = {"FP16": "FP32", "BF16": "FP32", "BYTES": "FP64"}.get(datatype, datatype)
-    try:
-        text = memoryview(orjson.dumps(values))
-    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
-        raise InvalidRequest(
-            f"{subject}: an object among the numbers is nested above the "
-            f"{show_limit('json_depth', limits.json_depth)}"
-        ) from None
-    count = prod(shape)
-    try:
-        numbers = number_array.read(text, 0, len(text), widened, count)
-    except NumbersError as error:
-        raise numbers_fault(error, text, 0, name, index, widened, count) from None
-    if datatype == "FP16":
-        try:
-            numbers = cast(numbers, widened, datatype)
-        except OutOfRange as error:
-            raise InvalidRequest(f"{subject}: {error}") from None
-    elif widened != datatype:
-        datatype = widened  # refused by the model's validator, which says what it expects
-    return Tensor(name, datatype, shape, numbers.reshape(shape))
+    values, own = plain_json.flat(rows, name, index, limits)
+    is_picture = declared is not None and declared.image is not None
+    if values and is_picture and isinstance(values[0], str | dict):
+        row = _checked([], own, name, index)
+    else:
+        row = _row_shape(declared, own, name, index)
+    return plain_json.read_tensor(name, declared, [len(rows), *row], values, index, limits)
 
 
-def _flat(rows: list[Any], subject: str, limits: Limits) -> tuple[list[Any], tuple[int, ...]]:
-    """Return the values of all rows one after the other, and the shape of each row."""
-    most = min(limits.rank, limits.json_depth)
-    shape: list[int] = []
-    values = rows
-    while any(isinstance(value, list) for value in values):
-        shape.append(len(values[0]) if isinstance(values[0], list) else 0)
-        if len(shape) >= most:
-            name = "rank" if most == limits.rank else "json_depth"
-            raise InvalidRequest(f"a row has more dimensions than the {show_limit(name, most)}")
-        if any(not isinstance(value, list) or len(value) != shape[-1] for value in values):
-            raise InvalidRequest(f"{subject}: the rows are not of one shape")
-        values = [inner for value in values for inner in value]
-    return values, tuple(shape)
-
-
-def _tail(declared: TensorSpec | None, own: tuple[int, ...], subject: str) -> tuple[int, ...]:
+def _row_shape(declared: TensorSpec | None, own: list[int], name: str, index: int) -> list[int]:
     """Return the shape of a row: the declared one where it is fixed, else its own.
 
     A row may have fewer dimensions than the declared ones where it holds as many values.
     """
     if declared is None:
         return own
-    fixed = tuple(size for size in declared.shape[1:] if isinstance(size, int) and size >= 0)
+    fixed = [size for size in declared.shape[1:] if isinstance(size, int) and size >= 0]
     if len(fixed) != len(declared.shape[1:]):
         return own
-    return _checked(fixed, own, subject)
+    return _checked(fixed, own, name, index)
 
 
-def _checked(tail: tuple[int, ...], own: tuple[int, ...], subject: str) -> tuple[int, ...]:
-    if own != tail and (len(own) >= len(tail) or prod(own) != prod(tail)):
+def _checked(row: list[int], own: list[int], name: str, index: int) -> list[int]:
+    if own != row and (len(own) >= len(row) or prod(own) != prod(row)):
         raise InvalidRequest(
-            f"{subject}: each row has the shape {list(own)}, but the model expects {list(tail)}"
+            f"{subject(name, index)}: each row has the shape {own}, but the model expects {row}"
         )
-    return tail
+    return row
 
 
 def render_predict(

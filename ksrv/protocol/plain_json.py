@@ -1,46 +1,68 @@
-"""Plain JSON values, as a person writes them, as the inputs of an infer request.
+"""Values as a person writes them in JSON, as the inputs of an infer request: of generate, protocol v1 and forms.
 
 {"age": 40, "city": "Oslo"}                             one row
 {"age": [40, 31], "city": ["Oslo", "Rome"]}             rows, by input
 [{"age": 40, "city": "Oslo"}, {"age": 31, ...}]         rows, by record
+
+The shape of an input is that of its lists. Numbers are read by the reader of v2's `data`, so the same text means the same
+values.
 """
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from math import prod
 from typing import Any, NamedTuple
 
+import orjson
+
+from ksrv._native.json import number_array
+from ksrv._native.json.number_array import NumbersError
+from ksrv.datatypes import OutOfRange, cast
 from ksrv.errors import InvalidRequest, quote
+from ksrv.limits import Limits, show_limit
+from ksrv.protocol.error_texts import numbers_fault
+from ksrv.protocol.json_data import to_element
+from ksrv.protocol.tensors import subject
+from ksrv.request import Tensor
 from ksrv.spec import ModelSpec, TensorSpec
 
 MOST_BYTES = 1024 * 1024
 """Bytes of plain JSON: it is read as objects of Python, which take up to thirty times as many."""
 
+_READ_AS = {"FP16": "FP32", "BF16": "FP32"}
 
-class Entry(NamedTuple):
-    """An input of a v2 infer request, made of a plain value.
+
+class PlainValue(NamedTuple):
+    """An input, made of a plain value.
 
     Attributes:
-        document: The entry of 'inputs'.
+        tensor: The input.
         has_rows: Whether the value came with its row dimension.
     """
 
-    document: dict[str, Any]
+    tensor: Tensor
     has_rows: bool
 
 
-def entry(declared: TensorSpec, value: Any) -> Entry:
+def read_value(declared: TensorSpec, value: Any, index: int, limits: Limits) -> PlainValue:
     """Return the input that a value is: a row without its dimension of rows, or rows.
 
     Args:
         declared: The input as the model declares it.
         value: A text, a number, a boolean, or nested lists of them.
+        index: Of the input in the request, for errors.
 
     Raises:
         InvalidRequest: The value is, or holds, something else.
     """
-    given = _shape_of(declared.name, value)
-    if _are_pictures(declared, value):
-        return Entry(_pictures(declared, value), bool(given))
+    values, inner = flat(
+        value if isinstance(value, list) else [value], declared.name, index, limits
+    )
+    given = [len(value), *inner] if isinstance(value, list) else []
+    _check_filled(declared.name, given, values)
+    if _are_pictures(declared, values):
+        tensor = read_tensor(declared.name, declared, given or [1], values, index, limits)
+        return PlainValue(tensor, bool(given))
     missing = max(len(declared.shape) - len(given), 0)
     shape = [1] * missing + given
     has_rows = declared.batched and not missing
@@ -49,34 +71,37 @@ def entry(declared: TensorSpec, value: Any) -> Entry:
         by_row = [given[0], *[1] * missing, *given[1:]]
         if _fits(by_row, declared):
             shape, has_rows = by_row, True
-    return Entry(_document(declared, shape, value), has_rows)
+    tensor = read_tensor(declared.name, declared, shape, values, index, limits)
+    return PlainValue(tensor, has_rows)
 
 
-def entry_of_rows(declared: TensorSpec, values: list[Any]) -> dict[str, Any]:
+def read_rows(declared: TensorSpec, rows: list[Any], index: int, limits: Limits) -> Tensor:
     """Return the input that the values of several rows are.
 
     Args:
         declared: The input as the model declares it.
-        values: The value of each row.
+        rows: The value of each row.
+        index: Of the input in the request, for errors.
 
     Raises:
         InvalidRequest: A value is no number, text or list of them.
     """
-    first, *row = _shape_of(declared.name, values)
-    if _are_pictures(declared, values):
-        return _pictures(declared, values)
+    values, row = flat(rows, declared.name, index, limits)
+    _check_filled(declared.name, [len(rows), *row], values)
     missing = max(len(declared.shape) - 1 - len(row), 0)
-    return _document(declared, [first, *[1] * missing, *row], values)
+    if _are_pictures(declared, values):
+        missing = 0
+    shape = [len(rows), *[1] * missing, *row]
+    return read_tensor(declared.name, declared, shape, values, index, limits)
 
 
-def entries_of_records(
-    records: list[Any], spec: ModelSpec, names: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def read_records(
+    records: list[Any], spec: ModelSpec, names: Mapping[str, str], limits: Limits
+) -> list[Tensor]:
     """Return the inputs that a list of records is.
 
     Args:
         records: The rows, objects with the same keys.
-        spec: The model.
         names: The names of inputs by other names that they may have.
 
     Raises:
@@ -108,48 +133,114 @@ def entries_of_records(
                 raise InvalidRequest(
                     f"row {row} has no {quote(name)}, and row {other} has; the rows of one request have the same inputs"
                 )
-    return [entry_of_rows(inputs[name], values) for name, values in found.items()]
+    return [
+        read_rows(inputs[name], values, index, limits)
+        for index, (name, values) in enumerate(found.items())
+    ]
 
 
-def _alias(name: str, names: Mapping[str, str]) -> str:
-    return next((other for other, own in names.items() if own == name), name)
+def read_tensor(
+    name: str,
+    declared: TensorSpec | None,
+    shape: list[int],
+    values: list[Any],
+    index: int,
+    limits: Limits,
+) -> Tensor:
+    """Return the tensor of these values: texts and bytes as BYTES, numbers as the model's datatype.
+
+    Args:
+        declared: The input as the model declares it; None where it declares none.
+        values: As `flat` returns them.
+        index: Of the input in the request, for errors.
+
+    Raises:
+        InvalidRequest: A value is no text and no number of the datatype, or the shape has another size.
+    """
+    owner = subject(name, index)
+    is_image = declared is not None and declared.image is not None
+    datatype = "FP64" if declared is None else declared.datatype
+    if datatype == "BYTES" or (values and isinstance(values[0], str | dict)):
+        elements = [to_element(value, is_image, owner, at) for at, value in enumerate(values)]
+        return Tensor(name, "BYTES", tuple(shape), elements)
+    read_as = _READ_AS.get(datatype, datatype)
+    try:
+        text = memoryview(orjson.dumps(values))
+    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+        raise InvalidRequest(
+            f"{owner}: an object among the numbers is nested above the "
+            f"{show_limit('json_depth', limits.json_depth)}"
+        ) from None
+    count = prod(shape)
+    try:
+        numbers = number_array.read(text, 0, len(text), read_as, count)
+    except NumbersError as error:
+        raise numbers_fault(error, text, 0, name, index, read_as, count) from None
+    if datatype == "FP16":
+        try:
+            numbers = cast(numbers, read_as, datatype)
+        except OutOfRange as error:
+            raise InvalidRequest(f"{owner}: {error}") from None
+    elif read_as != datatype:
+        datatype = read_as  # refused by the model's validator, which says what it expects
+    return Tensor(name, datatype, tuple(shape), numbers.reshape(shape))
+
+
+def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[Any], list[int]]:
+    """Return the values of all rows one after the other, and the shape of each row.
+
+    Args:
+        name: Of the input, for errors.
+        index: Of the input in the request, for errors.
+
+    Raises:
+        InvalidRequest: The rows differ in their shapes, or are nested too deeply.
+    """
+    most = min(limits.rank, limits.json_depth)
+    shape: list[int] = []
+    values = rows
+    while any(isinstance(value, list) for value in values):
+        shape.append(len(values[0]) if isinstance(values[0], list) else 0)
+        if len(shape) >= most:
+            limit = "rank" if most == limits.rank else "json_depth"
+            raise InvalidRequest(
+                f"{subject(name, index)}: a row has more dimensions than the {show_limit(limit, most)}"
+            )
+        if any(not isinstance(value, list) or len(value) != shape[-1] for value in values):
+            raise InvalidRequest(f"{subject(name, index)}: the rows are not of one shape")
+        values = [inner for value in values for inner in value]
+    return values, shape
 
 
 def unknown(key: str, spec: ModelSpec) -> str:
-    """Return the sentence for a key that is no input of a model.
-
-    Args:
-        key: The key.
-        spec: The model.
-    """
+    """Return the sentence for a key that is no input of a model."""
     names = [one.name for one in spec.inputs]
     near = get_close_matches(key, names, n=1)
     hint = f"did you mean {quote(near[0])}?" if near else f"it has {', '.join(map(quote, names))}"
     return f"{quote(key)} is no input of the model; {hint}"
 
 
+def _alias(name: str, names: Mapping[str, str]) -> str:
+    return next((other for other, own in names.items() if own == name), name)
+
+
 def _example(spec: ModelSpec) -> str:
     return "{" + ", ".join(f'"{one.name}": ...' for one in spec.inputs) + "}"
 
 
-def _document(declared: TensorSpec, shape: list[int], value: Any) -> dict[str, Any]:
-    return {
-        "name": declared.name,
-        "datatype": declared.datatype,
-        "shape": shape,
-        "data": value if isinstance(value, list) else [value],
-    }
-
-
-def _are_pictures(declared: TensorSpec, value: Any) -> bool:
+def _are_pictures(declared: TensorSpec, values: list[Any]) -> bool:
     """Whether texts stand where the input takes pictures: they are the files in base64."""
-    first = value[0] if isinstance(value, list) else value
-    return declared.image is not None and isinstance(first, str)
+    return declared.image is not None and isinstance(values[0], str)
 
 
-def _pictures(declared: TensorSpec, value: Any) -> dict[str, Any]:
-    files = value if isinstance(value, list) else [value]
-    return {"name": declared.name, "datatype": "BYTES", "shape": [len(files)], "data": files}
+def _check_filled(name: str, given: list[int], values: list[Any]) -> None:
+    if 0 in given:
+        raise InvalidRequest(f"the input {quote(name)} is an empty list")
+    if values[0] is None or isinstance(values[0], dict):
+        found = "null" if values[0] is None else "an object"
+        raise InvalidRequest(
+            f"the input {quote(name)} holds {found}; expected a text, a number, or a list of them"
+        )
 
 
 def _fits(shape: list[int], declared: TensorSpec) -> bool:
@@ -157,18 +248,3 @@ def _fits(shape: list[int], declared: TensorSpec) -> bool:
         size in (-1, given) or (isinstance(size, tuple) and size[0] <= given <= size[1])
         for given, size in zip(shape, declared.shape, strict=True)
     )
-
-
-def _shape_of(name: str, value: Any) -> list[int]:
-    shape: list[int] = []
-    while isinstance(value, list):
-        shape.append(len(value))
-        if not value:
-            raise InvalidRequest(f"the input {quote(name)} is an empty list")
-        value = value[0]
-    if value is None or isinstance(value, dict):
-        found = "null" if value is None else "an object"
-        raise InvalidRequest(
-            f"the input {quote(name)} holds {found}; expected a text, a number, or a list of them"
-        )
-    return shape

@@ -286,9 +286,6 @@ def parse_infer(
             request = _document(document, len(document), spec, limits, regions)
         if upload is not None:
             request.inputs += upload.tensors
-            if upload.numbers:
-                numbers = memoryview(orjson.dumps({"inputs": upload.numbers}))
-                request.inputs += _document(numbers, len(numbers), spec, limits, regions).inputs
             request.binary_output |= BINARY_TYPE in _accepted(headers)
             request.nbytes = max(size, request.nbytes)
     request.model_version = spec.version

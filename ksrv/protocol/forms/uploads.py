@@ -9,7 +9,7 @@ application/json, with all the rest.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -39,13 +39,11 @@ class Upload:
     """What an upload holds.
 
     Attributes:
-        tensors: The inputs that its files and texts are.
-        numbers: The entries of 'inputs' that its fields for inputs of numbers are.
+        tensors: The inputs that its files, texts and numbers are.
         document: The JSON of the rest of the request; None where there is none.
     """
 
     tensors: list[Tensor]
-    numbers: list[dict[str, Any]] = field(default_factory=list)
     document: memoryview | None = None
 
 
@@ -152,7 +150,9 @@ def _form(
     if not elements and not numbers and document is None:
         raise InvalidRequest("the form has no parts; send files as curl -F NAME=@FILE does")
     tensors = [_tensor(name, held, spec) for name, held in elements.items()]
-    return Upload(tensors, [_entry(spec, *named) for named in numbers.items()], document)
+    for index, (name, values) in enumerate(numbers.items()):
+        tensors.append(_numbers(name, values, spec, index, limits))
+    return Upload(tensors, document)
 
 
 def _takes_numbers(declared: TensorSpec) -> bool:
@@ -181,14 +181,14 @@ def _beginning(value: Element) -> str:
     return bytes(value[:_HEAD_BYTES]).decode("utf-8", "replace")
 
 
-def _entry(spec: ModelSpec, name: str, values: list[Any]) -> dict[str, Any]:
+def _numbers(name: str, values: list[Any], spec: ModelSpec, index: int, limits: Limits) -> Tensor:
     """Return the input of a field's value, or of the values of several fields, a row each."""
     declared = spec.input(name)
     if declared is None:
         raise InvalidRequest(f"the model {spec.name} has no input {quote(name)}")
     if len(values) > 1:
-        return plain_json.entry_of_rows(declared, values)
-    return plain_json.entry(declared, values[0]).document
+        return plain_json.read_rows(declared, values, index, limits)
+    return plain_json.read_value(declared, values[0], index, limits).tensor
 
 
 def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
