@@ -86,12 +86,21 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         float,
         msgspec.Meta(
             ge=0,
+            le=1_000_000_000,
             description=(
-                "Seconds after which a connection of HTTP/2 is told to end, so that clients spread over "
-                "new servers; calls that run are finished. 0: never."
+                "Seconds after which a connection of HTTP/1.1 or HTTP/2 is told to end, so that clients spread "
+                "over new servers; what runs is finished. 0: never."
             ),
         ),
     ] = 0.0
+    max_connection_requests: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=1 << 40,
+            description="Requests after which a connection of HTTP/1.1 or HTTP/2 is told to end. 0: never.",
+        ),
+    ] = 0
     workers: Annotated[
         int, msgspec.Meta(ge=1, description="Worker processes; each holds its own models.")
     ] = 1

@@ -224,6 +224,8 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             grace=settings.transfer_grace,
             rate=settings.min_transfer_rate,
             idle=self.cfg.keepalive,
+            age=settings.max_connection_age,
+            requests=settings.max_connection_requests,
             transfer=settings.transfer_timeout,
             check=self._fast_path.admits if service.access.needs_token else None,
             shared=self.cfg.workers > 1,

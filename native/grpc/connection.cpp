@@ -40,7 +40,8 @@ unsigned char *read_buffer() noexcept {
 Connection::Connection(Server *server, int fd, uint32_t its_slot, uint32_t its_generation,
                        uint64_t now) noexcept
     : slot(its_slot), generation(its_generation), server_(server), fd_(fd), session_(this, &out_),
-      opened_ns_(now), received_ns_(now), now_(now) {
+      opened_ns_(now), ends_ns_(server->config.end.at(now, server->tag_of(its_slot, its_generation))),
+      requests_left_(server->config.end.most_requests()), received_ns_(now), now_(now) {
     idle_since_ns.store(now, std::memory_order_relaxed);
 }
 

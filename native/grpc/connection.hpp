@@ -189,7 +189,7 @@ class Connection final : public http2::SessionEvents {
     std::atomic<bool> closed_{false};
     bool broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
     uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
-    uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
+    uint64_t opened_ns_, ends_ns_, requests_left_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
     uint64_t turn_ends_ns_ = 0;
     uint64_t now_ = 0, received_bytes_ = 0, sent_bytes_ = 0;
     int low_water_ = 1;  // the socket's SO_RCVLOWAT

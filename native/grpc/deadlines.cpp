@@ -27,9 +27,7 @@ void Connection::tick(uint64_t now) noexcept {
         session_.go_away(http2::NO_ERROR, "no call came in time");
         broken_ = true;
     }
-    // Connections that began together do not end together.
-    const uint64_t age = config.age_ns + config.age_ns / 10 * (generation % 8) / 8;
-    if (age && !said_goodbye_ && now - opened_ns_ >= age) say_goodbye();
+    if (now >= ends_ns_) say_goodbye();
     if (said_goodbye_ && !went_away_ && now - goodbye_ns_ >= GOODBYE_NS) {
         went_away_ = true;
         if (!agreed_) {

@@ -72,6 +72,7 @@ void *Connection::opened(int32_t stream_id) noexcept {
     if (server_->unfinished.fetch_add(1, std::memory_order_relaxed) >= server_->config.calls)
         server_->end_unfinished();
     look_by(now_ + server_->config.head_ns);
+    if (--requests_left_ == 0) say_goodbye();
     return call;
 }
 

@@ -19,6 +19,7 @@
 #include "grpc/connection_list.hpp"
 #include "grpc/open_connections.hpp"
 #include "reactor/access_records.hpp"
+#include "reactor/connection_end.hpp"
 #include "reactor/event_loop.hpp"
 #include "reactor/pending_decrefs.hpp"
 #include "reactor/run_queue.hpp"
@@ -40,7 +41,7 @@ struct ServerConfig {
     uint64_t rate = 4096;             // bytes a second that a message or an answer must make
     uint64_t stream_begin_ns = 600000000000u;  // a stream may wait so long for its next message
     uint64_t idle_ns = 300000000000u;
-    uint64_t age_ns = 0;  // after which a connection is told to end; 0: never
+    ConnectionEnd end;  // then a connection is told to end
     uint64_t ping_ns = 60000000000u;
     uint64_t ping_timeout_ns = 20000000000u;
     bool checks_callers = false;

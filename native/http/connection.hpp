@@ -119,6 +119,8 @@ struct Connection : Transport {
     uint64_t counted = 0;         // bytes that the message holds of the budget
     uint64_t answer_counted = 0;  // and its answer
     AnswerRoom answer_room = AnswerRoom::none;
+    uint64_t ends_ns = UINT64_MAX;          // answers from then on are the connection's last
+    uint64_t requests_left = UINT64_MAX;    // before it ends
     uint64_t message_ns = 0;      // when the message's first byte was seen
     uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
     uint64_t memory_wait_ns = 0;  // when it began to wait for memory

@@ -29,6 +29,8 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
     connection->peer = made.peer;
     connection->peer_length = made.peer_length;
     begin_connection(connection, made.fd, made.listener, now);
+    connection->ends_ns = config.end.at(now, tag_of(connection));
+    connection->requests_left = config.end.most_requests();
     if (config.proxy.versions != ProxyVersions::off) {
         connection->phase.store(Phase::proxy_header, std::memory_order_release);
         arm_for_phase(connection, now);
@@ -62,6 +64,8 @@ void HttpServer::begin_connection(Connection *connection, int fd, uint16_t liste
     connection->out.sent = connection->out.taken = 0;
     connection->out.owners = nullptr;
     connection->stage_ns = now;
+    connection->ends_ns = Timers::NONE;
+    connection->requests_left = UINT64_MAX;
 }
 
 // Closes the connection that has been idle for longest between two messages, so that connections kept open for nothing keep nobody

@@ -5,6 +5,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "base/python_call.hpp"
 #include "server/server.hpp"
 
@@ -135,7 +137,10 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
                                   : stopping && config.stop_idle_ns < config.idle_ns
                                       ? config.stop_idle_ns
                                       : config.idle_ns;
-        timers.set(slot, now + timeout);
+        // At its end a connection is closed only if it is silent, so that a busy one is ended by an answer.
+        const uint64_t end = connection->ends_ns == Timers::NONE ? Timers::NONE
+                                                                 : std::max(connection->ends_ns, now + config.stop_idle_ns);
+        timers.set(slot, std::min(now + timeout, end));
         arm(connection, READING);
         return;
     }

@@ -22,6 +22,12 @@ Sent HttpServer::flush(Connection *connection) noexcept {
     return send_now(connection, &connection->out);
 }
 
+// Whether the next answer is the last one of a connection that has its age or its number of requests.
+bool HttpServer::at_its_end(const Connection *connection) noexcept {
+    return connection->requests_left <= 1 ||
+           (connection->ends_ns != Timers::NONE && unsigned_now_ns() >= connection->ends_ns);
+}
+
 bool HttpServer::put_answer(Connection *connection, uint16_t status, const char *line,
                       size_t line_length, const char *fields, size_t fields_length,
                       const char *body, size_t body_length, int parts) noexcept {
@@ -30,7 +36,7 @@ bool HttpServer::put_answer(Connection *connection, uint16_t status, const char 
     if (!reserve_parts(out, parts)) return false;
     connection->status = status;
     connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
-                              config.idle_ns == 0;
+                              config.idle_ns == 0 || at_its_end(connection);
     if (!connection->request_id.length) make_request_id(&connection->request_id);  // its head is not complete
     if (!put_head(out, line, line_length, fields, fields_length, config.server_header.data(),
                   config.server_header.size(), connection->close_after,
@@ -157,6 +163,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
         linger(connection, now);
         return false;
     }
+    connection->requests_left -= connection->requests_left != UINT64_MAX;
     connection->consume(connection->message_end);
     connection->shrink();
     connection->reset_message();

@@ -29,6 +29,7 @@
 #include "http/proxy_header.hpp"
 #include "http/response_head.hpp"
 #include "reactor/access_records.hpp"
+#include "reactor/connection_end.hpp"
 #include "reactor/event_loop.hpp"
 #include "reactor/pending_decrefs.hpp"
 #include "reactor/run_queue.hpp"
@@ -51,7 +52,8 @@ struct HttpServerConfig {
     uint64_t rate = 4096;                 // bytes per second, received or taken by the peer
     uint64_t transfer_s = 300;            // behind the grace, for a body or an answer of any size
     uint64_t idle_ns = 75000000000u;      // between messages; 0: every answer closes
-    uint64_t stop_idle_ns = 2000000000u;  // the same while draining
+    uint64_t stop_idle_ns = 2000000000u;  // the same while draining, and of a connection at its end
+    ConnectionEnd end;
     uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
     uint64_t memory_wait_ns = 1000000000u;       // waiting for bytes in flight, before 503
     bool checks_callers = false;          // before a body is waited for
@@ -183,6 +185,7 @@ class HttpServer final : public Protocol {
 
     // Renders an answer into `connection->out`, with room for `parts` parts of a body that is not copied into it;
     // false when there is no memory.
+    bool at_its_end(const Connection *connection) noexcept;
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
                     const char *fields, size_t fields_length, const char *body, size_t body_length,
                     int parts = 1) noexcept;

@@ -11,7 +11,7 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
-from ksrv._native.reactor.event_loop cimport CEventLoop, PendingDecrefs
+from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, PendingDecrefs
 from ksrv._native.server.server cimport (
     CHttpServer, FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
 )
@@ -153,7 +153,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         uint64_t rate
         uint64_t stream_begin_ns
         uint64_t idle_ns
-        uint64_t age_ns
+        ConnectionEnd end
         cbool checks_callers
         cbool decompress
         cbool log

@@ -193,7 +193,8 @@ cdef class GrpcServer:
         config.rate = settings["rate"]
         config.log = settings["log"]
         config.idle_ns = <uint64_t>(<double>settings["idle"] * 1e9)
-        config.age_ns = <uint64_t>(<double>settings["age"] * 1e9)
+        config.end.age_ns = <uint64_t>(<double>settings["age"] * 1e9)
+        config.end.requests = settings["requests"]
         config.checks_callers = settings["checks_callers"]
         config.decompress = settings["decompress"]
         self.handler = handler

@@ -18,7 +18,7 @@ from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
 from ksrv._native.http.proxy_header cimport CProxyRules, ProxyFault
 from ksrv._native.http.request_head cimport Head, HeadLimits
-from ksrv._native.reactor.event_loop cimport CEventLoop, EventLoop, PendingDecrefs
+from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, EventLoop, PendingDecrefs
 from ksrv._native.tls.tls_context cimport const_tls
 
 
@@ -177,6 +177,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint64_t grace_ns
         uint64_t rate
         uint64_t idle_ns
+        ConnectionEnd end
         uint64_t memory_wait_ns
         uint64_t transfer_s
         cbool checks_callers

@@ -38,6 +38,8 @@ class HttpServer:
         grace: float = 10.0,
         rate: int = 4096,
         idle: float = 75.0,
+        age: float = 0.0,
+        requests: int = 0,
         memory_wait: float = 1.0,
         transfer: int = 300,
         check: Callable[[bytes], bool] | None = None,

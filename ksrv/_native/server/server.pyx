@@ -101,6 +101,8 @@ cdef class HttpServer:
         grace: Seconds before the least rate of bodies and answers counts.
         rate: Bytes per second that a body or an answer must make after that.
         idle: Seconds between two messages; 0 closes behind every answer.
+        age: Seconds after which a connection ends, up to a tenth later; 0: never.
+        requests: Messages after which a connection ends; 0: never.
         memory_wait: Seconds that a request waits for bytes in flight.
         transfer: Seconds behind the grace in which a body or an answer of any size must have come.
         check: Called with a head whose body has not come; whether its caller may send one. The
@@ -119,7 +121,8 @@ cdef class HttpServer:
     def __cinit__(
         self, EventLoop loop not None, HeadRules rules not None, handler, answers, *,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double memory_wait=1.0, uint64_t transfer=300,
+        double idle=75.0, double age=0.0, uint64_t requests=0,
+        double memory_wait=1.0, uint64_t transfer=300,
         check=None, bint shared=False, bint log=False, TlsContext tls=None,
         str server="gunicorn", ProxyRules proxy=None
     ):
@@ -135,6 +138,8 @@ cdef class HttpServer:
         config.grace_ns = <uint64_t>(grace * 1e9)
         config.rate = rate
         config.idle_ns = <uint64_t>(idle * 1e9)
+        config.end.age_ns = <uint64_t>(age * 1e9)
+        config.end.requests = requests
         config.memory_wait_ns = <uint64_t>(memory_wait * 1e9)
         config.transfer_s = transfer
         config.checks_callers = check is not None

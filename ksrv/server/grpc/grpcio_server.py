@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 INFER_THREADS = 256
 """Requests of ModelInfer that are under way at a time at least; each holds a thread."""
 
+NO_AGE_MS = (1 << 31) - 1
+"""grpcio's word for connections of any age."""
+
 SECOND_NS = 1_000_000_000
 ID_KEY, TRACE_KEY = "x-request-id", "traceparent"
 FOREVER_S = 1e9
@@ -65,6 +68,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
         ),
         ("grpc.server_handshake_timeout_ms", max(1, int(settings.head_timeout * 1000))),
         ("grpc.max_connection_idle_ms", int(bounds.IDLE_CONNECTION_SECONDS * 1000)),
+        ("grpc.max_connection_age_ms", _age_ms(settings.max_connection_age)),
         # Without this a second server would share the port silently.
         ("grpc.so_reuseport", int(shared)),
         # Triton's keepalive, except that clients may ping every 10 s, also without a call.
@@ -80,6 +84,11 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
     ):  # grpcio then refuses compressed messages, and names the encodings that it accepts
         options.append(("grpc.compression_enabled_algorithms_bitset", 1))
     return options
+
+
+def _age_ms(seconds: float) -> int:
+    """Return grpcio's form of an age; its largest number means none, and it spreads the others itself."""
+    return min(max(1, int(seconds * 1000)), NO_AGE_MS) if seconds else NO_AGE_MS
 
 
 class GrpcioCall:

@@ -175,6 +175,7 @@ class NativeGrpcServer:
             "log": settings.access_log,
             "idle": bounds.IDLE_CONNECTION_SECONDS,
             "age": settings.max_connection_age,
+            "requests": settings.max_connection_requests,
             "checks_callers": self._services.access.needs_token,
             "decompress": settings.decompress_requests,
         }

@@ -1,0 +1,215 @@
+"""Connections end at their age and after their number of requests, and no request is lost by it."""
+
+import contextlib
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from ksrv.client import Client
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import resolve
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import write_double, write_slow
+from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http_reader import (
+    double_body,
+    infer_message,
+    open_connection,
+    parse_answers,
+    read_all,
+    read_answer,
+)
+
+ROW = np.ones((1, 4), np.float32)
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+MISSING = b"GET /v2/models/missing HTTP/1.1\r\nHost: x\r\n\r\n"
+ON_EACH_PATH = [LIVE, MISSING, infer_message(), infer_message("double", None, "X-Unusual: 1")]
+"""Answered without Python, by the app, on the fast path, and on the fast path with a further field."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    write_slow(folder, 0.5)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["cleartext", "TLS"])
+def security(request, tmp_path_factory):
+    """The settings of a server, and what makes a client's socket of a plain one."""
+    if request.param == "cleartext":
+        return {}, lambda plain: plain
+    key, cert = self_signed(tmp_path_factory.mktemp("certificates"), "server")
+    context = ssl.create_default_context(cafile=str(cert))
+    settings = {"tls_cert": str(cert), "tls_key": str(key)}
+    return settings, lambda plain: context.wrap_socket(
+        plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False
+    )
+
+
+@pytest.fixture
+def started(models, security):
+    settings, wrap = security
+    with contextlib.ExitStack() as stack:
+
+        def start(**more):
+            server = stack.enter_context(Server(models, **settings, **more))
+            return server, lambda: stack.enter_context(wrap(open_connection(server.http, 60)))
+
+        yield start
+
+
+@pytest.mark.parametrize("message", ON_EACH_PATH, ids=["native", "app", "infer", "more fields"])
+def test_the_last_of_its_requests_closes_a_connection(started, message):
+    _, connect = started(max_connection_requests=3)
+    for _ in range(2):
+        client = connect()
+        told = []
+        for _ in range(3):
+            client.sendall(message)
+            told.append(read_answer(client).headers["connection"])
+        assert told == ["keep-alive", "keep-alive", "close"]
+        assert client.recv(1) == b""
+
+
+def test_what_is_sent_ahead_of_the_last_answer_is_not_begun(started):
+    _, connect = started(max_connection_requests=2)
+    client = connect()
+    client.sendall(LIVE * 4)
+    answers = parse_answers(read_all(client))
+    assert [answer.headers["connection"] for answer in answers] == ["keep-alive", "close"]
+
+
+def test_each_answer_may_be_the_last(started):
+    _, connect = started(max_connection_requests=1)
+    client = connect()
+    client.sendall(infer_message())
+    assert read_answer(client).headers["connection"] == "close"
+    assert client.recv(1) == b""
+
+
+def test_a_busy_connection_is_ended_by_an_answer_at_its_age(started):
+    _, connect = started(max_connection_age=0.3)
+    client = connect()
+    began = time.monotonic()
+    told = "keep-alive"
+    while told == "keep-alive":
+        client.sendall(LIVE)
+        answer = read_answer(client)
+        assert answer.status == 200
+        told = answer.headers["connection"]
+    assert told == "close"
+    assert time.monotonic() - began >= 0.25
+    assert client.recv(1) == b""
+
+
+def test_a_request_that_runs_at_the_age_is_answered(started):
+    _, connect = started(max_connection_age=0.2)
+    client = connect()
+    client.sendall(infer_message("slow"))
+    answer = read_answer(client)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert client.recv(1) == b""
+
+
+def test_an_idle_connection_is_closed_at_its_age(started):
+    _, connect = started(max_connection_age=0.2)
+    client = connect()
+    client.sendall(LIVE)
+    assert read_answer(client).headers["connection"] == "keep-alive"
+    began = time.monotonic()
+    assert client.recv(1) == b"", "closed properly, without a reset"
+    assert time.monotonic() - began >= 1, "a client that is about to send has time to do so"
+
+
+def test_without_the_settings_connections_stay(started):
+    _, connect = started()
+    client = connect()
+    for _ in range(200):
+        client.sendall(LIVE)
+        assert read_answer(client).headers["connection"] == "keep-alive"
+
+
+def test_clients_that_come_back_lose_nothing(models):
+    settings = {"max_connection_age": 0.2, "max_connection_requests": 7}
+
+    def ask(address):
+        with Client(address) as client:
+            for _ in range(300):
+                assert client.infer("double", {"x": ROW})["y"].tolist() == (ROW * 2).tolist()
+
+    with Server(models, **settings) as server, ThreadPoolExecutor(6) as threads:
+        addresses = [server.http] * 4 + ["grpc://" + server.grpc] * 2
+        for asking in [threads.submit(ask, address) for address in addresses]:
+            asking.result()
+
+
+class TestHttp2:
+    def test_goaway_follows_the_last_request(self, models):
+        with (
+            Server(models, max_connection_requests=3) as server,
+            Http2Client(server.http) as client,
+        ):
+            body = double_body()
+            for _ in range(3):
+                assert client.request("POST", "/v2/models/double/infer", body).status == 200
+            client.until_over()
+            assert client.goodbye is not None
+            assert client.goodbye.error_code == 0
+
+    def test_streams_that_are_open_are_finished(self, models):
+        with (
+            Server(models, max_connection_requests=3) as server,
+            Http2Client(server.http) as client,
+        ):
+            body = double_body()
+            streams = []
+            for _ in range(3):
+                fields = [("content-length", str(len(body)))]
+                streams.append(client.begin("POST", "/v2/models/slow/infer", fields))
+                client.send(streams[-1], body, end=True)
+            client.until_over()
+            assert [client.answers[stream].status for stream in streams] == [200, 200, 200]
+            assert client.goodbye is not None
+            assert client.goodbye.error_code == 0
+
+    def test_it_ends_at_its_age(self, models):
+        with Server(models, max_connection_age=0.3) as server, Http2Client(server.http) as client:
+            began = time.monotonic()
+            client.until_over()
+            assert client.goodbye is not None
+            assert client.goodbye.error_code == 0
+            assert time.monotonic() - began >= 0.25
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("max_connection_age", "-1"),
+        ("max_connection_age", "nan"),
+        ("max_connection_age", "1e300"),
+        ("max_connection_age", "soon"),
+        ("max_connection_requests", "-1"),
+        ("max_connection_requests", "1.5"),
+        ("max_connection_requests", str(1 << 64)),
+    ],
+)
+def test_values_that_cannot_be(flag, value):
+    with pytest.raises(SettingsError, match=flag):
+        resolve({flag: value}, {})
+
+
+def test_grpcio_ends_connections_at_their_age(models):
+    with Server(models, max_connection_age=0.3, grpc_server="grpcio") as server:
+        with Http2Client(server.grpc) as client:
+            client.until_over()
+            assert client.goodbye is not None
+            assert client.goodbye.error_code == 0
+        with Client("grpc://" + server.grpc) as client:
+            for _ in range(50):
+                assert client.infer("double", {"x": ROW})["y"].tolist() == (ROW * 2).tolist()
