@@ -118,7 +118,7 @@ class Server:
         """Start the process and wait for its ports, and for readiness unless told otherwise.
 
         Raises:
-            ServerFailed: It died or took too long; the text holds its log.
+            ServerFailed: It died, a model cannot be loaded, or it took too long; the text holds its log.
         """
         self._last_log = None
         self._folder = tempfile.TemporaryDirectory(prefix="ksrv-test-")
@@ -138,7 +138,7 @@ class Server:
         try:
             self._wait_for_addresses()
             if self._wait_ready:
-                self.wait_ready(self._start_timeout)
+                self._wait_until_ready(self._start_timeout, starts=True)
         except BaseException:
             self.kill()
             raise
@@ -192,11 +192,19 @@ class Server:
         Raises:
             ServerFailed: It died or took too long; the text holds its log.
         """
+        self._wait_until_ready(timeout, starts=False)
+
+    def _wait_until_ready(self, timeout: float, *, starts: bool) -> None:
         deadline = time.monotonic() + timeout
         while True:
             self._fail_if_dead()
             if self._is_ready():
                 return
+            self._status.update()
+            if starts and self._status.loaded and not self._status.ready:
+                raise ServerFailed(
+                    f"a model cannot be loaded, so the server is not ready:\n{self.log}"
+                )
             if time.monotonic() > deadline:
                 raise ServerFailed(f"the server is not ready after {timeout} s:\n{self.log}")
             time.sleep(_POLL_SECONDS)

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from ksrv.server.launch.status_lines import StatusReader
-from ksrv.testing import Server
+from ksrv.testing import Server, ServerFailed
 from tests.support.models import BROKEN, VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
 
@@ -174,3 +174,12 @@ def test_lines_may_come_in_pieces():
     status.inherited()
     status.update()  # at the end
     status.close()
+
+
+def test_a_server_of_a_test_does_not_wait_for_a_model_that_cannot_be_loaded(tmp_path):
+    (tmp_path / "broken.py").write_text("def broken(x): return 1 / 0\n\n1 / 0\n")
+    with pytest.raises(
+        ServerFailed, match="a model cannot be loaded, so the server is not ready"
+    ) as raised:
+        Server(tmp_path / "broken.py", start_timeout=3600).start()
+    assert "ZeroDivisionError" in str(raised.value)
