@@ -41,18 +41,17 @@ bool take_pages(int fd, std::size_t nbytes) noexcept {
     return error == 0;
 }
 
-// Header lines are made of a stage's name.
-bool is_word(const char *name, std::size_t room) noexcept {
+}  // namespace
+
+bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept {
     std::size_t length = 0;
-    for (; length < room && name[length] != '\0'; ++length) {
+    for (; length < RING_STAGE_NAME && name[length] != '\0'; ++length) {
         const char c = name[length];
         if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'))
             return false;
     }
-    return length > 0 && length < room;
+    return length > 0 && length < RING_STAGE_NAME;
 }
-
-}  // namespace
 
 const char *ring_fault_text(RingFault fault) noexcept {
     switch (fault) {
@@ -138,7 +137,7 @@ RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexc
     std::memcpy(answer->output, from + offsetof(RingAnswer, output),
                 answer->outputs * sizeof(RingOutput));
     for (std::uint32_t i = 0; i < answer->stages; ++i)
-        if (!is_word(answer->stage[i].name, RING_STAGE_NAME)) return RING_STAGE;
+        if (!is_stage_name(answer->stage[i].name)) return RING_STAGE;
     for (std::uint32_t i = 0; i < answer->outputs; ++i) {
         const RingOutput &output = answer->output[i];
         if (output.name_length == 0 || output.name_length > RING_NAME ||

@@ -106,6 +106,9 @@ enum RingFault : int {
 
 const char *ring_fault_text(RingFault fault) noexcept;
 
+// Whether a stage's name is a word, which header lines may be made of.
+bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept;
+
 class BatchRing {
   public:
     // A new one; null without memory.

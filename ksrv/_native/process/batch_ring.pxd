@@ -81,6 +81,7 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
         RingOutput output[RING_OUTPUTS]
 
     const char *ring_fault_text(RingFault fault) noexcept
+    bint is_stage_name(const char *name) noexcept
 
     cdef cppclass BatchRing:
 

@@ -380,6 +380,8 @@ cdef class ProcessRing:
                 return False
             memset(place.stage[i].name, 0, RING_STAGE_NAME)
             memcpy(place.stage[i].name, text, <size_t>length)
+            if not is_stage_name(place.stage[i].name):
+                return False
             place.stage[i].ns = nanoseconds
             i += 1
         place.stages = i

@@ -98,8 +98,9 @@ class ProcessBatch:
 
     def rest(self) -> None:
         """Let go of the batch where no call of it is under way."""
-        if not self.calls and self._caller is not None:
-            self._inherited, self._caller = self._caller.inherited, None
+        batch = self._caller  # which the end of another call may let go of meanwhile
+        if not self.calls and batch is not None:
+            self._inherited, self._caller = batch.inherited, None
 
     def cancel_calls(self, numbers: Iterable[int] | None = None) -> None:
         """Give up calls that are under way, by default all; each has its result all the same."""
@@ -151,6 +152,7 @@ class ProcessBatches:
         self._ring_batch: ProcessBatch | None = None
         self._calls: set[int] = set()
         self._closed = False
+        self._began_ns = time.monotonic_ns()
         self._last_number = 0
         self._thread: threading.Thread | None = None
         if has_coroutines:
@@ -400,7 +402,12 @@ class ProcessBatches:
             raise ChannelError(f"a message of the kind {kind} has no place here")
 
     def _answer(self, one: ProcessBatch, frame: Frame) -> BatchOutputs:
-        return messages.unpack_answer(frame, self.link.imported, len(one.caller().requests))
+        answer = messages.unpack_answer(frame, self.link.imported, len(one.caller().requests))
+        lived_ns = time.monotonic_ns() - self._began_ns  # which no stage takes longer than
+        answer.timings = {
+            stage: min(max(taken_ns, 0), lived_ns) for stage, taken_ns in answer.timings.items()
+        }
+        return answer
 
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
         one = self._open.pop(number, None)

@@ -7,6 +7,7 @@ the standard library's reader and writer, and the message says so.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -20,6 +21,7 @@ from ksrv._native.process.channel import ChannelError, Frame
 from ksrv._native.process.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.handlers.diagnostics.timing import stage_name
 from ksrv.limits import Limits
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
@@ -44,8 +46,12 @@ CHUNK_BYTES_UNDER_WAY = 1 << 18
 """Bytes of their tensors; one chunk may be larger."""
 MOST_CALLS = 1024
 """Calls of one process that are under way, or whose results it has not taken."""
+KEPT_BYTES = 1 << 29
+"""Of the blocks that a handler process may have beside those of its largest messages."""
 MOST_TENSORS = 65_536
 """The most of one message."""
+
+_STAGE = re.compile("[A-Za-z0-9_]+")
 
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
 """Datatype, shape and data of a tensor; its name is in the JSON beside the descriptors."""
@@ -278,6 +284,14 @@ def most_bytes(limits: Limits) -> int:
     return max(limits.body, bytes_in_flight(limits))
 
 
+def most_kept(limits: Limits) -> int:
+    """Return how many bytes the blocks of a handler process may have together.
+
+    Two messages of the largest size, and blocks of earlier messages that are filled again.
+    """
+    return 2 * most_bytes(limits) + KEPT_BYTES
+
+
 def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:
     """Tell whether JSON proper can express these values."""
     for group in parameters:
@@ -475,7 +489,7 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
         names=_names(outputs.tensors),
         call=call,
         failures={index: to_message(error) for index, error in outputs.failures.items()},
-        timings=outputs.timings,
+        timings={stage_name(stage): ns for stage, ns in outputs.timings.items()},
         headers=outputs.headers,
         parameters=outputs.parameters,
         tensor_parameters=_tensor_parameters(outputs.tensors),
@@ -516,6 +530,8 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
     for first, end in parts.values():
         if not 0 <= first <= end <= len(found):
             raise ChannelError(f"the answer speaks of tensors {first} to {end} of {len(found)}")
+    if not all(map(_STAGE.fullmatch, note.timings)):
+        raise ChannelError("the name of a stage is no word")
     return note.call, BatchOutputs(
         tensors=_named(note.names, found, note.tensor_parameters),
         failures={index: to_error(fault) for index, fault in note.failures.items()},

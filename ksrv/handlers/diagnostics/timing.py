@@ -1,6 +1,7 @@
 """Times users' own functions: `@timed`. The four stages are timed by ksrv without it."""
 
 import functools
+import re
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import ParamSpec, TypeVar, overload
@@ -9,6 +10,13 @@ from ksrv._native.batch.stages import current_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_NO_WORD = re.compile("[^A-Za-z0-9_]")
+
+
+def stage_name(name: str) -> str:
+    """Return the name of a stage as header lines and handler processes take it: other characters become `_`."""
+    return _NO_WORD.sub("_", name)
 
 
 @overload
@@ -30,14 +38,15 @@ def timed(
 
     Args:
         function: The function to time; left out when a name is given.
-        name: The name to show; the function's own by default.
+        name: The name to show; the function's own by default. What is no ASCII letter, digit or `_` in it is
+            shown as `_`.
 
     Returns:
         A function with the same signature, name and docstring.
     """
 
     def decorate(inner: Callable[P, R]) -> Callable[P, R]:
-        shown = name or inner.__name__
+        shown = stage_name(name or inner.__name__)
 
         @functools.wraps(inner)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -24,9 +24,12 @@ HANDLER = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 import numpy as np
-from ksrv import BaseHandler, InferenceError
+from ksrv import BaseHandler, InferenceError, timed
 
 class Ways(BaseHandler):
+    @timed(name="second half")
+    def second_half(self): pass
+
     def initialize(self, context):
         super().initialize(context)
         self.kept = []
@@ -57,6 +60,8 @@ class Ways(BaseHandler):
                 for one in batch.requests
             ]
             x[0, 1:4] = [len(repr(shown)), len(shown), "secret" in repr(shown)]
+        if way == -14: self.second_half()
+        if way == -15: self.context.timings["gro\\u00df\\r\\nx-evil: 1"] = 5
         for place in range(len(x)):
             if x[place, 0] == -13: batch.fail(place, f"row {place} is bad")
         y = x.copy()
@@ -162,6 +167,15 @@ def test_plain_requests_need_no_python(tmp_path, monkeypatch):
             stats = engine.find("m", "").statistics()
     assert (stats.success.count, stats.inference_count, stats.execution_count) == (20, 60, 20)
     assert stats.compute_infer.ns > 0 and stats.queue.count == 20
+
+
+@pytest.mark.parametrize(("way", "shown"), [(-14, "second_half"), (-15, "gro___x_evil__1")])
+def test_a_stage_of_any_name_is_shown_by_a_word_and_costs_no_process(served, way, shown):
+    pid = pid_of(served, "apart")
+    answer = asked(served, "apart", row(way))
+    assert f"{shown};dur=" in answer.headers["Server-Timing"]
+    assert "x-evil" not in answer.headers
+    assert pid_of(served, "apart") == pid
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])

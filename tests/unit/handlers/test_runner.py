@@ -275,7 +275,7 @@ def test_timed_functions_appear_beside_the_stages(runner_of, batch_of):
     )
     answer = runner.run(batch_of(ones(1)))
     assert set(answer.timings) == {
-        "preprocess", "helper", "inference", "second half", "postprocess"
+        "preprocess", "helper", "inference", "second_half", "postprocess"
     }  # fmt: skip
     assert answer.timings["preprocess"] >= answer.timings["helper"]
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[4, 4]]
