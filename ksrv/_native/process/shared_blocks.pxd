@@ -20,6 +20,7 @@ cdef class ExportedBlocks:
     cdef list _retired
     cdef uint64_t _next
     cdef public uint64_t most_bytes
+    cdef public uint64_t most_kept
 
     cpdef Block lease(self, size_t nbytes)
     cdef int check_size(self, uint64_t nbytes) except -1
@@ -38,6 +39,7 @@ cdef class ImportedBlocks:
     cdef dict _by_number
     cdef list _held
     cdef public uint64_t most_bytes
+    cdef public uint64_t most_kept
     cdef readonly bint borrows
     cdef dict _arrived
 

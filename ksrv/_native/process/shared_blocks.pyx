@@ -119,10 +119,12 @@ cdef class ExportedBlocks:
     Attributes:
         most_bytes: Bytes that the tensors of one message, or its payload, may have; the other side
             takes no more.
+        most_kept: Bytes that the blocks of this side may have together; the other takes no more.
     """
 
     def __cinit__(self):
         self.most_bytes = UINT64_MAX
+        self.most_kept = UINT64_MAX
         self._lock = threading.Lock()
         self._shared = []  # in the order in which they were named last
         self._retired = []
@@ -146,6 +148,7 @@ cdef class ExportedBlocks:
     cdef Block _leased(self, size_t nbytes):
         cdef Shared shared
         cdef size_t size
+        cdef uint64_t kept = 0
         for shared in list(self._shared):
             size = shared.block.block.size
             if (
@@ -158,6 +161,13 @@ cdef class ExportedBlocks:
                     return shared.block
                 self._disown(shared)
         self._trim(0)
+        for shared in self._shared:
+            kept += shared.block.block.size
+        if kept + rounded(nbytes) > self.most_kept:
+            raise MemoryError(
+                f"there is no memory for a block of {nbytes} bytes: the blocks that are in use "
+                f"have {kept} bytes, and at most {self.most_kept} together"
+            )
         try:
             block = make(rounded(nbytes))
         except OSError as error:
@@ -291,13 +301,18 @@ cdef class ExportedBlocks:
 
 
 cdef Block mapped(dict known, uint64_t number, uint64_t nbytes, int descriptor, bint borrowed):
-    """Return an announced block that is not known yet."""
+    """Return an announced block that is not known yet; the descriptor is closed."""
+    cdef Block block
     if number in known or len(known) >= <Py_ssize_t>PEER_BLOCKS or number == 0:
         raise BlockError(f"block {number} was announced twice, or is one too many")
     try:
-        return buffer_pool.adopt_fd(descriptor, nbytes, borrowed=borrowed)
+        block = buffer_pool.adopt_fd(descriptor, nbytes, borrowed=borrowed)
     except (ValueError, OSError) as error:
         raise BlockError(str(error)) from error
+    # The mapping needs no descriptor, and this process has few.
+    os.close(block.block.fd)
+    block.block.fd = -1
+    return block
 
 
 cdef class ImportedBlocks:
@@ -307,6 +322,7 @@ cdef class ImportedBlocks:
         most_bytes: Bytes that the tensors of one message, or its payload, may have. The sizes of
             blocks do not bound them: a block may have pages that were never written, and may be
             named many times.
+        most_kept: Bytes that the blocks which are mapped may have together.
         borrows: Whether the other side may lend blocks: a worker may to its handler process, whose
             user code has no such hold on the worker.
     """
@@ -314,6 +330,7 @@ cdef class ImportedBlocks:
     def __cinit__(self, *, bint borrows=False):
         self.borrows = borrows
         self.most_bytes = UINT64_MAX
+        self.most_kept = UINT64_MAX
         self._by_number = {}
         self._held = []
         self._arrived = {}  # borrowed by messages whose tensors were not read yet
@@ -335,6 +352,15 @@ cdef class ImportedBlocks:
 
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
         """Map a block that was announced; its descriptor stays the caller's if that fails."""
+        cdef Shared shared
+        cdef uint64_t kept = 0
+        for shared in self._by_number.values():
+            kept += shared.block.block.size
+        if nbytes > self.most_kept or kept > self.most_kept - nbytes:
+            raise BlockError(
+                f"a block of {nbytes} bytes was announced beside {kept} bytes; all of them have at "
+                f"most {self.most_kept}"
+            )
         block = mapped(self._by_number, number, nbytes, descriptor, False)
         self._by_number[number] = Shared(number, block)
         return 0

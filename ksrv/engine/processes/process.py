@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -250,6 +251,8 @@ class ProcessExecutor:
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         link = Link(channel)
         link.imported.most_bytes = messages.most_bytes(self._limits)
+        # A message announces new blocks before it gives up those that they replace.
+        link.imported.most_kept = 2 * messages.most_kept(self._limits)
         command = [*interpreter.program, "--channel", str(channel_end.fileno())]
         command += ["--events", str(events_end.fileno())]
         command += ["--ring", str(ring.fileno())]
@@ -268,9 +271,10 @@ class ProcessExecutor:
         )
         try:
             process.start()
-        except OSError as error:
+        except (OSError, ValueError, RuntimeError) as error:
             link.close()
-            raise HandlerFailed(f"{self._label} cannot be started: {error.strerror}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise HandlerFailed(f"{self._label} cannot be started: {why}") from error
         finally:
             channel_end.close()
             events_end.close()
@@ -489,10 +493,11 @@ class ProcessExecutor:
             if ring is not None and ring.used:
                 self._backoff.served()
             self._backoff.ended()
-            name = f"ksrv-replace-{self._source.name}-{self._instance}"
-            threading.Thread(target=self._replace, name=name, daemon=True).start()
             for callback in self._callbacks:
                 callback(f"{self._label} {ending}")
+            name = f"ksrv-replace-{self._source.name}-{self._instance}"
+            with suppress(RuntimeError):  # without a thread the instance's own replaces it
+                threading.Thread(target=self._replace, name=name, daemon=True).start()
 
     def _replace(self) -> None:
         """Start a process until one has loaded the handler or the executor is closed."""

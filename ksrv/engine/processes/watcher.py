@@ -22,6 +22,9 @@ from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Lin
 from ksrv.engine.processes.process_log import LineSplitter, ProcessLog
 
 _PIPE_BYTES = 64 * 1024
+"""What a pipe holds, unless the process has enlarged it."""
+_LAST_EVENTS = 1024
+"""More than a socket holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class HandlerProcess:
         self._killed = False
         self._spawned = threading.Event()
         self._ended = threading.Event()
-        self._spawn_error: OSError | None = None
+        self._spawn_error: Exception | None = None
         self.pid = 0
         self.ending: ProcessExit | None = None
 
@@ -95,8 +98,14 @@ class HandlerProcess:
 
         Raises:
             OSError: It cannot be started.
+            ValueError: A variable of its environment cannot be given to it.
+            RuntimeError: There is no thread to watch it.
         """
-        threading.Thread(target=self._watch, name="ksrv-handler-process", daemon=True).start()
+        try:
+            threading.Thread(target=self._watch, name="ksrv-handler-process", daemon=True).start()
+        except RuntimeError:
+            self._events.close()
+            raise
         self._spawned.wait()
         if self._spawn_error is not None:
             raise self._spawn_error
@@ -127,18 +136,8 @@ class HandlerProcess:
 
     def _watch(self) -> None:
         try:
-            process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env=self._environment,
-                pass_fds=self._descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except OSError as error:
+            process = self._spawn()
+        except Exception as error:  # noqa: BLE001  raised by `start`, which waits
             self._spawn_error = error
             self._events.close()
             self._ended.set()
@@ -146,12 +145,31 @@ class HandlerProcess:
             return
         self.pid = process.pid
         self._log.started(process.pid)
-        self._pidfd = os.pidfd_open(process.pid)
         self._spawned.set()
         try:
             self._read(process)
         finally:
             self._finish(process)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            self._command,
+            cwd=self._folder,
+            env=self._environment,
+            pass_fds=self._descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            with process:  # which waits for its end
+                process.kill()
+            raise
+        return process
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None and process.stderr is not None
@@ -174,10 +192,13 @@ class HandlerProcess:
                         poll.unregister(descriptor)
                 elif not self._take_event():
                     poll.unregister(descriptor)
-        while self._take_event():
-            pass
+        # What is left of it, or has left its group, may go on writing: no more is read than was there.
+        _end_group(process)
+        for _ in range(_LAST_EVENTS):
+            if not self._take_event():
+                break
         for descriptor, splitter in pipes.items():
-            _pour(descriptor, splitter, whole=True)
+            _pour(descriptor, splitter)
             splitter.finish()
         self._log.flush()
 
@@ -197,9 +218,7 @@ class HandlerProcess:
         return True
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        # The group's leader is not reaped yet, so its number cannot belong to another process.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _end_group(process)
         status = process.wait()
         with self._lock:
             os.close(self._pidfd)
@@ -215,15 +234,17 @@ class HandlerProcess:
             self._ended.set()
 
 
-def _pour(descriptor: int, splitter: LineSplitter, *, whole: bool = False) -> bool:
-    """Read what a pipe holds, all of it or one piece; False at its end."""
-    while True:
-        try:
-            data = os.read(descriptor, _PIPE_BYTES)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
-        splitter.feed(data)
-        if not whole:
-            return True
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the processes of a process's group, whose leader is not reaped yet: its number is no other process's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _pour(descriptor: int, splitter: LineSplitter) -> bool:
+    """Read what a pipe holds; False at its end."""
+    try:
+        data = os.read(descriptor, _PIPE_BYTES)
+    except BlockingIOError:
+        return True
+    splitter.feed(data)
+    return bool(data)

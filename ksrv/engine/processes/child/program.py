@@ -163,6 +163,7 @@ class Child:
         set_process_limits(note.limits)
         PROCESS.bound = bytes_in_flight(note.limits)
         self._link.exported.most_bytes = messages.most_bytes(note.limits)
+        self._link.exported.most_kept = messages.most_kept(note.limits)
         _enter(dict.fromkeys((str(source.folder), str(source.root))))
         try:
             runner = make_runner(

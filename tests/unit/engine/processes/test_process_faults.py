@@ -1,5 +1,6 @@
 """Handler processes that exit, crash, hang, or never get ready; and processes that lie."""
 
+import errno
 import gc
 import logging
 import os
@@ -277,6 +278,48 @@ def test_a_start_without_descriptors_fails_and_a_later_one_does_not(tmp_path):
         executor.close()
 
 
+@pytest.mark.parametrize("way", ["environment", "pidfd", "thread"])
+def test_a_start_that_fails_in_any_way_is_told_and_does_not_hang(tmp_path, monkeypatch, way):
+    executor = ProcessExecutor(
+        source(tmp_path, WAYS, env={"A": "\ud800"} if way == "environment" else {})
+    )
+    before = descriptors()
+
+    def refuses(_):
+        if way == "pidfd":
+            raise OSError(errno.EMFILE, "Too many open files")
+        raise RuntimeError("can't start new thread")
+
+    if way == "pidfd":
+        monkeypatch.setattr("os.pidfd_open", refuses)
+    if way == "thread":
+        monkeypatch.setattr(threading.Thread, "start", refuses)
+    with pytest.raises(HandlerFailed, match="cannot be started"):
+        executor.start()
+    executor.close()
+    assert descriptors() <= before
+
+
+def test_a_process_is_replaced_without_a_thread_for_that(tmp_path, monkeypatch):
+    deaths = []
+    with running(tmp_path, WAYS) as executor:
+        executor.on_death(deaths.append)
+        monkeypatch.setattr(executor, "_replace", None)
+        start = threading.Thread.start
+
+        def refuses(thread):
+            if thread.name.startswith("ksrv-replace-"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuses)
+        with pytest.raises(ExecutorDied):
+            executor.run(way(1), None)
+        assert len(deaths) == 1  # its instance is told, and starts it again
+        executor.start()
+        assert (executor.run(way(0), None).tensors[0].data == 0).all()
+
+
 def test_close_breaks_off_the_pause_before_a_start(tmp_path, monkeypatch):
     monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 600.0)
     monkeypatch.setattr("ksrv.engine.processes.backoff.LONGEST_S", 600.0)
@@ -362,6 +405,35 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
             with pytest.raises(ExecutorDied, match="cannot be read"):
                 executor.run(inputs, soon(30))
             assert not os.path.exists(f"/proc/{pid}")
+
+
+STAGES = """
+import json
+from ksrv.engine.processes import messages
+
+def pack(outputs, exported, call=0, pack=messages.pack_answer):
+    payload = pack(outputs, exported).payload
+    told = payload[payload.rindex(b'{"names"'):]
+    timings = {"x-evil: 1\\r\\n": 1} if outputs.timings.get("way") == 1 else {"way": -5, "inference": 1 << 63}
+    return messages.Packed(payload[:-len(told)] + json.dumps(json.loads(told) | {"timings": timings}).encode())
+
+messages.pack_answer = pack
+
+class H(BaseHandler):
+    def handle(self, batch, context):
+        context.timings["way"] = int(batch["x0"][0, 0])
+        return {"y": batch["x0"]}
+"""
+
+
+def test_what_a_process_says_of_its_stages_is_checked(tmp_path):
+    with running(tmp_path, STAGES) as executor:
+        began = time.monotonic_ns()
+        timings = executor.run(way(2), soon(30)).timings
+        assert timings["way"] == 0
+        assert 0 < timings["inference"] < time.monotonic_ns() - began + int(60e9)
+        with pytest.raises(ExecutorDied, match="cannot be read"):
+            executor.run(way(1), soon(30))
 
 
 LARGE = """

@@ -1,0 +1,75 @@
+"""What one side of a link makes the other one map: no more bytes than it allows, and none of its descriptors."""
+
+import os
+
+import pytest
+
+from ksrv._native.process.channel import Channel, ChannelError, Link
+
+KIND = 17
+BLOCK = 65536
+
+
+@pytest.fixture
+def links():
+    near, far = Channel.pair()
+    made = Link(near), Link(Channel(far))
+    yield made
+    for link in made:
+        link.close()
+
+
+def announce(sender: Link, nbytes: int) -> object:
+    block = sender.exported.lease(nbytes)
+    sender.send(KIND, b"x", blocks=[block])
+    return block
+
+
+def test_blocks_have_together_what_the_receiver_allows(links):
+    receiver, sender = links
+    receiver.imported.most_kept = 8 * BLOCK
+    kept = []
+    for _ in range(8):
+        kept.append(announce(sender, BLOCK))
+        receiver.receive(0)
+    kept.append(announce(sender, BLOCK))
+    with pytest.raises(ChannelError, match=r"announced beside 524288 bytes; .* at most 524288"):
+        receiver.receive(0)
+
+
+def test_a_block_alone_may_not_be_larger(links):
+    receiver, sender = links
+    receiver.imported.most_kept = 8 * BLOCK
+    announce(sender, 9 * BLOCK)
+    with pytest.raises(ChannelError, match="at most 524288"):
+        receiver.receive(0)
+
+
+def test_a_sender_keeps_to_the_bound_and_goes_on_when_blocks_come_back(links):
+    _, sender = links
+    sender.exported.most_kept = 4 * BLOCK
+    kept = [sender.exported.lease(BLOCK) for _ in range(4)]
+    with pytest.raises(MemoryError, match="have 262144 bytes, and at most 262144 together"):
+        sender.exported.lease(BLOCK)
+    kept.pop()
+    sender.exported.lease(BLOCK)
+
+
+def test_what_was_given_up_counts_no_more(links):
+    receiver, sender = links
+    receiver.imported.most_kept = 40 * BLOCK
+    for _ in range(200):  # each is dropped here at once, and the receiver gives none back
+        announce(sender, BLOCK)
+        receiver.receive(0)
+    assert len(receiver.imported.numbers()) <= 40
+
+
+def test_received_blocks_keep_no_descriptor(links):
+    receiver, sender = links
+    before = len(os.listdir("/proc/self/fd"))
+    kept = []
+    for _ in range(20):
+        kept.append(announce(sender, BLOCK))
+        receiver.receive(0)
+    assert len(receiver.imported.numbers()) == 20
+    assert len(os.listdir("/proc/self/fd")) == before + 20  # the sender's
