@@ -10,9 +10,11 @@ same process. Needs grpcio-tools, which the `test` extra brings.
 import sys
 from pathlib import Path
 
+import grpc_tools
 from grpc_tools import protoc
 
 SOURCES = Path(__file__).resolve().parent
+WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 OUTPUT = SOURCES.parent / "ksrv" / "protocol" / "descriptors.binpb"
 
 
@@ -30,6 +32,7 @@ def generate(output: Path = OUTPUT) -> None:
         [
             "protoc",
             f"--proto_path={SOURCES}",
+            f"--proto_path={WELL_KNOWN}",
             f"--descriptor_set_out={output}",
             "--include_imports",
             *names,

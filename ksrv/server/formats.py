@@ -9,13 +9,15 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve.errors import TorchServeError
+from ksrv.server.torchserve.grpc_calls import torchserve_methods
 from ksrv.server.torchserve.kserve_v1 import PredictResource
 from ksrv.server.torchserve.routes import TorchServeRoutes
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.server.grpc.services import Method, Services
 
-__all__ = ["ERRORS", "PredictResource", "add_routes", "path_hint"]
+__all__ = ["ERRORS", "PredictResource", "add_routes", "grpc_methods", "path_hint"]
 
 ERRORS: tuple[type[Exception], ...] = (TorchServeError,)
 """The errors of these routes that are no `KsrvError`, because their answers have a form of their own."""
@@ -50,6 +52,13 @@ def add_routes(
         )
         torchserve.add_routes(app)
         torchserve.add_error_handlers(app, error_handlers)
+
+
+def grpc_methods(settings: ServerSettings) -> "Callable[[Services, Engine], Mapping[str, Method]]":
+    """Return what gives the methods of the gRPC services that the settings ask for."""
+    if settings.torchserve_api:
+        return torchserve_methods
+    return lambda services, engine: {}
 
 
 def path_hint(first_segment: str, served: Mapping[str, Any]) -> str:

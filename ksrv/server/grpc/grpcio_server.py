@@ -17,8 +17,6 @@ from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import InvalidRequest, KsrvError
 from ksrv.observe.traffic import count_error
-from ksrv.protocol import grpc as protocol
-from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, error_metadata, failure_of, trailing
 from ksrv.server.grpc.messages import admitted
@@ -202,7 +200,7 @@ class GrpcioServer:
             options=channel_options(self._settings, shared=shared),
             maximum_concurrent_rpcs=bounds.MAX_CALLS,
         )
-        for service in (INFERENCE, HEALTH, REFLECTION, REFLECTION_ALPHA):
+        for service in self._services.services():
             handlers = {
                 path.rpartition("/")[2]: self._handler(path, method)
                 for path, method in self._services.methods.items()
@@ -276,15 +274,16 @@ class GrpcioServer:
     def _answer(self, method: Method, message: Message, call: GrpcioCall, context: Any) -> bytes:
         if method.answer is not None:
             return method.answer(message, call)
-        calls = self._services.calls
-        request = calls.read(message, call)
-        handle = calls.submit(request, caller_blocks=True)
+        assert method.infer is not None, "a unary call has an answer, or runs in the engine"
+        request = method.infer.read(message, call)
+        handle = self._services.calls.submit(request, caller_blocks=True)
         if not handle.done() and not call.add_callback(handle.cancel):
             handle.cancel()
         response = handle.wait()
         if response.headers:
             context.set_trailing_metadata(tuple(trailing(response.headers)))
-        return protocol.render_infer(response, request, regions=self._services.regions_of(call))
+        written = method.infer.render(response, request, call)
+        return written if isinstance(written, bytes) else b"".join(written)
 
     def _stream(
         self, path: str, method: Method, messages: Iterator[bytes], context: Any

@@ -1,7 +1,7 @@
 """Inference requests over gRPC: bytes to requests, and answers of streams to bytes."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
@@ -15,6 +15,26 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
+
+
+class InferForm(Protocol):
+    """The messages of a unary call whose requests run in the engine: ModelInfer, or another server's call."""
+
+    def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
+        """Read a request of a caller who may call.
+
+        Args:
+            call: Its call, which gives metadata and deadline.
+            waits: Whether the calling thread may wait while the model is loaded.
+
+        Raises:
+            KsrvError: Whatever the client is to be told.
+        """
+
+    def render(
+        self, response: InferResponse, request: InferRequest, call: Call
+    ) -> bytes | list[Any]:
+        """Write an answer: one message, or the parts of one."""
 
 
 class InferCalls:
@@ -47,15 +67,7 @@ class InferCalls:
         self._client_of = client_of
 
     def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
-        """Read a request of a caller who may call.
-
-        Args:
-            call: Its call, which gives metadata and deadline.
-            waits: Whether the calling thread may wait while the model is loaded.
-
-        Raises:
-            KsrvError: Whatever the client is to be told.
-        """
+        """Read a request; see `InferForm`."""
         metadata = call.metadata()
         if self._hides_credentials:
             metadata.pop("authorization", None)
@@ -79,6 +91,12 @@ class InferCalls:
             call.note_model(target.spec.name, target.spec.version)
         request.deadline_ns = earlier(request.deadline_ns, call.deadline_ns)
         return request
+
+    def render(
+        self, response: InferResponse, request: InferRequest, call: Call
+    ) -> bytes | list[Any]:
+        """Write an answer; see `InferForm`."""
+        return protocol.render_infer_parts(response, request, regions=self._regions_of(call))
 
     def stream_message(
         self,

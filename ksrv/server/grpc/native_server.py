@@ -25,14 +25,13 @@ from ksrv.engine.requests.handle import SplitRequest
 from ksrv.errors import KsrvError, NotLoaded, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
-from ksrv.protocol import grpc as protocol
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.addresses import parse_address
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, failure_of, refuse, trailing
+from ksrv.server.grpc.infer import InferForm
 from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
-from ksrv.server.grpc.servicer import CONTROL
 from ksrv.server.grpc.services import Method, Permitted, Services
 from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
@@ -155,7 +154,7 @@ class NativeGrpcServer:
             "small": method.small,
             "infer": path == bounds.MODEL_INFER,
             "is_open": method.is_open,
-            "control": path.rpartition("/")[2] in CONTROL,
+            "control": method.control,
         }
 
     def _config(self) -> dict[str, Any]:
@@ -254,7 +253,7 @@ class NativeGrpcServer:
             elif compressed:
                 self._infer_pool.submit(self._infer_later, method, call, message, True)
             else:
-                self._infer(call, message)
+                self._infer(method, call, message)
         except NotLoaded as error:  # a thread that serves connections waits for no load
             wait = functools.partial(self._infer_later, method, call, message, False)
             if not self._engine.wait_elsewhere(wait):
@@ -287,19 +286,23 @@ class NativeGrpcServer:
         if not call.is_active():
             return
         try:
+            form = _form(method)
             with self._opened(call, message, compressed, method.limits) as written:
-                request = self._calls.read(written, call)
-            self._submit(call, request)
+                request = form.read(written, call)
+            self._submit(form, call, request)
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 
-    def _infer(self, call: Call, message: Message) -> None:
-        request = self._calls.read(message, call, waits=False)
+    def _infer(self, method: Method, call: Call, message: Message) -> None:
+        form = _form(method)
+        request = form.read(message, call, waits=False)
         call.give_back_bytes()  # from here on the engine's queue counts the request
-        self._submit(call, request, allow_inline=True)
+        self._submit(form, call, request, allow_inline=True)
 
-    def _submit(self, call: Call, request: InferRequest, *, allow_inline: bool = False) -> None:
-        done = functools.partial(self._done, call, request)
+    def _submit(
+        self, form: InferForm, call: Call, request: InferRequest, *, allow_inline: bool = False
+    ) -> None:
+        done = functools.partial(self._done, form, call, request)
         handle = self._calls.submit(
             request, done, allow_inline=allow_inline, waits=not allow_inline
         )
@@ -311,10 +314,12 @@ class NativeGrpcServer:
         elif not call.add_callback(handle.cancel):
             handle.cancel()
 
-    def _done(self, call: Call, request: InferRequest, handle: "RequestHandle") -> None:
+    def _done(
+        self, form: InferForm, call: Call, request: InferRequest, handle: "RequestHandle"
+    ) -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
-            self._respond(call, request, handle.wait())
+            self._respond(form, call, request, handle.wait())
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 
@@ -324,15 +329,15 @@ class NativeGrpcServer:
             if isinstance(answer, BaseException):
                 raise answer
             assert isinstance(answer, InferResponse), "a request ends with a response or an error"
-            self._respond(call, request, answer)
+            self._respond(self._calls, call, request, answer)
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
 
-    def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
+    def _respond(
+        self, form: InferForm, call: Call, request: InferRequest, response: InferResponse
+    ) -> None:
         metadata = trailing(response.headers) if response.headers else None
-        regions = self._services.regions_of(call)
-        message = protocol.render_infer_parts(response, request, regions=regions)
-        self._send(call, message, metadata)
+        self._send(call, form.render(response, request, call), metadata)
 
     def _send(
         self, call: Call, message: bytes | list[Any], metadata: list[tuple[str, str]] | None = None
@@ -364,6 +369,11 @@ class NativeGrpcServer:
             call.finish()
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
+
+
+def _form(method: Method) -> InferForm:
+    assert method.infer is not None, "a unary call has an answer, or runs in the engine"
+    return method.infer
 
 
 class OpenedMessage:

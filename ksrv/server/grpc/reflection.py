@@ -4,35 +4,36 @@ Versions v1 and v1alpha have the same messages under two package names, so one f
 The answers come from ksrv's private descriptor pool.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ksrv.errors import quote
 from ksrv.protocol import protobuf
 from ksrv.server.grpc.calls import Call, parsed
 
-SERVICES = (protobuf.HEALTH, protobuf.INFERENCE, protobuf.REFLECTION, protobuf.REFLECTION_ALPHA)
-
 NOT_FOUND = 5  # grpc.StatusCode.NOT_FOUND as the number that this protocol carries
 INVALID_ARGUMENT = 3
 
 
-def reflection(service: str) -> Callable[[Iterator[bytes], Call], Iterator[Any]]:
+def reflection(
+    service: str, served: Sequence[str]
+) -> Callable[[Iterator[bytes], Call], Iterator[Any]]:
     """Return the only call of a reflection service.
 
     Args:
         service: Its full name, which says the version.
+        served: The full names of all services.
     """
 
     def reflect(questions: Iterator[bytes], call: Call) -> Iterator[Any]:
         kind, _ = protobuf.methods(service)["ServerReflectionInfo"]
         for question in questions:
-            yield answer(parsed(kind, question))
+            yield answer(parsed(kind, question), served)
 
     return reflect
 
 
-def answer(request: Any) -> Any:
+def answer(request: Any, served: Sequence[str]) -> Any:
     """Answer one question.
 
     Returns:
@@ -44,7 +45,7 @@ def answer(request: Any) -> Any:
     )
     match request.WhichOneof("message_request"):
         case "list_services":
-            for service in SERVICES:
+            for service in served:
                 made.list_services_response.service.add(name=service)
         case "file_by_filename":
             _put_files(made, request.file_by_filename, request.file_by_filename)

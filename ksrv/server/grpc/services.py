@@ -5,7 +5,7 @@ A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same metho
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from ksrv.server.grpc.calls import (
 )
 from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.idle_threads import IdleThreads
-from ksrv.server.grpc.infer import InferCalls
+from ksrv.server.grpc.infer import InferCalls, InferForm
 from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, QUESTIONS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
@@ -62,22 +62,26 @@ class Method:
     Attributes:
         check: Who may call; asked before a message is read.
         limits: Bounds on its messages.
-        answer: Makes the answer of a unary call's message; None for ModelInfer and for streams.
+        answer: Makes the answer of a unary call's message; None for calls of the engine and for streams.
+        infer: Reads and writes the messages of a unary call that runs in the engine.
         stream: Makes the answers of a stream's messages; None for unary calls.
         permits: Says among which permits a stream takes one.
         pool: Where it runs.
         small: Whether its messages can only be small ones.
         one_message: Whether a stream of answers takes exactly one message.
+        control: Whether it changes the server; each caller is checked then, whoever else may call without a token.
     """
 
     check: Check
     limits: Limits
     answer: Callable[[Message, Call], bytes] | None = None
+    infer: InferForm | None = None
     stream: Callable[[Source, Call], Iterator[bytes]] | None = None
     permits: Callable[[Call], threading.Semaphore] | None = None
     pool: IdleThreads | None = None
     small: bool = False
     one_message: bool = False
+    control: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -95,6 +99,7 @@ class Services:
         budget: The bytes that requests may hold together, to share with another front end.
         statistics: The statistics of all workers; those of the engine if left out.
         changeable: What calls may change, in every worker; in this process alone if left out.
+        others: Returns the methods of other servers' services, which are served too.
 
     Attributes:
         methods: Every method by its path.
@@ -103,6 +108,7 @@ class Services:
         budget: As given.
         settings: As given.
         small: The limits of small messages.
+        stream_pool: Where streams of inference run.
     """
 
     def __init__(
@@ -115,6 +121,7 @@ class Services:
         budget: MemoryBudget | None = None,
         statistics: ServerStatistics | None = None,
         changeable: ChangeableSettings | None = None,
+        others: "Callable[[Services, Engine], Mapping[str, Method]]" = lambda services, engine: {},
     ) -> None:
         check_backend()
         self.settings = settings
@@ -141,11 +148,14 @@ class Services:
             client_of=self.access.client_of,
         )
         self._streams = StreamCalls(self.calls, self.pool("read", bounds.MAX_STREAMS))
+        # A few threads more than permits, so that a stream too many is refused and does not wait.
+        self.stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         self.methods: dict[str, Method] = {
-            bounds.MODEL_INFER: Method(self._token, settings.limits),
+            bounds.MODEL_INFER: Method(self._token, settings.limits, infer=self.calls),
             **self._state_methods(),
             **self._health_methods(),
             **self._stream_methods(),
+            **others(self, engine),
         }
 
     def begin_stop(self) -> None:
@@ -201,7 +211,7 @@ class Services:
             elif name in CONTROL:
                 answer = answering(audited(name, behavior), INFERENCE, name)
                 check = audited_check(name, needs_control(self.access))
-                method = Method(check, limits, answer, pool=control)
+                method = Method(check, limits, answer, pool=control, control=True)
             found[f"/{INFERENCE}/{name}"] = method
         return found
 
@@ -237,27 +247,42 @@ class Services:
         return found
 
     def _stream_methods(self) -> dict[str, Method]:
-        # A few threads more than permits, so that a stream too many is refused and does not wait.
-        pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         found = {
             f"/{INFERENCE}/ModelStreamInfer": Method(
                 self._token,
                 self.settings.limits,
                 stream=self._streams.stream,
-                permits=lambda _: self._permits,
-                pool=pool,
+                permits=self.stream_permits,
+                pool=self.stream_pool,
             )
         }
         for service in (REFLECTION, REFLECTION_ALPHA):
             found[f"/{service}/ServerReflectionInfo"] = Method(
                 self._token,
                 self.small,
-                stream=functools.partial(_reflect, service),
-                permits=lambda _: self._permits,
-                pool=pool,
+                stream=functools.partial(self._reflect, service),
+                permits=self.stream_permits,
+                pool=self.stream_pool,
                 small=True,
             )
         return found
+
+    def stream_permits(self, call: Call) -> threading.Semaphore:
+        """Return the permits of streams of inference and reflection."""
+        return self._permits
+
+    def services(self) -> list[str]:
+        """Return the full names of the services."""
+        return sorted({path.split("/")[1] for path in self.methods})
+
+    def _reflect(self, service: str, source: Source, call: Call) -> Iterator[bytes]:
+        def questions() -> Iterator[bytes]:
+            for incoming in source(_idle, _fail):
+                with incoming() as message:
+                    yield bytes(message)
+
+        for answer in reflection(service, self.services())(questions(), call):
+            yield answer.SerializeToString()
 
     def _watch_permits(self, call: Call) -> threading.Semaphore:
         try:
@@ -303,13 +328,3 @@ def _idle() -> bool:
 
 def _fail(error: KsrvError) -> None:
     raise error
-
-
-def _reflect(service: str, source: Source, call: Call) -> Iterator[bytes]:
-    def questions() -> Iterator[bytes]:
-        for incoming in source(_idle, _fail):
-            with incoming() as message:
-                yield bytes(message)
-
-    for answer in reflection(service)(questions(), call):
-        yield answer.SerializeToString()

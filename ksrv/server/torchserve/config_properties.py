@@ -1,12 +1,14 @@
 """Reads a TorchServe config.properties and translates what ksrv has a setting for.
 
 A report names every other key with the reason, so that no key seems to work that does not. Values are read
-as TorchServe reads them: `key=value`, `#` comments, a backslash that continues a line.
+as TorchServe reads them: `key=value`, `#` comments, a backslash that continues a line. With `enable_envvars_config=true` the variable
+`TS_KEY` wins over a key, as KServe's runtime gives `service_envelope`.
 """
 
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.torchserve.metrics_file import read_metrics_file
 
 DEFAULT_GRPC_PORT = 7070
+ENVIRONMENT_WINS = "enable_envvars_config"
+VARIABLE_PREFIX = "TS_"
 
 _PAIR = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)", re.DOTALL)
 _REASONS = {
     "management_address": "the repository's routes are on the inference address",
     "metrics_address": "/metrics is on the inference address",
-    "grpc_management_address": "there is no management service over gRPC",
-    "grpc_management_port": "there is no management service over gRPC",
+    "grpc_management_address": "the management service is on the address of the setting grpc",
+    "grpc_management_port": "the management service is on the address of the setting grpc",
     "install_py_dep_per_model": "ksrv import --install-requirements installs on request",
     "private_key_file": "the inference_address is not https",
     "certificate_file": "the inference_address is not https",
@@ -79,8 +83,11 @@ def read_properties(text: str) -> dict[str, str]:
     return found
 
 
-def translate(path: Path) -> Translated:
+def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Translated:
     """Return what a config.properties asks for.
+
+    Args:
+        environment: The variables that may win over its keys.
 
     Raises:
         ConfigPropertiesError: It cannot be read, or a value cannot be.
@@ -89,6 +96,12 @@ def translate(path: Path) -> Translated:
         properties = read_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigPropertiesError(f"{path} cannot be read: {error}") from error
+    if properties.pop(ENVIRONMENT_WINS, "").lower() == "true":
+        properties |= {
+            name.removeprefix(VARIABLE_PREFIX).lower(): value
+            for name, value in environment.items()
+            if name.startswith(VARIABLE_PREFIX) and value and name != "TS_CONFIG_FILE"
+        }
     return _Translation(path, properties).run()
 
 
@@ -97,6 +110,7 @@ class _Translation:
         self._path = path
         self._left = dict(properties)
         self._result = Translated()
+        self._snapshot: dict[str, dict[str, dict[str, Any]]] | None = None
 
     def run(self) -> Translated:
         result = self._result
@@ -114,7 +128,10 @@ class _Translation:
             queue_size=self._take("job_queue_size", int, "requests may wait") or 100,
             envelope=self._take("service_envelope", str, "envelope of every archive") or None,
             decode=self._take("decode_input_request", _flag, "parts are decoded") is not False,
-            models=self._take("models", _models, "settings by model and version") or {},
+            models={
+                **(self._take("models", _models, "settings by model and version") or {}),
+                **(self._snapshot or {}),
+            },
             metrics=self._take("metrics_config", _metrics, "metrics that handlers find") or (),
         )
         for key in self._left:
@@ -166,7 +183,17 @@ class _Translation:
 
     def _models(self) -> None:
         store = self._take("model_store", str, "is where archives are looked for")
+        archives: list[str] = []
+
+        def read_snapshot(text: str) -> dict[str, dict[str, dict[str, Any]]]:
+            found, names = _snapshot(text)
+            archives.extend(names)
+            return found
+
+        self._snapshot = self._take("model_snapshot", read_snapshot, "archives and their settings")
         chosen = self._take("load_models", str, "says which archives are served")
+        if archives:  # TorchServe serves what it served before, whatever load_models says
+            chosen = ",".join(archives)
         if not store or chosen in (None, "", "none", "N/A"):
             return
         if chosen == "all":
@@ -179,8 +206,8 @@ class _Translation:
                 Path(store).resolve()
             ):
                 raise ConfigPropertiesError(
-                    f"{self._path}: load_models names {name!r}; only archives inside model_store"
-                    f" are served"
+                    f"{self._path}: load_models or model_snapshot names {name!r}; only archives inside"
+                    f" model_store are served"
                 )
             if "=" in entry:
                 self._result.ignored["load_models names"] = "a model's name comes from its manifest"
@@ -205,6 +232,26 @@ def _flag(text: str) -> bool:
 
 def _metrics(text: str) -> tuple[dict[str, Any], ...]:
     return tuple(read_metrics_file(Path(text)))
+
+
+def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str]]:
+    """Return the settings and the archives of the models that a server had when it wrote its snapshot."""
+    document = json.loads(text)
+    models = document.get("models", {}) if isinstance(document, dict) else None
+    if not isinstance(models, dict):
+        raise TypeError('it must be a JSON object with "models"')
+    archives = []
+    for name, versions in models.items():
+        if not isinstance(versions, dict) or not all(
+            isinstance(one, dict) for one in versions.values()
+        ):
+            raise TypeError(f"the model {name!r} must have an object for each version")
+        for version, keys in versions.items():
+            archive = keys.get("marName")
+            if not isinstance(archive, str) or not archive:
+                raise TypeError(f"the version {version} of the model {name!r} must have a marName")
+            archives.append(archive)
+    return _models(json.dumps(models)), archives
 
 
 def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.infer import InferResource
 from ksrv.server.torchserve import responses as answers
-from ksrv.server.torchserve.routes import takes_torchserve_requests
+from ksrv.server.torchserve.archives import takes_torchserve_requests
 from ksrv.torchserve.calls import ROUTES_V1, TorchServeCall
 
 JSON = "application/json"

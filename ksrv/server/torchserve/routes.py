@@ -6,7 +6,6 @@ them. A request becomes one row whose parts are BYTES tensors; the route's own f
 `X-My-Header` in whichever case the client wrote it.
 """
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import falcon
 from msgspec.structs import replace
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.errors import KsrvError, NotFound, Overloaded
+from ksrv.errors import KsrvError, Overloaded
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ, expected_body, read_body
@@ -25,19 +24,15 @@ from ksrv.server.rest.route_guard import Needs
 from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve import errors
 from ksrv.server.torchserve import responses as answers
-from ksrv.server.torchserve.describe import description
+from ksrv.server.torchserve.archives import Archives
 from ksrv.server.torchserve.errors import TorchServeError
 from ksrv.server.torchserve.form_parts import Part, read_parts
 from ksrv.server.torchserve.management import ChangingResource, ManagementRoutes, ReadDocument
-from ksrv.spec import ModelSpec
-from ksrv.torchserve import rows
 from ksrv.torchserve.calls import ROUTES, TorchServeCall
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.model import ModelVersion
 
-PLATFORM = "torchserve"
 KSERVE_PATHS = ("/v2", "/v1", "/metrics")
 """Paths below these are not TorchServe's, whatever goes wrong on them."""
 
@@ -64,7 +59,8 @@ class TorchServeRoutes:
         read_document: ReadDocument,
     ) -> None:
         self.engine = engine
-        self._management = ManagementRoutes(engine, access, read_document)
+        self.archives = Archives(engine)
+        self._management = ManagementRoutes(self.archives, access, read_document)
         self._settings = settings
         self._budget = budget
         self._access = access
@@ -83,7 +79,7 @@ class TorchServeRoutes:
                 (prefix + "/{version}/{url_path:path}", resource),
             ]
         older = OlderResource(self)
-        described = DescribeResource(self, self._management)
+        described = DescribeResource(self._management)
         routes += [
             ("/invocations", older),
             ("/models/{name}/invoke", older),
@@ -126,26 +122,6 @@ class TorchServeRoutes:
         for kind, tell_others in others.items():
             app.add_error_handler(kind, handler(tell_others))
 
-    def find(self, name: str, version: str) -> "ModelVersion":
-        """Return the archive's version that takes a request.
-
-        Raises:
-            TorchServeError: There is no such archive.
-            KsrvError: It does not serve now.
-        """
-        try:
-            model = self.engine.find(name, version)
-        except NotFound:
-            if not version or not any(state.name == name for state in self.engine.index()):
-                raise errors.model_not_found(name) from None
-            raise errors.version_not_found(name, version) from None
-        if not takes_torchserve_requests(model.spec):
-            archive = model.spec.platform == PLATFORM
-            why = "declares image inputs" if archive else "is no TorchServe archive"
-            text = f"{name} {why}: POST /v2/models/{name}/infer serves it"
-            raise TorchServeError(400, "BadRequestException", text)
-        return model
-
     def wanted_body(self, req: falcon.Request, name: str, version: str) -> int:
         """Return how long a request's body may be, as far as its head tells.
 
@@ -153,7 +129,7 @@ class TorchServeRoutes:
             KsrvError: The head shows that the request will be refused.
         """
         if name:
-            self.find(name, version)
+            self.archives.find(name, version)
         with Reservation(self._budget) as reservation:
             return expected_body(
                 req.env,
@@ -185,7 +161,9 @@ class TorchServeRoutes:
         request_id = req.env[REQUEST_ID]
         answers.prepare(resp)
         try:
-            target = self.find(name, version) if name else None  # told before the body is read
+            target = (
+                self.archives.find(name, version) if name else None
+            )  # told before the body is read
             with Reservation(self._budget) as reservation:
                 body = read_body(
                     req.env,
@@ -197,7 +175,7 @@ class TorchServeRoutes:
                 parts = read_parts(body, req.content_type, query)
                 if target is None:
                     name = self._named_by(parts)
-                    target = self.find(name, version)
+                    target = self.archives.find(name, version)
                 request = InferRequest(
                     name,
                     version,
@@ -238,32 +216,6 @@ class TorchServeRoutes:
             if part.name == "model_name":
                 return bytes(part.value).decode("utf-8", "replace")
         raise TorchServeError(400, "BadRequestException", "Parameter model_name is required.")
-
-    def describe(self, model: "ModelVersion") -> Any:
-        """Return a handler's own description of its model.
-
-        Raises:
-            KsrvError: The handler failed.
-        """
-        call = TorchServeCall(describe=True)
-        spec = model.spec
-        request = InferRequest(
-            spec.name,
-            spec.version,
-            str(uuid.uuid4()),
-            dialect=ROUTES,
-            facts=call.facts(),
-            target=model,
-        )
-        exchange = answers.Exchange(self.engine, request)
-        while exchange.first() is not None:
-            pass  # chunks are no part of a description
-        return rows.described(answers.item_bytes(exchange.answer()))
-
-
-def takes_torchserve_requests(spec: ModelSpec) -> bool:
-    """Whether a model takes requests as TorchServe hands them over: an archive without image inputs."""
-    return spec.platform == PLATFORM and all(entry.image is None for entry in spec.inputs)
 
 
 class _Resource:
@@ -323,27 +275,14 @@ class OlderResource(_RequestResource):
 class DescribeResource(ChangingResource):
     """GET /models/{name}[/{version}|/all][?customized=true], beside what changes the model."""
 
-    def __init__(self, routes: TorchServeRoutes, management: ManagementRoutes) -> None:
-        super().__init__(management)
-        self._described = routes
-
     def on_get(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a list of descriptions."""
-        routes = self._described
+        customized = req.get_param("customized", default="").lower() == "true"
         answers.prepare(resp)
-        every = version == "all"
         try:
-            models = [routes.find(name, "" if every else version)]
-            if every:
-                models = [one for one in routes.engine.loaded() if one.spec.name == name]
-            listed = []
-            for model in models:
-                document = description(model)
-                if req.get_param("customized", default="").lower() == "true":
-                    document["customizedMetadata"] = routes.describe(model)
-                listed.append(document)
+            listed = self._routes.archives.described(name, version, customized=customized)
             answers.send_document(resp, listed)
         except TorchServeError as error:
             answers.send_error(resp, error)

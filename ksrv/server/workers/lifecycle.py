@@ -33,6 +33,7 @@ from ksrv.observe import tracing
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
 from ksrv.repository.overrides import ConfigOverrides
+from ksrv.server import formats
 from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
 from ksrv.server.changeable_settings import ChangeableSettings
@@ -216,6 +217,7 @@ class Service:
             "budget": budget,
             "statistics": statistics,
             "changeable": changeable,
+            "others": formats.grpc_methods(self.settings),
         }
         if self.grpc_address is not None:
             self._start_grpc(self.grpc_address)

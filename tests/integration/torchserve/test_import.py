@@ -227,6 +227,42 @@ def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_file
     assert config.dialect["torchserve"]["decode"] is False
 
 
+KSERVE = """
+inference_address=http://0.0.0.0:8085
+management_address=http://0.0.0.0:8085
+metrics_address=http://0.0.0.0:8082
+grpc_inference_port=7070
+grpc_management_port=7071
+enable_envvars_config=true
+install_py_dep_per_model=true
+model_store={store}
+model_snapshot={{"name":"startup.cfg","modelCount":1,"models":{{"line":{{"1.0":{{"defaultVersion":true,\
+    "marName":"line.mar","minWorkers":2,"maxWorkers":5,"batchSize":3,"maxBatchDelay":500,"responseTimeout":60}}}}}}}}
+"""
+
+
+def test_the_settings_that_kserve_mounts_are_served(tmp_path, model_files):
+    """The keys and the variable of KServe's runtime for TorchServe and of its example."""
+    folder = tmp_path / "models"
+    store = folder / "model-store"
+    store.mkdir(parents=True)
+    archive(store, "line", "numbers_handler.py", files=model_files, model="line.pt")
+    path = folder / "config" / "config.properties"
+    path.parent.mkdir()
+    path.write_text(KSERVE.format(store=store))
+    found = translate(path, {"TS_SERVICE_ENVELOPE": "kserve", "TS_JOB_QUEUE_SIZE": ""})
+    assert found.settings["models"] == [str(store / "line.mar")]
+    assert found.defaults.envelope == "kserve"
+    assert "grpc_management_port" in found.ignored
+    config = (
+        Repository([store], archive_readers(found.defaults)).scan()["line"].versions["1.0"].config
+    )
+    assert (config.instances, config.run_timeout_ms) == (2, 60_000)
+    assert config.batching.max_batch_size == 3
+    path.write_text(KSERVE.format(store=store).replace("enable_envvars_config=true\n", ""))
+    assert translate(path, {"TS_SERVICE_ENVELOPE": "kserve"}).defaults.envelope is None
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -240,6 +276,10 @@ def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_file
         "model_store=store\nload_models=../a.mar",
         "models=[]",
         "decode_input_request=perhaps",
+        "model_snapshot=[]",
+        'model_snapshot={"models": {"a": 1}}',
+        'model_snapshot={"models": {"a": {"1.0": {"minWorkers": 1}}}}',
+        "model_snapshot={",
     ],
 )
 def test_wrong_values_name_file_and_key(tmp_path, line):

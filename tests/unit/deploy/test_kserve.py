@@ -52,13 +52,32 @@ def arguments(args):
     return dict(line.split("  (")[0].split(" = ", 1) for line in done.output.splitlines())
 
 
+@pytest.fixture
+def volume(tmp_path):
+    """Where a volume with TorchServe's files is mounted."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "model-store").mkdir()
+    (tmp_path / "config" / "config.properties").write_text(
+        f"inference_address=http://0.0.0.0:8085\ngrpc_inference_port=7070\nmodel_store={tmp_path}/model-store\n"
+        "load_models=all\nenable_envvars_config=true\n"
+    )
+    return tmp_path
+
+
 @pytest.mark.parametrize("name", RUNTIMES)
-def test_the_arguments_are_ksrvs(name):
+def test_the_arguments_are_ksrvs(name, volume):
     [container] = RUNTIMES[name]["spec"]["containers"]
     assert container["name"] == "kserve-container"
-    chosen = arguments(container["args"])
-    assert chosen["models"] == "('/mnt/models',)"
-    assert chosen["model_name"] == "'cats'"
+    if name == "ksrv-torchserve":
+        args = [one.replace("/mnt/models", str(volume)) for one in container["args"]]
+        chosen = arguments(args)
+        assert chosen["models"] == f"('{volume}/model-store',)"
+        assert chosen["torchserve_api"] == "True"
+        assert [one["name"] for one in container["env"]] == ["TS_SERVICE_ENVELOPE"]
+    else:
+        chosen = arguments(container["args"])
+        assert chosen["models"] == "('/mnt/models',)"
+        assert chosen["model_name"] == "'cats'"
     assert chosen["insecure"] == "True"
     assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) < 30
     port = RUNTIMES[name]["spec"]["annotations"]["prometheus.kserve.io/port"]

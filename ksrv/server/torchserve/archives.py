@@ -1,0 +1,343 @@
+"""The archives that serve, for REST and gRPC alike: found, described, registered, scaled and unregistered.
+
+`url` names an archive of the model store, which is the repository that is served. What changes, changes in every worker, and lasts
+until the server ends: workers of a model and its default version are not written to the store. Every change is a load,
+during which the old versions serve.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace as replace_struct
+
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.repository.entry import ModelEntry
+from ksrv.request import InferRequest
+from ksrv.server.torchserve import errors
+from ksrv.server.torchserve import responses as answers
+from ksrv.server.torchserve.describe import description
+from ksrv.server.torchserve.errors import TorchServeError
+from ksrv.source import ModelSource
+from ksrv.spec import ModelSpec
+from ksrv.torchserve import rows
+from ksrv.torchserve.calls import FORMAT, ROUTES, TorchServeCall
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.model import ModelVersion
+
+PLATFORM = "torchserve"
+MOST_LISTED = 100
+MOST_WORKERS = 1024
+REFUSED = ("handler", "runtime", "s3_sse_kms")
+
+
+class Archives:
+    """The archives of an engine.
+
+    The parameters of a call are texts by TorchServe's names, as the query of a URL has them.
+
+    Attributes:
+        engine: As given.
+    """
+
+    def __init__(self, engine: "Engine") -> None:
+        self.engine = engine
+
+    # ---- what is served ---------------------------------------------------------------------
+
+    def find(self, name: str, version: str, *, waits: bool = True) -> "ModelVersion":
+        """Return the archive's version that takes a request.
+
+        Args:
+            waits: Whether the calling thread may wait while the model is loaded.
+
+        Raises:
+            TorchServeError: There is no such archive.
+            KsrvError: It does not serve now.
+        """
+        try:
+            model = self.engine.find(name, version, waits=waits)
+        except NotFound:
+            if not version or not any(state.name == name for state in self.engine.index()):
+                raise errors.model_not_found(name) from None
+            raise errors.version_not_found(name, version) from None
+        if not takes_torchserve_requests(model.spec):
+            archive = model.spec.platform == PLATFORM
+            why = "declares image inputs" if archive else "is no TorchServe archive"
+            text = f"{name} {why}: POST /v2/models/{name}/infer serves it"
+            raise TorchServeError(400, "BadRequestException", text)
+        return model
+
+    def described(self, name: str, version: str, *, customized: bool) -> list[dict[str, Any]]:
+        """Return the description of a version, of the default one, or of "all".
+
+        Args:
+            customized: Whether it has what the handler says of its model, too.
+        """
+        every = version == "all"
+        models = [self.find(name, "" if every else version)]
+        if every:
+            models = [one for one in self.engine.loaded() if one.spec.name == name]
+        listed = []
+        for model in models:
+            document = description(model)
+            if customized:
+                document["customizedMetadata"] = self._describe(model)
+            listed.append(document)
+        return listed
+
+    def _describe(self, model: "ModelVersion") -> Any:
+        """Return a handler's own description of its model."""
+        call = TorchServeCall(describe=True)
+        spec = model.spec
+        request = InferRequest(
+            spec.name,
+            spec.version,
+            str(uuid.uuid4()),
+            dialect=ROUTES,
+            facts=call.facts(),
+            target=model,
+        )
+        exchange = answers.Exchange(self.engine, request)
+        while exchange.first() is not None:
+            pass  # chunks are no part of a description
+        return rows.described(answers.item_bytes(exchange.answer()))
+
+    def listed(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of the list of the archives that serve."""
+        names = sorted(self._names().items())
+        first = _whole(given, "next_page_token", 0)
+        limit = min(_whole(given, "limit", MOST_LISTED) or MOST_LISTED, MOST_LISTED)
+        page = names[first : first + limit]
+        document: dict[str, Any] = {}
+        if first + limit < len(names):
+            document["nextPageToken"] = str(first + limit)
+        document["models"] = [{"modelName": one, "modelUrl": url} for one, url in page]
+        return document
+
+    def _served(self, name: str) -> "dict[str, ModelVersion]":
+        """Return the versions of a model that serve, the default one last.
+
+        Raises:
+            TorchServeError: There are none.
+        """
+        found = {one.spec.version: one for one in self.engine.loaded() if one.spec.name == name}
+        if not found:
+            raise errors.model_not_found(name)
+        default = self.engine.find(name)
+        found[default.spec.version] = found.pop(default.spec.version, default)
+        return found
+
+    def _names(self) -> dict[str, str]:
+        """Return the archives by the names of the models that serve."""
+        return {
+            one.spec.name: str(one.config.dialect.get(FORMAT, {}).get("archive", one.spec.name))
+            for one in self.engine.loaded()
+        }
+
+    # ---- changes ----------------------------------------------------------------------------
+
+    def _load(
+        self, name: str, change: Callable[[dict[str, ModelSource]], dict[str, ModelSource]]
+    ) -> None:
+        """Load a model with other versions, or the same in another order or with other settings.
+
+        Args:
+            change: Returns the versions to serve, the default one last, from those of the store.
+        """
+
+        def adjust(entry: ModelEntry) -> ModelEntry:
+            return replace(entry, versions=change(dict(entry.versions)))
+
+        self.engine.load(name, adjust=adjust)
+
+    def register(self, given: Mapping[str, str]) -> str:
+        """Load an archive of the store; return what TorchServe says of it.
+
+        Raises:
+            TorchServeError: There is no such archive, it is registered already, or it cannot be loaded.
+        """
+        url = given.get("url", "")
+        if not url:
+            raise TorchServeError(400, "BadRequestException", "Parameter url is required.")
+        entry, version, source = self._archive(url)
+        name = given.get("model_name") or entry.name
+        if name != entry.name:
+            raise TorchServeError(
+                400,
+                "BadRequestException",
+                f"model_name is {quote(name)}, and the archive's manifest names the model {entry.name!r}",
+            )
+        for key in REFUSED:
+            if given.get(key):
+                text = f"{key} comes from the archive's manifest, and cannot be given with a call"
+                raise TorchServeError(400, "BadRequestException", text)
+        known = [one.spec.version for one in self.engine.loaded() if one.spec.name == name]
+        if version in known:
+            text = f"Model version {version} is already registered for model {name}"
+            raise TorchServeError(409, "ConflictStatusException", text)
+        workers = max(
+            1,
+            _whole(
+                given, "initial_workers", 1 if source.config is None else source.config.instances
+            ),
+        )
+        settings = _settings(given) | {"instances": workers}
+        order = list(self._served(name)) if known else []
+
+        def change(versions: dict[str, ModelSource]) -> dict[str, ModelSource]:
+            wanted = [version, *order] if order else [version]
+            found = {one: versions[one] for one in wanted if one in versions}
+            found[version] = _with(found[version], settings)
+            found.update({one: found.pop(one) for one in order if one in found})
+            return found
+
+        try:
+            self._load(name, change)
+        except HandlerFailed:
+            text = f"Failed to start workers for model {name} version: {version}"
+            raise TorchServeError(500, errors.INTERNAL, text) from None
+        return f'Model "{name}" Version: {version} registered with {workers} initial workers'
+
+    def _archive(self, url: str) -> tuple[ModelEntry, str, ModelSource]:
+        if "://" in url:
+            text = f"Given URL {url[:128]} does not match any allowed URL(s)"
+            raise TorchServeError(404, "ModelNotFoundException", text)
+        if ".." in url.split("/") or url.startswith("/"):
+            text = f"Relative path is not allowed in url: {url[:128]}"
+            raise TorchServeError(404, "ModelNotFoundException", text)
+        for entry in self.engine.repository.look().values():
+            for version, source in entry.versions.items():
+                archive = source.config.dialect.get(FORMAT, {}) if source.config else {}
+                if url in (
+                    archive.get("archive"),
+                    f"{entry.name}.mar",
+                    entry.name,
+                    entry.path.name,
+                ):
+                    return entry, version, source
+            if entry.error and url in (entry.path.name, f"{entry.name}.mar"):
+                raise TorchServeError(400, "BadRequestException", entry.error)
+        raise TorchServeError(404, "ModelNotFoundException", f"Model not found at: {url[:128]}")
+
+    def scale(self, name: str, version: str, given: Mapping[str, str]) -> str:
+        """Load a version, or the default one, with another number of workers; return what TorchServe says of it."""
+        workers = _workers(given, "min_worker", 1)
+        most = _workers(given, "max_worker", workers)
+        if most < workers:
+            raise InvalidRequest(f"max_worker is {most}, below min_worker, which is {workers}")
+        served = self._served(name)
+        wanted = version or next(reversed(served))
+        if wanted not in served:
+            raise errors.version_not_found(name, version)
+        if served[wanted].config.instances != workers:
+            counts = {one: model.config.instances for one, model in served.items()}
+            self._load_with(name, counts | {wanted: workers})
+        shown = f"{name}, version: {version}" if version else name
+        return f"Workers scaled to {workers} for model: {shown}"
+
+    def set_default(self, name: str, version: str) -> str:
+        """Have a version serve the requests that name none; return what TorchServe says of it."""
+        served = self._served(name)
+        if version not in served:
+            raise errors.version_not_found(name, version)
+        order = [*(one for one in served if one != version), version]
+        self._load_with(name, {one: served[one].config.instances for one in order})
+        return f'Default version successfully updated for model "{name}" to "{version}"'
+
+    def unregister(self, name: str, version: str) -> str:
+        """Unload a model, or one version of it that is not the default one; return what TorchServe says of it."""
+        served = self._served(name)
+        default = next(reversed(served))
+        if not version or (version == default and len(served) == 1):
+            self.engine.unload(name)
+        elif version not in served:
+            raise errors.version_not_found(name, version)
+        elif version == default:
+            text = f"Cannot remove default version for model {name}"
+            raise TorchServeError(403, "InvalidModelVersionException", text)
+        else:
+            counts = {one: model.config.instances for one, model in served.items()}
+            del counts[version]
+            self._load_with(name, counts)
+        return f'Model "{name}" unregistered'
+
+    def _load_with(self, name: str, workers: Mapping[str, int]) -> None:
+        """Load the versions that `workers` has, each with so many, the default one last."""
+
+        def change(versions: dict[str, ModelSource]) -> dict[str, ModelSource]:
+            return {
+                one: _with(versions[one], {"instances": count})
+                for one, count in workers.items()
+                if one in versions
+            }
+
+        self._load(name, change)
+
+
+def takes_torchserve_requests(spec: ModelSpec) -> bool:
+    """Whether a model takes requests as TorchServe hands them over: an archive without image inputs."""
+    return spec.platform == PLATFORM and all(entry.image is None for entry in spec.inputs)
+
+
+def failure_of(error: TorchServeError | KsrvError) -> TorchServeError:
+    """Return what a client of the management calls is told of a failure."""
+    if isinstance(error, TorchServeError):
+        return error
+    if isinstance(error, NotFound):
+        return TorchServeError(404, "ModelNotFoundException", error.message)
+    return errors.translated(error)
+
+
+def _with(source: ModelSource, settings: Mapping[str, Any]) -> ModelSource:
+    if source.config is None:
+        return source
+    own = dict(settings)
+    batching = own.pop("batching", None)
+    config = replace_struct(source.config, **own)
+    if batching is not None:
+        config = replace_struct(config, batching=batching(config))
+    return replace_struct(source, config=config)
+
+
+def _settings(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a model that a call to register it may give."""
+    found: dict[str, Any] = {}
+    if given.get("response_timeout"):
+        found["run_timeout_ms"] = _whole(given, "response_timeout", 0) * 1000
+    if given.get("startup_timeout"):
+        found["start_timeout_s"] = float(_whole(given, "startup_timeout", 0))
+    for key in ("batch_size", "max_batch_delay"):
+        if given.get(key) not in (None, "", "1", "100"):
+            raise TorchServeError(
+                400,
+                "BadRequestException",
+                f"{key} comes from the archive's model-config.yaml (batchSize, maxBatchDelay), and cannot be given "
+                f"with a call",
+            )
+    return found
+
+
+def _whole(given: Mapping[str, str], key: str, default: int) -> int:
+    text = given.get(key)
+    if text in (None, ""):
+        return default
+    if not (str(text).isascii() and str(text).isdigit() and int(str(text)[:9]) <= 100_000_000):
+        raise TorchServeError(
+            400, "BadRequestException", f"{key} must be a whole number, not {quote(text)}"
+        )
+    return int(str(text)[:9])
+
+
+def _workers(given: Mapping[str, str], key: str, default: int) -> int:
+    workers = _whole(given, key, default)
+    if not 1 <= workers <= MOST_WORKERS:
+        raise TorchServeError(
+            400,
+            "BadRequestException",
+            f"{key} must be from 1 to {MOST_WORKERS}, not {workers}; unregister a model that shall have no workers",
+        )
+    return workers
