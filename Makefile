@@ -100,7 +100,7 @@ test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of 
 
 # Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.
 $(VENV)/.page: $(VENV)/.built
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright openapi-spec-validator swagger-ui-bundle-v2
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright axe-playwright-python openapi-spec-validator swagger-ui-bundle-v2
 	@touch $@
 
 test-page: $(VENV)/.page ## the pages at / and /docs in a headless Chromium (Debian: apt-get install chromium)

@@ -181,6 +181,7 @@ class ModelSpec:
             with an archive.
         calls_models: Whether the handler calls other models of the server.
         concurrency: Batches that one instance runs at a time where its handler has coroutines; 0 without any.
+        may_stream: Whether the handler's code has generators, or sends answers in parts by other means.
         sequences: The bounds of the sequences that it serves; None where requests stand alone.
         role: What OpenAI's routes ask it for: "embedding", "rerank", or "" for nothing.
         configuration: What the configuration call answers with, where the model's format has a form of its own.
@@ -198,6 +199,7 @@ class ModelSpec:
     accepts_any_inputs: bool = False
     calls_models: bool = False
     concurrency: int = 0
+    may_stream: bool = False
     row_limit: int = 0
     counts_rows: bool = True
     sequences: SequenceLimits | None = None

@@ -45,7 +45,13 @@ from ksrv.handlers.imports.own_writes import watch
 from ksrv.handlers.loading import make_handler
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
-from ksrv.handlers.streaming.streams import BatchStream, HandlerLoop, is_stream, run_generator
+from ksrv.handlers.streaming.streams import (
+    BatchStream,
+    HandlerLoop,
+    is_stream,
+    may_stream,
+    run_generator,
+)
 from ksrv.imported_torch import imported_torch
 from ksrv.loaders.loaded import ModelLoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
@@ -178,6 +184,7 @@ class Runner(HandlerBatches):
                 complete_spec(handler, context),
                 calls_models=getattr(handler, "calls_models", None) is True,
                 concurrency=config.concurrent_batches if is_asynchronous(handler) else 0,
+                may_stream=may_stream(handler),
             )
             check_call(handler, context.spec, sequences=config.sequences is not None)
             if isinstance(handler, BaseHandler):

@@ -72,7 +72,7 @@ def model_metadata(
 
     Returns:
         The document; `properties` is there only if an input takes encoded images or may be left out, an output can be had as
-        images, or classes have labels, which stand there as a JSON list.
+        images, the model may answer in parts, or classes have labels, which stand there as a JSON list.
     """
     document: Document = {
         "name": spec.name,
@@ -91,6 +91,8 @@ def model_metadata(
         if tensor.output_image is not None:
             formats = ",".join(tensor.output_image.formats)
             properties[f"{tensor.name}.image.formats"] = formats
+    if spec.may_stream:
+        properties["streams"] = "true"
     if spec.labels is not None:
         labels = json.dumps(spec.labels, ensure_ascii=False, separators=(",", ":"))
         if len(labels.encode()) <= LABELS_BYTES:

@@ -127,7 +127,11 @@ class Access:
             Forbidden: The caller is not on this machine, or is a web page that is not allowed.
             Unauthenticated: The control token is needed and was not sent.
         """
-        if origin is not None and origin not in self._origins:
+        # The server's own page has the origin that is asked. Under a foreign name that could be any page (DNS rebinding).
+        own = origin is not None and host != "" and origin.partition("://")[2] == host
+        if own and not self._control:
+            own = is_own_name(host)
+        if origin is not None and not own and origin not in self._origins:
             raise Forbidden(
                 f"calls from web pages may not change the repository or use shared memory; origin "
                 f"{quote(origin)} is not in setting 'allowed_origins'"

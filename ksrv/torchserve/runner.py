@@ -24,6 +24,7 @@ from ksrv.handlers.imports.folder_modules import error_location
 from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
+from ksrv.handlers.streaming.streams import may_stream
 from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
@@ -166,6 +167,7 @@ class TorchServeRunner:
             outputs=spec.outputs or outputs,
             accepts_any_inputs=not spec.inputs,
             device=str(device or "cpu"),
+            may_stream=may_stream(self._service),
         )
 
     def run(self, inputs: BatchInputs) -> BatchOutputs:

@@ -145,6 +145,7 @@ class PythonModelRunner:
             device=device,
             calls_models=True,
             concurrency=config.concurrent_batches if decoupled else 1,
+            may_stream=decoupled,
         )
 
     def _import(self, config: ModelConfig) -> Any:

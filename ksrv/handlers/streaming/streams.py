@@ -9,9 +9,10 @@ such form, so that it is told to stream.
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,33 @@ def is_stream(result: Any) -> bool:
     if type(result) is list and result:
         result = result[0]
     return type(result) in (GeneratorType, AsyncGeneratorType)
+
+
+def may_stream(handler: Any) -> bool:
+    """Tell whether a handler's class or its file has a generator, or sends answers in parts by other means."""
+    subject = getattr(handler, "function", handler)
+    if inspect.isfunction(subject):
+        found = [subject]
+    else:
+        classes = [one for one in type(subject).__mro__ if not one.__module__.startswith("ksrv.")]
+        members = [value for one in classes for value in vars(one).values()]
+        found = [one for one in (getattr(each, "__func__", each) for each in members)
+                 if inspect.isfunction(one)]  # fmt: skip
+    beside = [one for owner in found for one in owner.__globals__.values()
+              if inspect.isfunction(one) and one.__globals__ is owner.__globals__]  # fmt: skip
+    # A context manager is written as a generator, and is none to its caller.
+    own = [one for one in (*found, *beside) if one.__globals__.get("__name__") != "contextlib"]
+    return any(_has_parts(inspect.unwrap(one).__code__) for one in own)
+
+
+def _has_parts(code: CodeType) -> bool:
+    generates = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR)
+    if generates and code.co_name != "<genexpr>":
+        return True
+    names = {*code.co_names, *code.co_varnames}
+    if names.issuperset(("batch", "send")) or "send_intermediate_predict_response" in names:
+        return True
+    return any(_has_parts(one) for one in code.co_consts if isinstance(one, CodeType))
 
 
 class BatchStream:

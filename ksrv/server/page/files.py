@@ -36,11 +36,16 @@ class PageFile:
     Args:
         path: The file; it is read once.
         headers: What the browser may do with it.
+        without: A line that holds this text is left out.
     """
 
-    def __init__(self, path: Path, headers: Mapping[str, str] = SECURITY_HEADERS) -> None:
+    def __init__(
+        self, path: Path, headers: Mapping[str, str] = SECURITY_HEADERS, *, without: str = ""
+    ) -> None:
         self._headers = dict(headers)
-        self._content = path.read_bytes()
+        lines = path.read_bytes().splitlines(keepends=True)
+        left_out = without.encode()
+        self._content = b"".join(line for line in lines if not left_out or left_out not in line)
         self._type = CONTENT_TYPES[path.suffix]
         self._tag = hashlib.sha256(self._content).hexdigest()[:32]
 

@@ -43,7 +43,8 @@ def add_page(app: "falcon.App[Any, Any]", *, shown: bool, docs: bool) -> None:
     """
     if docs:
         add_viewer(app)
-    root = RootResource(PageFile(FOLDER / "index.html") if shown else None)
+    page = PageFile(FOLDER / "index.html", without="" if docs else "docs-link")
+    root = RootResource(page if shown else None)
     app.add_route("/", root, needs=Needs.NOTHING)
     if not shown:
         return

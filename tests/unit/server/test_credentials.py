@@ -107,6 +107,25 @@ def test_web_pages_may_not_change_the_repository_unless_allowed():
             access.check_control(None, **HERE | {"origin": origin})
 
 
+def test_the_servers_own_page_may_change_the_repository(files):
+    own = {"origin": "http://127.0.0.1:8080", "host": "127.0.0.1:8080"}
+    access = Access(ServerSettings())
+    access.check_control(None, **HERE | own)
+    access.check_control(None, **HERE | {"origin": "https://localhost", "host": "localhost"})
+    for other in (
+        own | {"origin": "http://127.0.0.1:3000"},  # another program's page on this machine
+        {"origin": "http://evil.example", "host": "evil.example"},  # a name that leads here
+        {"origin": "null", "host": ""},
+    ):
+        with pytest.raises(Forbidden, match="web pages"):
+            access.check_control(None, **HERE | other)
+    with_token = Access(ServerSettings(**files))
+    public = {"origin": "https://models.example", "host": "models.example"}
+    with_token.check_control("Bearer control-token", **HERE | public)
+    with pytest.raises(Unauthenticated, match="control token"):
+        with_token.check_control(None, **HERE | public)
+
+
 def test_an_origin_of_an_asterisk_is_no_allowed_page():
     access = Access(ServerSettings(allowed_origins=("*", "http://localhost:3000")))
     access.check_control(None, **HERE | {"origin": "http://localhost:3000"})

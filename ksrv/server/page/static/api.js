@@ -102,6 +102,10 @@ export function modelPath(name, version) {
 
 export const metadata = (name, version) => json(modelPath(name, version));
 
+/** Load a model again from its files. */
+export const load = (name) =>
+  call(`v2/repository/models/${encodeURIComponent(name)}/load`, { method: "POST" });
+
 export async function statistics(name, version) {
   const { model_stats: found } = await json(`${modelPath(name, version)}/stats`);
   return found.find((entry) => !version || entry.version === version) ?? null;

@@ -2,6 +2,7 @@
 //
 // A field's `collect()` gives what is sent and how to say it in a shell and in Python:
 //   {name, datatype, shape, data | blobs, sizes, commands, python, imports}
+// Its `save()` gives what the user filled in, as JSON with a `title`; `restore(value)` fills it in again.
 // `data` is JSON text; `blobs` are bytes behind the JSON, `sizes` how long each bare element is.
 
 import { element, freshId } from "./dom.js";
@@ -9,6 +10,7 @@ import { imageOf } from "./geometry.js";
 import { filePlace, readPicture, readable, canvasOf } from "./pictures.js";
 import { DATATYPES, count, encode, itemSize, readNpy, readNumbers } from "./tensors.js";
 import { pythonText, shellFile } from "./code.js";
+import { packFile, unpackFile } from "./kept.js";
 
 const WRITTEN = 64; // values that the field writes out; the others are zeros until the user writes them
 
@@ -57,6 +59,8 @@ function pictureField(input, image) {
   return {
     node,
     take: (given) => place.take(given),
+    save: () => savedFiles(files),
+    restore: (value) => place.take(value.files.map(unpackFile)),
     async collect() {
       if (!files.length) throw new FieldError(place.querySelector("input"), "choose a picture first");
       const sent = [];
@@ -67,6 +71,10 @@ function pictureField(input, image) {
       return { ...bareFiles(input.name, sent), pictures, pictured: true };
     },
   };
+}
+
+async function savedFiles(files) {
+  return { title: files.map((file) => file.name).join(", "), files: await Promise.all(files.map(packFile)) };
 }
 
 /** Files as elements of BYTES, as they are. */
@@ -86,12 +94,13 @@ function bytesField(input) {
   const area = element("textarea", { id, rows: 4, spellcheck: false });
   const batched = input.shape[0] === -1 || input.shape.length === 0;
   const lines = element("input", { type: "checkbox", id: freshId("lines") });
-  const drop = element("button", { type: "button", hidden: true, click: () => {
+  const writeAgain = () => {
     files = [];
     area.disabled = false;
     drop.hidden = true;
     place.querySelector(".chosen").textContent = "";
-  } }, "Send the text instead");
+  };
+  const drop = element("button", { type: "button", hidden: true, click: writeAgain }, "Send the text instead");
   const place = filePlace("or drop, paste or choose a file", {
     multiple: batched,
     changed: (chosen) => {
@@ -108,6 +117,16 @@ function bytesField(input) {
   return {
     node,
     take: (given) => place.take(given),
+    async save() {
+      const saved = files.length ? await savedFiles(files) : { title: area.value.trim(), files: [] };
+      return { ...saved, text: area.value, lines: lines.checked };
+    },
+    restore(value) {
+      area.value = value.text;
+      lines.checked = value.lines;
+      if (value.files.length) place.take(value.files.map(unpackFile));
+      else writeAgain();
+    },
     async collect() {
       if (files.length) {
         const pictures = await Promise.all(files.map(async (file) => ({
@@ -226,6 +245,18 @@ function numbersField(input) {
 
   return {
     node,
+    async save() {
+      const saved = kind.value === "file" && file !== null ? await savedFiles([file]) : { files: [] };
+      const title = kind.value === "zeros" ? `zeros ${sizes.value}` : area.value.replace(/\s+/g, " ");
+      return { title, ...saved, kind: kind.value, text: area.value, shape: sizes.value };
+    },
+    restore(value) {
+      kind.value = value.kind;
+      area.value = value.text;
+      sizes.value = value.shape;
+      if (value.files.length) place.take(value.files.map(unpackFile));
+      show();
+    },
     take: (given) => {
       kind.value = "file";
       show();
@@ -266,6 +297,13 @@ function freeField(remove) {
   const field = {
     node,
     take: (files) => inner.take(files),
+    save: async () => ({ ...(await inner.save()), name: name.value, datatype: datatype.value }),
+    restore(value) {
+      name.value = value.name;
+      datatype.value = value.datatype;
+      build();
+      inner.restore(value);
+    },
     collect: async () => ({ ...(await inner.collect()), name: name.value }),
   };
   return field;
@@ -275,7 +313,7 @@ function freeField(remove) {
  * The fields of a model.
  *
  * @param {Object} metadata - of the model
- * @returns {{node: HTMLElement, take: function, collect: function}}
+ * @returns {{node: HTMLElement, take: function, save: function, restore: function, collect: function}}
  */
 export function formOf(metadata) {
   if (metadata.inputs.length) {
@@ -290,6 +328,8 @@ export function formOf(metadata) {
         const pictures = fields.find((field) => field.node.querySelector('[accept="image/*"]'));
         (pictures ?? fields[0]).take(files);
       },
+      save: () => Promise.all(fields.map((field) => field.save())),
+      restore: (values) => fields.forEach((field, place) => field.restore(values[place])),
       collect: async () => {
         const parts = [];
         for (const field of fields) parts.push(await field.collect());
@@ -299,6 +339,10 @@ export function formOf(metadata) {
   }
   let fields = [];
   const list = element("div");
+  const clear = () => {
+    fields = [];
+    list.replaceChildren();
+  };
   const add = () => {
     const field = freeField((gone) => {
       fields = fields.filter((one) => one !== gone);
@@ -306,6 +350,7 @@ export function formOf(metadata) {
     });
     fields.push(field);
     list.append(field.node);
+    return field;
   };
   add();
   return {
@@ -313,6 +358,11 @@ export function formOf(metadata) {
       element("p", { class: "note" }, "This model declares no inputs: it takes what its handler reads."),
       list, element("button", { type: "button", click: add }, "Add an input")),
     take: (files) => fields[0]?.take(files),
+    save: () => Promise.all(fields.map((field) => field.save())),
+    restore: (values) => {
+      clear();
+      for (const value of values) add().restore(value);
+    },
     collect: async () => {
       if (!fields.length) throw new FieldError(null, "add an input first");
       const parts = [];

@@ -4,18 +4,19 @@ import * as api from "./api.js";
 import { curlCode, pythonCode, requestOf } from "./code.js";
 import { element, freshId } from "./dom.js";
 import { FieldError, formOf } from "./form.js";
-import { fromHash, listModels, modelHead, statisticsList, tensorsTable } from "./models.js";
+import { fromHash, hashOf, listModels, modelHead, statisticsList, tensorsTable } from "./models.js";
+import { keepForm } from "./kept.js";
 import { results, timing } from "./results.js";
 import { showPieces } from "./streamed.js";
 import { readAnswer } from "./tensors.js";
 
-const REFRESH_MS = 5000;
+const REFRESH_MS = 2000;
 
 const at = (id) => document.getElementById(id);
 
 let entries = [];
 let open = null;
-let shown = null; // of the open model: {state, take, refresh}
+let shown = null; // of the open model: {state, head, said, take, refresh}
 
 function askToken(sentence) {
   const dialog = at("token-dialog");
@@ -79,7 +80,6 @@ function trial(entry, metadata, refresh) {
   const send = element("button", { type: "submit", class: "primary" }, "Send");
   const cancel = element("button", { type: "button", hidden: true }, "Cancel");
   const pieces = element("input", { type: "checkbox", id: freshId("pieces") });
-  const mayStream = !metadata.outputs.length || metadata.outputs.some(({ datatype }) => datatype === "BYTES");
   let running = null;
   cancel.addEventListener("click", () => running?.abort());
 
@@ -116,10 +116,10 @@ function trial(entry, metadata, refresh) {
   }
 
   const node = element("form", {}, form.node,
-    element("p", { class: "check", hidden: !mayStream }, pieces,
+    element("p", { class: "check", hidden: metadata.properties?.streams !== "true" }, pieces,
       element("label", { for: pieces.id }, "show the pieces of the answer as they come")),
     element("p", { class: "buttons" }, send, cancel),
-    status, answer, code);
+    keepForm(hashOf(name, version), form), status, answer, code);
   node.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (running !== null) return;
@@ -129,7 +129,7 @@ function trial(entry, metadata, refresh) {
     try {
       await run();
     } catch (error) {
-      status.className = "status trouble";
+      status.className = error.name === "AbortError" ? "status" : "status trouble";
       status.textContent = error.name === "AbortError" ? "cancelled" : sentenceOf(error);
       if (error instanceof FieldError) {
         error.field?.setAttribute("aria-invalid", "true");
@@ -158,13 +158,31 @@ function labelsOf(metadata) {
   }
 }
 
+/** The head is made anew only if it says something else: a button in it may have the focus. */
+function showHead(entry) {
+  const said = JSON.stringify([entry.state, entry.reason]);
+  if (said === shown.said) return;
+  shown.said = said;
+  shown.head.replaceChildren(modelHead(entry, async () => {
+    try {
+      await api.load(entry.name);
+      return "loaded";
+    } catch (error) {
+      return sentenceOf(error);
+    } finally {
+      refresh();
+    }
+  }));
+}
+
 /** Show a model, with what the index says of it. */
 async function showModel(entry) {
   const { name, version = "" } = entry;
   const place = at("model");
   document.title = `${name} · ksrv`;
-  const head = element("div", {}, modelHead(entry));
-  shown = { state: entry.state, head, take: () => {}, refresh: async () => {} };
+  const head = element("div");
+  shown = { state: entry.state, head, said: "", take: () => {}, refresh: async () => {} };
+  showHead(entry);
   const mine = shown;
   place.replaceChildren(head);
   if (entry.state !== "READY") return;
@@ -181,7 +199,7 @@ async function showModel(entry) {
     const found = await api.statistics(name, version).catch(() => null);
     statistics.replaceChildren(statisticsList(found));
   };
-  const { node, take } = trial(entry, metadata, mine.refresh);
+  const { node, take } = trial(entry, metadata, refresh);
   mine.take = take;
   place.append(section("Try it", node), section("Inputs and outputs", tensorsTable(metadata)),
     section("Statistics", statistics));
@@ -194,16 +212,23 @@ async function refresh() {
     entries = (await api.index()).sort((one, other) => one.name.localeCompare(other.name));
     trouble(null);
   } catch (error) {
-    trouble(error);
+    trouble(error.status === 0
+      ? new Error(`No connection to ${api.base.host}. The page tries again every ${REFRESH_MS / 1000} seconds.`)
+      : error);
+    if (error.status !== 0) return;
+    entries = entries.map((entry) => ({ ...entry, state: "UNREACHABLE", reason: "" }));
+    listModels(at("models"), at("model-choice"), entries, open);
+    const entry = find();
+    if (entry !== undefined && shown !== null) showHead(entry);
     return;
   }
   at("forget-token").hidden = !api.hasToken();
-  listModels(at("models"), entries, open);
+  listModels(at("models"), at("model-choice"), entries, open);
   const entry = find();
   if (entry === undefined) return;
   if (shown === null || shown.state !== entry.state) await showModel(entry);
   else {
-    shown.head.replaceChildren(modelHead(entry));
+    showHead(entry);
     await shown.refresh();
   }
 }
@@ -218,7 +243,7 @@ async function route() {
   const first = entries.find((entry) => entry.state === "READY") ?? entries[0];
   open = asked ?? (first ? { name: first.name, version: first.version ?? "" } : null);
   shown = null;
-  listModels(at("models"), entries, open);
+  listModels(at("models"), at("model-choice"), entries, open);
   const entry = find();
   if (entry !== undefined) await showModel(entry);
   else at("model").replaceChildren(element("p", {}, open === null
@@ -233,6 +258,21 @@ async function start() {
     location.reload();
   });
   addEventListener("hashchange", route);
+  at("model-choice").addEventListener("change", (event) => { location.hash = event.target.value; });
+  // A link sends no token: where one is needed, the page asks with it and shows the answer.
+  for (const link of document.querySelectorAll(".links a:not(#docs-link)")) {
+    link.addEventListener("click", async (event) => {
+      if (!api.hasToken()) return;
+      event.preventDefault();
+      try {
+        const text = await (await api.call(link.getAttribute("href"))).text();
+        open = null;
+        at("model").replaceChildren(element("h2", {}, link.textContent), element("pre", { class: "text", tabindex: 0 }, text));
+      } catch (error) {
+        trouble(error);
+      }
+    });
+  }
   addEventListener("paste", (event) => {
     const files = event.clipboardData?.files ?? [];
     if (files.length && shown) {

@@ -5,6 +5,7 @@ import { imageOf } from "./geometry.js";
 
 const STATES = {
   READY: "ready", LOADING: "loading", UNLOADING: "unloading", UNAVAILABLE: "not available",
+  UNREACHABLE: "no connection",
 };
 
 /** A model's address on this page. */
@@ -23,8 +24,9 @@ export function fromHash(hash) {
 
 const badge = (state) => element("span", { class: `state state-${state}` }, STATES[state] ?? state);
 
-/** Show the list of models; the one that is open is marked. */
-export function listModels(list, entries, open) {
+/** Show the models as links, and as a list box for narrow screens; the one that is open is marked. */
+export function listModels(list, choice, entries, open) {
+  listChoices(choice, entries, open);
   const focused = document.activeElement?.closest("#models a")?.getAttribute("href");
   list.replaceChildren(...entries.map(({ name, version = "", state }) => {
     const here = open !== null && open.name === name && open.version === version;
@@ -35,6 +37,22 @@ export function listModels(list, entries, open) {
   if (!entries.length) list.append(element("li", { class: "note" }, "no models"));
   // The list is made anew while it is read: the keyboard stays where it was.
   if (focused) [...list.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+}
+
+/** The list box is left alone unless something changed: it may be open. */
+function listChoices(choice, entries, open) {
+  const options = entries.map(({ name, version = "", state }) => ({
+    value: hashOf(name, version),
+    text: `${name}${version ? ` version ${version}` : ""}${state === "READY" ? "" : ` (${STATES[state] ?? state})`}`,
+  }));
+  const here = open === null ? "" : hashOf(open.name, open.version);
+  if (!options.some(({ value }) => value === here)) options.unshift({ value: here, text: "choose a model" });
+  const shown = JSON.stringify(options);
+  if (choice.dataset.shown !== shown) {
+    choice.dataset.shown = shown;
+    choice.replaceChildren(...options.map(({ value, text }) => element("option", { value }, text)));
+  }
+  choice.value = here;
 }
 
 function imageText(image) {
@@ -51,11 +69,13 @@ export function tensorsTable(metadata) {
     ...metadata.inputs.map((tensor) => ["input", tensor]),
     ...metadata.outputs.map((tensor) => ["output", tensor]),
   ].map(([kind, tensor]) => {
-    const image = imageOf(metadata.properties, tensor.name);
-    return [tensor.name, kind, tensor.datatype, `[${tensor.shape.join(",\u00a0")}]`,
-      kind === "input" && image ? imageText(image) : ""];
+    return [tensor.name, kind, tensor.datatype, `[${tensor.shape.join(",\u00a0")}]`];
   });
-  return table("Inputs and outputs", ["name", "kind", "datatype", "shape", "pictures"], rows);
+  const pictured = metadata.inputs.map(({ name }) => [name, imageOf(metadata.properties, name)])
+    .filter(([, image]) => image !== null);
+  return element("div", {}, table("Inputs and outputs", ["name", "kind", "datatype", "shape"], rows),
+    ...pictured.map(([name, image]) =>
+      element("p", { class: "note" }, `Pictures for ${name}: ${imageText(image)}.`)));
 }
 
 const mean = ({ count, ns }) => (count ? `${(ns / count / 1e6).toFixed(2)} ms` : "–");
@@ -80,10 +100,22 @@ export function statisticsList(found) {
     element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
 }
 
-/** The head of a model's part of the page. */
-export function modelHead(entry) {
+/** The head of a model's part of the page; `reload` loads a model again that cannot be called. */
+export function modelHead(entry, reload) {
   const { name, version = "", state, reason } = entry;
+  const said = element("span", { role: "status", class: "note" });
+  const again = element("button", { type: "button", click: async () => {
+    if (again.hasAttribute("aria-disabled")) return;
+    again.setAttribute("aria-disabled", "true");
+    said.textContent = "loading";
+    said.textContent = await reload();
+    again.removeAttribute("aria-disabled");
+  } }, "Load it again");
   return element("div", {},
     element("h2", {}, name, version ? element("small", {}, ` version ${version}`) : "", " ", badge(state)),
-    ...(reason ? [element("p", { class: state === "READY" ? "note" : "trouble" }, reason)] : []));
+    ...(reason ? [element("p", { class: state === "READY" ? "note" : "trouble" }, reason)] : []),
+    ...(state === "UNAVAILABLE" ? [
+      element("p", { class: "note" }, "The server's log has the whole error. Mend the model's files, and then:"),
+      element("p", { class: "buttons" }, again, said),
+    ] : []));
 }

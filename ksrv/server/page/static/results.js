@@ -134,7 +134,7 @@ export function viewsOf(tensors, labels, picture) {
     const listed = openvinoDetections(tensor, labels);
     if (listed !== null) add(`${name} as boxes`, () => boxes(listed, picture));
     else if (plane && isNumbers(tensor) && !isFloat(datatype)) {
-      add(`${name} as mask`, () => mask(flat, labels, picture));
+      add(name === "mask" ? "mask" : `${name} as mask`, () => mask(flat, labels, picture));
     } else if (datatype === "UINT8" && is(tensor, 3) && [1, 3, 4].includes(shape[2])) {
       add(`${name} as picture`, () => pixels(tensor));
     } else if (picture && is(tensor, 3) && isFloat(datatype) && shape[0] > 1 && shape[1] > 4 && shape[2] > 4) {
@@ -194,7 +194,7 @@ export function results(answer, labels, pictures) {
   const { outputs } = answer;
   const rows = outputs[0]?.shape[0] ?? 0;
   const batched = outputs.length > 0 && outputs.every(({ shape }) => shape.length > 0 && shape[0] === rows);
-  const node = element("div");
+  const node = element("div", { class: rows > 1 && pictures.length ? "side-by-side" : null });
   if (batched) {
     for (let row = 0; row < Math.min(rows, SHOWN_ROWS); row += 1) {
       const title = pictures[row]?.name ?? (rows === 1 ? "Answer" : `Row ${row + 1}`);

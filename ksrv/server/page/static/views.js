@@ -9,7 +9,7 @@ import { show, textOf } from "./tensors.js";
 const SHOWN_VALUES = 400;
 const SHOWN_BOXES = 200;
 
-export const labelOf = (labels, index) => labels?.[index] ?? String(index);
+export const labelOf = (labels, index) => labels?.[index] ?? `class ${index}`;
 
 /** A colour for each class; neighbours differ, on light and on dark. */
 export function colourOf(index) {
