@@ -117,6 +117,8 @@ class InferRequest:
             stream are not joined.
         callers: The models whose handlers wait for this request, first the one that a client called.
         images: The checked images of its inputs by name, once it is validated; None without any.
+        lengths: The lengths of its rows by the names that the model gives them, once it is validated; empty
+            where the model has none.
         client: What tells clients with limits of their own apart; "" for a client without any.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
         sequence: Its part in a sequence, once a model that serves sequences has accepted it.
@@ -143,6 +145,7 @@ class InferRequest:
     stream: "AnswerSink | None" = None
     callers: tuple[str, ...] = ()
     images: dict[str, CheckedImages] | None = None
+    lengths: Mapping[str, int] = field(default_factory=dict)
     client: str = ""
     target: Any = None
     sequence: SequenceRequest | None = None
@@ -234,6 +237,7 @@ class BatchRequest:
         sequence: Its part in a sequence; None where the model serves none.
         outputs: The names of the outputs that the client asked for; empty means all.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
+        lengths: The lengths of its rows without the padding, by the names that the model gives them.
     """
 
     slice: Slice
@@ -247,6 +251,7 @@ class BatchRequest:
     sequence: SequenceRequest | None = None
     outputs: Sequence[str] = ()
     deadline_ns: int | None = None
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -262,6 +267,7 @@ class BatchRequest:
         part.facts = request.facts
         part.sequence = request.sequence
         part.deadline_ns = request.deadline_ns
+        part.lengths = request.lengths
         if request.outputs:
             part.outputs = tuple(one.name for one in request.outputs)
         inputs = {one.name: one.parameters for one in request.inputs if one.parameters}

@@ -61,6 +61,14 @@ class Key:
         self.meta = Meta(**bounds) if bounds else None
 
 
+_LENGTH = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def is_length_name(value: object) -> bool:
+    """Tell whether an entry of a declared shape is the name of a length, as in `[-1, ids]`."""
+    return isinstance(value, str) and len(value) <= 255 and _LENGTH.fullmatch(value) is not None
+
+
 def read_dimension(value: object) -> Dimension | None:
     """Return the dimension that a value stands for, or None where it is no dimension.
 
@@ -115,6 +123,20 @@ class OutputImageSpec:
     quality: int = 90
 
 
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of different lengths are joined, each padded to the longest; `{}` has all defaults."""
+
+    value: Annotated[int | float | bool, Key("What the padding holds")] = 0
+    multiple: Annotated[int, Key("Padded lengths are multiples of it", ge=1, le=LARGEST_SIZE)] = 1
+    mask: Annotated[
+        str,
+        Key("The input that is 1 over the values and 0 over the padding", min_length=1),
+    ] = ""
+    waste: Annotated[
+        float, Key("The largest share of a padded row that is padding", ge=0.0, le=0.99)
+    ] = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One declared input or output.
@@ -126,6 +148,10 @@ class TensorSpec:
         image: How encoded images are prepared, or None when the input takes raw tensors only.
         output_image: How an output is encoded on request, or None when it is answered as numbers only.
         optional: Whether a request may leave the input out; the handler then gets None.
+        lengths: For each dimension of `shape` the name of the length that it has, "" for none; empty where no
+            dimension has a name. Inputs are padded along these dimensions, and outputs cut back.
+        pad: How the input is padded; None where its dimensions have no names, or all of it is left to the defaults.
+        mask_of: The length whose mask the input is, which the server makes where a request leaves it out; or "".
     """
 
     name: str
@@ -134,6 +160,14 @@ class TensorSpec:
     image: ImageSpec | None = None
     output_image: OutputImageSpec | None = None
     optional: bool = False
+    lengths: tuple[str, ...] = ()
+    pad: Padding | None = None
+    mask_of: str = ""
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether a request may come without the input."""
+        return self.optional or bool(self.mask_of)
 
     @property
     def batched(self) -> bool:
@@ -209,7 +243,7 @@ class ModelSpec:
     @property
     def required_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that every request has."""
-        return tuple(spec for spec in self.inputs if not spec.optional)
+        return tuple(spec for spec in self.inputs if not spec.may_be_left_out)
 
     @property
     def has_optional_inputs(self) -> bool:

@@ -67,6 +67,7 @@ class Batch(Mapping[str, Array]):
         self._put = put
         self._send = send
         self._arrays: dict[str, Array] = {}
+        self._lengths: dict[str, Array] | None = None
         self.names = tuple(inputs.tensors)
         self.optional = tuple(optional)
         self.absent = tuple(name for name in optional if name not in inputs.tensors)
@@ -137,6 +138,21 @@ class Batch(Mapping[str, Array]):
             raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
         tensor = cast("torch.Tensor", self._put(self[name]))
         return tensor.view(bfloat16()) if entry.datatype == "BF16" else tensor
+
+    @property
+    def lengths(self) -> dict[str, Array]:
+        """The lengths of the rows without their padding, by the names that the model gives them.
+
+        Each is an INT64 array of shape [rows]. Inputs are longer where a row is padded; empty where the model
+        declares no lengths.
+        """
+        if self._lengths is None:
+            counts = [request.rows for request in self.requests]
+            self._lengths = {
+                name: np.repeat([one.lengths.get(name, 0) for one in self.requests], counts)
+                for name in (self.requests[0].lengths if self.requests else ())
+            }
+        return self._lengths
 
     def request_of(self, row: int) -> int:
         """Return the index in `requests` of the request that owns a row.

@@ -56,6 +56,12 @@ class OutputConverter:
         self._most_rows = spec.max_batch_size
         fixed = _fixed(spec)
         self.fixed = DeclaredOutputs(fixed) if fixed else None
+        self._padded = {
+            length: (one.name, place)
+            for one in spec.inputs
+            for place, length in enumerate(one.lengths)
+            if length and not one.optional
+        }
         self._open = not spec.inputs
         # Only a model without any batch dimension may answer with another number of rows.
         self._counted = spec.counts_rows and (
@@ -117,8 +123,24 @@ class OutputConverter:
                     f"the handler returned the output {name!r} with the shape {list(shape)}; "
                     f"the declared shape is {entry.wire_shape}"
                 )
+            if entry is not None and entry.lengths:
+                self._check_lengths(tensor, entry, inputs)
             tensors.append(tensor)
         return tensors
+
+    def _check_lengths(
+        self, tensor: Tensor, entry: TensorSpec, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """Refuse an output that could not be cut back to the lengths of the rows."""
+        for place, length in enumerate(entry.lengths):
+            name, at = self._padded.get(length, ("", 0))
+            given = inputs.get(name)
+            if given is not None and tensor.shape[place] != given.shape[at]:
+                raise PromiseBroken(
+                    f"the handler returned the output {tensor.name!r} with the shape {list(tensor.shape)}; its "
+                    f"dimension {place} is declared as the length {length!r}, which is {given.shape[at]} in the padded "
+                    f"batch"
+                )
 
 
 def as_tensor(name: str, value: Any) -> Tensor:

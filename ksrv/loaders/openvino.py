@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ksrv.image_rules import default_image
+from ksrv.input_rules import default_image
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data

@@ -116,7 +116,7 @@ def _read_object(
                 raise InvalidRequest(f"the parameter {quote(key)} is given twice")
             _check_parameter(key, value, spec)
             parameters[key] = value
-        elif value is None and declared.optional:
+        elif value is None and declared.may_be_left_out:
             continue  # as if it were left out
         elif target in inputs:
             raise InvalidRequest(f"the input {quote(target)} is given twice")

@@ -102,7 +102,7 @@ def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
                 f"{', '.join(quote(name) for name in list(names)[:8])}"
             )
     columns = {name: [row[name] for row in instances] for name in names}
-    absent = {one.name for one in spec.inputs if one.optional}
+    absent = {one.name for one in spec.inputs if one.may_be_left_out}
     return {
         name: rows
         for name, rows in columns.items()

@@ -83,11 +83,13 @@ def model_metadata(
     }
     properties: dict[str, str] = {}
     for tensor in spec.inputs:
-        if tensor.optional:
+        if tensor.may_be_left_out:
             properties[f"{tensor.name}.optional"] = "true"
+        properties |= _length_properties(tensor)
         if tensor.image is not None:
             properties |= _image_properties(tensor, tensor.image, limits or Limits())
     for tensor in spec.outputs:
+        properties |= _length_properties(tensor)
         if tensor.output_image is not None:
             formats = ",".join(tensor.output_image.formats)
             properties[f"{tensor.name}.image.formats"] = formats
@@ -107,6 +109,14 @@ def model_metadata(
 
 def _tensor(tensor: TensorSpec) -> Document:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.wire_shape}
+
+
+def _length_properties(tensor: TensorSpec) -> dict[str, str]:
+    """Say which dimensions of a tensor are lengths that may differ between joined requests."""
+    if not tensor.lengths:
+        return {}
+    shape = (name or size for name, size in zip(tensor.lengths, tensor.wire_shape, strict=True))
+    return {f"{tensor.name}.lengths": ",".join(map(str, shape))}
 
 
 def _image_properties(tensor: TensorSpec, image: ImageSpec, limits: Limits) -> dict[str, str]:
@@ -187,7 +197,7 @@ def _config_tensors(
             "data_type": data_type(tensor.datatype),
             **_config_format(tensor, batches),
             "dims": _dims(tensor, batches),
-            **({"optional": True} if tensor.optional else {}),
+            **({"optional": True} if tensor.may_be_left_out else {}),
             **{key: value for key, value in declared.get(tensor.name, {}).items() if value != []},
         }
         for tensor in tensors

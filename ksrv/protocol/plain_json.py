@@ -124,7 +124,7 @@ def read_records(
             if declared is None:
                 raise InvalidRequest(f"row {number}: {unknown(key, spec)}")
             inputs[name] = declared
-            if value is not None or not declared.optional:
+            if value is not None or not declared.may_be_left_out:
                 found.setdefault(name, []).append(value)
         for name, values in found.items():
             if len(values) != number + 1:

@@ -32,6 +32,7 @@ def batch(
     headers: Mapping[str, str] | None = None,
     explain: bool = False,
     states: Sequence[dict[str, Any]] = (),
+    lengths: Mapping[str, Sequence[int]] | None = None,
 ) -> Batch:
     """Return a batch as handlers see it.
 
@@ -44,6 +45,7 @@ def batch(
         headers: The headers of every request.
         explain: Whether the clients ask for explanations.
         states: For a model that serves sequences, the state of each request's sequence.
+        lengths: By the name of a length, that of each request's rows without padding.
 
     Raises:
         ValueError: The inputs have different numbers of rows, or the requests do not add up to them.
@@ -61,7 +63,15 @@ def batch(
     for index, size in enumerate(sizes):
         name = ids[index] if index < len(ids) else ""
         part = slice(start, start + size)
-        requests.append(BatchRequest(part, name, dict(parameters or {}), dict(headers or {})))
+        requests.append(
+            BatchRequest(
+                part,
+                name,
+                dict(parameters or {}),
+                dict(headers or {}),
+                lengths={key: each[index] for key, each in (lengths or {}).items()},
+            )
+        )
         start += size
     made = Batch(BatchInputs(tensors, total, requests, explain), (), Device("cpu").put)
     for request, state in zip(requests, states, strict=False):

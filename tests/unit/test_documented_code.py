@@ -26,6 +26,7 @@ RUN_BY = {
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
     "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
+    "docs/padding.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/quickstart.md": "tests/integration/docs/test_tutorials.py",

@@ -90,6 +90,7 @@ cdef class NativeHandle:
     cdef int _call_back(self) except -1
     cdef object _make_request(self)
     cdef object _headers(self)
+    cdef object _lengths(self)
 
 
 # Makes `handle` a handle of a request that was submitted without one.

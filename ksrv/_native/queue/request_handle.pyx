@@ -208,6 +208,14 @@ cdef class NativeHandle:
         return self.request.headers
 
     @property
+    def lengths(self):
+        """The lengths of the request's rows, by the names that the model gives them."""
+        return self._lengths()
+
+    cdef object _lengths(self):
+        return self.request.lengths
+
+    @property
     def rows(self):
         """How many rows it adds to a batch."""
         return self.native.rows

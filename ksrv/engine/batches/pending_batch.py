@@ -3,13 +3,15 @@
 A request alone keeps the arrays it came with, without a copy. Where several are joined, each raw
 tensor is copied once into its rows of a leased block, and each image is decoded once into its rows.
 A `PendingBatch` can grow while an earlier batch still runs: its images are decoded as they arrive, its
-raw tensors are copied when it is known that they do not stay alone.
+raw tensors are copied when it is known that they do not stay alone. Inputs that are padded are joined last, when the
+longest row of the batch is known.
 """
 
 import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.aliasing_check import InputReferences
 from ksrv.engine.batches.batch import fill, finish, leased
+from ksrv.engine.batches.padding import BatchPadding
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
 from ksrv.engine.requests.handle import QueuedRequest
@@ -46,6 +49,7 @@ class PendingBatch:
 
     Args:
         images: How the images of each image input are prepared, by input name.
+        padding: The padding of rows of different lengths.
         lease: Returns a writable block of at least so many bytes.
         room: How many rows the batch may grow to; its blocks are leased for these.
         queue: The queue that the requests came from.
@@ -68,6 +72,7 @@ class PendingBatch:
         self,
         spec: ModelSpec,
         images: dict[str, ImagePreparer],
+        padding: BatchPadding,
         lease: Callable[[int], Any],
         room: int = 0,
         queue: Queue | None = None,
@@ -75,6 +80,7 @@ class PendingBatch:
         self._spec = spec
         self._queue = queue
         self._images = images
+        self._padding = padding
         self._lease = lease
         self._room = room
         self._filled: dict[str, Array] = {}
@@ -180,7 +186,8 @@ class PendingBatch:
 
     def _inputs(self) -> BatchInputs:
         first: InferRequest = self.handles[0].request
-        if len(self.handles) == 1 and not self._filled:
+        padded = self._padded(first)
+        if len(self.handles) == 1 and not self._filled and not padded:
             return single_request(self._in_order(first), self.rows, first)
         requests: list[BatchRequest] = []
         row = 0
@@ -190,11 +197,23 @@ class PendingBatch:
             requests.append(BatchRequest.of(request, slice(row, end)))
             row = end
         own = len(self.handles) == 1 and not self._copied
-        tensors = {
+        joined = padded | {
             tensor.name: tensor if own and tensor.name not in self._filled else self._joined(tensor)
             for tensor in self._in_order(first)
+            if tensor.name not in padded
         }
-        return BatchInputs(tensors, row, requests, first.explain)
+        if padded:
+            joined = {one.name: joined[one.name] for one in self._spec.inputs if one.name in joined}
+        return BatchInputs(joined, row, requests, first.explain)
+
+    def _padded(self, first: InferRequest) -> dict[str, Tensor]:
+        """Return the inputs that are padded, which may be masks that no request has."""
+        if not first.lengths:
+            return {}
+        began = time.monotonic_ns()
+        joined = self._padding.join(self.handles, self.rows, partial(leased, self._lease))
+        self.spent_ns += time.monotonic_ns() - began
+        return joined
 
     def _in_order(self, request: InferRequest) -> list[Tensor]:
         if (
@@ -230,6 +249,8 @@ class PendingBatch:
         for like in first.inputs:
             name = like.name
             if name in self._images or not isinstance(like.data, np.ndarray):
+                continue
+            if first.lengths and name in self._padding.inputs:
                 continue
             target = self._rows(name, like.datatype, like.shape[1:])
             row = sum(handle.rows for handle in self.handles[: self._copied])

@@ -14,6 +14,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import aliasing_check
 from ksrv._native.tensor.aliasing_check import InputReferences
 from ksrv.engine.batches.classification import classify
+from ksrv.engine.batches.padding import cut_back
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.handlers.answer_headers import excess
@@ -100,6 +101,8 @@ def _response(
     timings: dict[str, int],
 ) -> InferResponse | KsrvError:
     request: InferRequest = handle.request
+    if handle.lengths and not request.explain:
+        tensors = [cut_back(one, spec.output(one.name), handle.lengths) for one in tensors]
     if request.outputs and tensors:  # a stream ends with an answer without outputs
         try:
             tensors = _wanted(spec, request, tensors)

@@ -8,6 +8,7 @@ from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import RunnableBatch, counted_failures
 from ksrv.engine.batches.fast_batch import fast_batches
+from ksrv.engine.batches.padding import BatchPadding
 from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.decode_thread import DecodeThread
@@ -37,6 +38,7 @@ class InstanceHost:
         reason: Why it is not ready.
         executors: The executors of its instances, each at the slot of its instance.
         images: How the images of each image input are prepared, by input name.
+        padding: How rows of different lengths are padded.
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
@@ -64,6 +66,7 @@ class InstanceHost:
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self.runs_inline = False
         self.images: dict[str, ImagePreparer] = {}
+        self.padding = BatchPadding(self.spec)
         self.sequences: SequenceTable | None = None
         self.stats = Stats()
         self.all_stats = [self.stats]
@@ -79,7 +82,7 @@ class InstanceHost:
 
     def new_batch(self, room: int = 0) -> PendingBatch:
         """Return an empty batch that may grow to `room` rows."""
-        return PendingBatch(self.spec, self.images, self._lease, room, self.queue)
+        return PendingBatch(self.spec, self.images, self.padding, self._lease, room, self.queue)
 
     def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
         """Return an empty batch for requests and others like them.

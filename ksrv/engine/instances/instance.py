@@ -295,7 +295,12 @@ class Instance(BatchRunner):
             room: How many rows the batch may grow to.
         """
         return PendingBatch(
-            self._host.spec, self._host.images, self.executor.lease, room, self.queue
+            self._host.spec,
+            self._host.images,
+            self._host.padding,
+            self.executor.lease,
+            room,
+            self.queue,
         )
 
     def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:

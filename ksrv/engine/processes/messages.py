@@ -38,7 +38,7 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
@@ -125,6 +125,7 @@ class RequestMessage(msgspec.Struct, array_like=True):
     sequence: SequenceRequest | None = None
     outputs: tuple[str, ...] = ()
     deadline_ns: int | None = None
+    lengths: dict[str, int] = {}
 
 
 class RunMessage(msgspec.Struct, omit_defaults=True):
@@ -416,6 +417,7 @@ def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
                 request.sequence,
                 tuple(request.outputs),
                 request.deadline_ns,
+                dict(request.lengths),
             )
             for request in batch.requests
         ],
@@ -469,6 +471,7 @@ def unpack_batch(
                 request.sequence,
                 request.outputs,
                 request.deadline_ns,
+                request.lengths,
             )
             for request in note.requests
         ],

@@ -5,7 +5,8 @@ rows and the wanted outputs all fit the model's description. A refusal names the
 the values that disagree.
 
 Requests of equal batch key can be joined: their inputs have the same names, datatypes and shapes past
-the first dimension, and they ask for the same mode. Batch keys are numbers that are given out here, so
+the first dimension, and they ask for the same mode. Where a dimension is a length along which rows are padded,
+lengths of one bucket are enough. Batch keys are numbers that are given out here, so
 that no client can make two different shapes look equal. A request whose images take long to decode has
 a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.instances.decode_thread`.
 """
@@ -21,9 +22,11 @@ import numpy as np
 from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
+from ksrv._native.tensor.padding import LengthBuckets
 from ksrv.errors import InvalidRequest, quote
 from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
+from ksrv.input_rules import lengths_of
 from ksrv.limits import show_limit
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
@@ -50,6 +53,7 @@ class _Input:
     fixed_tail: tuple[int, ...] | None  # the shape past the first dimension, where it is fixed
     dtype: np.dtype | None
     images: ImagePreparer | None
+    lengths: tuple[str, ...]  # the names of the lengths in the tail; empty where it has none
 
 
 class RequestValidator:
@@ -78,6 +82,7 @@ class RequestValidator:
         self._outputs = {entry.name for entry in spec.outputs}
         self._joins = spec.max_batch_size > 0 and all(entry.batched for entry in declared)
         self._counts_rows = any(entry.batched for entry in declared)
+        self._buckets = buckets_of(spec) if declared else {}
         self._groups: dict[object, int] = {}
         self._next_group = itertools.count(4)
         self._next_apart = itertools.count(APART)
@@ -141,6 +146,7 @@ class RequestValidator:
         inputs = self._inputs
         decode_ns = 0
         shapes: list[object] = []
+        lengths: dict[str, tuple[int, str]] = {}
         rows = -1
         first = ""
         if len(request.inputs) != len(inputs):
@@ -160,8 +166,12 @@ class RequestValidator:
                 request.images = {**(request.images or {}), name: images}
             else:
                 count, tail = _checked_shape(tensor, expected, self.spec.name)
-            if expected.fixed_tail is None or expected.spec.optional:
-                shapes.append((name, tail))
+            if expected.lengths:
+                self._note_lengths(tensor, expected, lengths)
+            if expected.spec.mask_of:
+                pass  # a mask has the length of its rows, whether it is given or made
+            elif expected.fixed_tail is None or expected.spec.optional:
+                shapes.append((name, self._joinable(tail, expected)))
             if expected.spec.batched:
                 if rows == -1:
                     rows, first = count, name
@@ -172,7 +182,32 @@ class RequestValidator:
                     )
             elif rows == -1 and not self._counts_rows:
                 rows, first = (count if tensor.shape else 1), name
+        if lengths:
+            request.lengths = {name: length for name, (length, _) in lengths.items()}
         return (1 if rows == -1 else rows), shapes, decode_ns
+
+    def _note_lengths(
+        self, tensor: Tensor, expected: _Input, lengths: dict[str, tuple[int, str]]
+    ) -> None:
+        """Note the lengths of an input's rows, and refuse those that disagree with an input before."""
+        for length, size in zip(expected.lengths, tensor.shape[1:], strict=True):
+            if not length:
+                continue
+            known, other = lengths.setdefault(length, (size, tensor.name))
+            if known != size:
+                raise InvalidRequest(
+                    f"the rows of the input {quote(tensor.name)} have the length {size} and those of {quote(other)} "
+                    f"{known}; they are padded together, so that each row has one length {quote(length)}"
+                )
+
+    def _joinable(self, tail: tuple[int, ...], expected: _Input) -> tuple[int, ...]:
+        """Return what requests must share of an input's dimensions: of a length its bucket."""
+        if not expected.lengths:
+            return tail
+        return tuple(
+            self._buckets[length].bucket(size) if length else size
+            for length, size in zip(expected.lengths, tail, strict=True)
+        )
 
     def _images(self, tensor: Tensor, expected: _Input) -> CheckedImages:
         spec = expected.spec
@@ -298,10 +333,18 @@ class RequestValidator:
         missing = [
             name
             for name, expected in self._inputs.items()
-            if name not in names and not expected.spec.optional
+            if name not in names and not expected.spec.may_be_left_out
         ]
         if missing:
             raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}")
+
+
+def buckets_of(spec: ModelSpec) -> dict[str, LengthBuckets]:
+    """Return which lengths of a model's rows are joined, by the names of the lengths."""
+    return {
+        name: LengthBuckets(length.multiple, length.waste, length.most)
+        for name, length in lengths_of(spec.inputs).items()
+    }
 
 
 def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
@@ -313,6 +356,7 @@ def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
         fixed if len(fixed) == len(tail) and spec.batched else None,
         None if spec.datatype == "BYTES" else np.dtype(datatype.dtype_string(spec.datatype)),
         images.get(spec.name),
+        spec.lengths[1:],
     )
 
 

@@ -48,6 +48,11 @@ else:
         ) -> Any:
             """Return this type with encoded images brought to it: the keys of `image:` in model.yaml."""
 
+        def padded(
+            cls, *, value: float = ..., multiple: int = ..., mask: str = ..., waste: float = ...
+        ) -> Any:
+            """Return this type padded as the keys of `pad:` in model.yaml say."""
+
     class _Tensor(Any, Protocol, metaclass=_Type):  # pyright: ignore
         def __class_getitem__(cls, sizes: Any) -> Any: ...
 

@@ -8,6 +8,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors
 from ksrv.handlers.imports.folder_modules import HandlerError
+from ksrv.input_rules import LengthFault, with_lengths
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.spec import ModelSpec, TensorSpec, whole
 
@@ -23,6 +24,24 @@ def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:
     if not spec.counts_rows:
         inputs = spec.inputs or tuple(map(_without_rows, inputs))
         outputs = spec.outputs or tuple(map(_without_rows, outputs))
+    return _with_lengths(replace(spec, inputs=inputs, outputs=outputs), complete=bool(inputs))
+
+
+def _with_lengths(spec: ModelSpec, *, complete: bool = True) -> ModelSpec:
+    """Return a spec with its padding and its lengths completed.
+
+    Args:
+        complete: Whether no further input is to be declared.
+
+    Raises:
+        HandlerError: They do not hold together.
+    """
+    try:
+        inputs, outputs = with_lengths(spec.inputs, spec.outputs, complete=complete)
+    except LengthFault as fault:
+        name = getattr(spec, fault.side)[fault.index].name
+        key = ".".join((name, *fault.key))
+        raise HandlerError(f"{fault.side}: {key}: {fault.message}") from None
     return replace(spec, inputs=inputs, outputs=outputs)
 
 
@@ -37,7 +56,7 @@ def _without_rows(tensor: TensorSpec) -> TensorSpec:
             f"{tensor.name}: an image is a row, and the model has none with batching: off; declare the whole shape "
             f"under inputs"
         )
-    return replace(tensor, shape=tensor.shape[1:])
+    return replace(tensor, shape=tensor.shape[1:], lengths=tensor.lengths[1:])
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:
@@ -50,7 +69,7 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
     Returns:
         The complete spec.
     """
-    spec = _completed(handler, context)
+    spec = _with_lengths(_completed(handler, context))
     if spec.counts_rows:
         return spec
     return replace(

@@ -1,7 +1,8 @@
 """The tensors that a handler in Python declares: `Float32[1000]`, `Image[224, 224, 3]`, `Bytes`.
 
 A type stands in a type hint or in a handler's `inputs` and `outputs`. Its sizes leave the batch
-dimension out: `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. Type checkers read
+dimension out: `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. A text names a length that differs from row
+to row: `Int64["ids"]` is padded where requests are joined. Type checkers read
 checked_types.pyi instead, where each type takes every value: an array, a torch tensor or a list.
 """
 
@@ -13,8 +14,15 @@ from typing import Any
 
 import msgspec
 
-from ksrv.image_rules import DATATYPES, default_image, problems
-from ksrv.spec import Dimension, ImageSpec, TensorSpec, read_dimension
+from ksrv.input_rules import DATATYPES, default_image, problems
+from ksrv.spec import (
+    Dimension,
+    ImageSpec,
+    Padding,
+    TensorSpec,
+    is_length_name,
+    read_dimension,
+)
 
 MAX_SIZES = 31
 """The sizes of one type: the protocol's most dimensions without the batch."""
@@ -40,6 +48,8 @@ class TensorType:
         image: The keys of `image:`, or None for the defaults of an input without them.
         named_image: Whether the type is `Image`, which has defaults of its own.
         optional: Whether a request may leave the input out, whose value is then None.
+        lengths: For each size the name of the length that it is, or ""; empty where none has one.
+        pad: How an input with a length is padded, or None for the defaults.
     """
 
     name: str
@@ -48,22 +58,30 @@ class TensorType:
     image: ImageSpec | None = None
     named_image: bool = False
     optional: bool = False
+    lengths: tuple[str, ...] = ()
+    pad: Padding | None = None
 
     def __getitem__(self, sizes: Any) -> TensorType:
         given = sizes if isinstance(sizes, tuple) else (sizes,)
         if len(given) > MAX_SIZES:
             raise TensorTypeError(f"{self.name}: {len(given)} sizes; at most {MAX_SIZES} are taken")
         read: list[Dimension] = []
-        for size in given:
+        lengths = tuple(size if is_length_name(size) else "" for size in given)
+        for size, length in zip(given, lengths, strict=True):
+            if length:
+                read.append(-1)
+                continue
             is_number = isinstance(size, Integral) and not isinstance(size, bool)
             dimension = read_dimension(int(size) if is_number else size)  # numpy has integers too
             if dimension is None:
                 raise TensorTypeError(
-                    f"{self._shown(given)}: expected a positive number, -1 for any size or a range "
-                    f'"100:200", found {size!r}'
+                    f"{self._shown(given)}: expected a positive number, -1 for any size, a range "
+                    f'"100:200" or the name of a length, found {size!r}'
                 )
             read.append(dimension)
         made = TensorType(self.name, self.datatype, tuple(read), None, self.named_image)
+        if any(lengths):
+            made = replace(made, lengths=lengths)
         if not self.named_image:
             return made
         if len(read) != 3:
@@ -115,6 +133,29 @@ class TensorType:
             raise TensorTypeError(f"{self}: image: {error}") from None
         return replace(self, datatype=datatype, image=image)
 
+    def padded(self, **keys: Any) -> TensorType:
+        """Return this type padded as the keys of `pad:` in model.yaml say.
+
+        Args:
+            keys: `value`, `multiple`, `mask`, `waste`.
+
+        Raises:
+            TensorTypeError: A key is unknown, or its value is of another type or out of bounds.
+        """
+        unknown = sorted(set(keys) - set(Padding.__struct_fields__))
+        if unknown:
+            known = ", ".join(sorted(Padding.__struct_fields__))
+            raise TensorTypeError(f"{self}: pad has no key {unknown[0]!r}; it has {known}")
+        try:
+            pad = msgspec.convert(keys, Padding)
+        except msgspec.ValidationError as error:
+            raise TensorTypeError(f"{self}: pad: {error}") from None
+        if pad.multiple < 1 or not 0.0 <= pad.waste <= 0.99:
+            raise TensorTypeError(
+                f"{self}: pad: multiple is 1 or more and waste from 0 to 0.99, found {pad.multiple} and {pad.waste}"
+            )
+        return replace(self, pad=pad)
+
     def spec(self, name: str) -> TensorSpec:
         """Return the declared tensor of this type.
 
@@ -124,8 +165,19 @@ class TensorType:
         if self.named_image and not self.sizes:
             raise TensorTypeError("Image needs its sizes: Image[height, width, channels]")
         shape = (-1, *self.sizes)
-        image = self.image or default_image(self.datatype, shape)
-        return TensorSpec(name, self.datatype, shape, image, optional=self.optional)
+        lengths = ("", *self.lengths) if self.lengths else ()
+        image = self.image
+        if image is None and not lengths and self.pad is None:
+            image = default_image(self.datatype, shape)
+        return TensorSpec(
+            name,
+            self.datatype,
+            shape,
+            image,
+            optional=self.optional,
+            lengths=lengths,
+            pad=self.pad,
+        )
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return the declared tensor as an entry of `inputs:` or `outputs:` in model.yaml.
@@ -134,10 +186,20 @@ class TensorType:
             name: The tensor's name.
         """
         spec = self.spec(name)
-        shape = [f"{one[0]}:{one[1]}" if isinstance(one, tuple) else one for one in spec.shape]
+        shape: list[Any] = [
+            f"{one[0]}:{one[1]}" if isinstance(one, tuple) else one for one in spec.shape
+        ]
+        for place, length in enumerate(spec.lengths):
+            shape[place] = length or shape[place]
         found: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": shape}
         if self.optional:
             found["optional"] = True
+        if self.pad is not None:
+            found["pad"] = {
+                key: getattr(self.pad, key)
+                for key in Padding.__struct_fields__
+                if getattr(self.pad, key) != getattr(Padding(), key)
+            }
         if self.image is not None:
             usual = ImageSpec()
             found["image"] = {
@@ -148,7 +210,13 @@ class TensorType:
         return found
 
     def __str__(self) -> str:
-        return self._shown(self.sizes) + (" | None" if self.optional else "")
+        shown = [
+            length or size
+            for size, length in zip(
+                self.sizes, self.lengths or ("",) * len(self.sizes), strict=True
+            )
+        ]
+        return self._shown(tuple(shown)) + (" | None" if self.optional else "")
 
     __repr__ = __str__
 

@@ -1,10 +1,10 @@
-"""The `image:` sections of inputs and outputs, checked by the rules of `ksrv.image_rules`."""
+"""The `image:` sections of inputs and outputs, checked by the rules of `ksrv.input_rules`."""
 
 from typing import Any
 
 import msgspec
 
-from ksrv.image_rules import DATATYPES, problems
+from ksrv.input_rules import DATATYPES, problems
 from ksrv.repository.settings.keys import ImageSection, OutputImageSection
 from ksrv.repository.yaml_document import Document, KeyPath
 from ksrv.spec import Dimension, ImageSpec, OutputImageSpec

@@ -8,6 +8,7 @@ from functools import reduce
 from operator import or_
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -27,7 +28,15 @@ from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
 from ksrv.source import Batching, Cache, ModelConfig, VersionPolicy
-from ksrv.spec import LARGEST_SIZE, Color, Key, SequenceLimits, read_dimension
+from ksrv.spec import (
+    LARGEST_SIZE,
+    Color,
+    Key,
+    Padding,
+    SequenceLimits,
+    is_length_name,
+    read_dimension,
+)
 
 CONFIG_NAME = "model.yaml"
 LARGEST = LARGEST_SIZE
@@ -43,25 +52,30 @@ class Size(Custom):
 
     Attributes:
         value: A positive number, -1 for any size, or an inclusive range (low, high).
+        length: The name of the length that the dimension has, whose size is any; or "".
     """
 
     schema = {
         "anyOf": [
             {"type": "integer", "minimum": -1, "maximum": LARGEST, "not": {"const": 0}},
             {"type": "string", "pattern": "^[0-9]{1,10}:[0-9]{1,10}$"},
+            {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_.-]*$"},
         ]
     }
 
-    def __init__(self, value: int | tuple[int, int]) -> None:
+    def __init__(self, value: int | tuple[int, int], length: str = "") -> None:
         self.value = value
+        self.length = length
 
     @classmethod
     def read(cls, value: object) -> "Size":
         """Return the dimension that a YAML value stands for."""
+        if isinstance(value, str) and is_length_name(value):
+            return cls(-1, value)
         size = read_dimension(value)
         if size is None:
             raise ValueError(
-                f'expected a positive number, -1 or a range "100:200", found {describe(value)}'
+                f'expected a positive number, -1, a range "100:200" or the name of a length, found {describe(value)}'
             )
         return cls(size)
 
@@ -143,45 +157,6 @@ class ImageSection(Section):
     model_layout: (
         Annotated[Literal["NHWC", "NCHW"], means("The layout that the handler sees")] | None
     ) = None
-
-
-class TensorSection(Section):
-    """A declared tensor."""
-
-    name: Text
-    datatype: Datatype
-    shape: Annotated[
-        list[Size],
-        Meta(max_length=MAX_RANK, extra={"expected": "a list of dimensions"}),
-        means('Each a number, -1 for any size, or a range "100:200"; -1 first is the batch'),
-    ]
-
-
-class InputSection(TensorSection):
-    """A declared input."""
-
-    image: ImageSection | None = None
-    optional: Annotated[
-        bool, means("A request may leave the input out; the handler then gets None")
-    ] = False
-
-
-class OutputImageSection(Section):
-    """How rows of an output are encoded for clients that ask for images."""
-
-    color: (
-        Annotated[Literal["RGB", "BGR"], means("The order of colours in the last dimension")] | None
-    ) = None
-    formats: Annotated[list[Literal["png", "jpeg"]], Meta(min_length=1)] | None = None
-    quality: (
-        Annotated[int, Meta(ge=1, le=100), means("Of a JPEG, unless the client names one")] | None
-    ) = None
-
-
-class OutputSection(TensorSection):
-    """A declared output."""
-
-    image: OutputImageSection | None = None
 
 
 SECTIONS: dict[type[msgspec.Struct], type[Section]] = {}
@@ -277,6 +252,54 @@ def _written(declared: Any, key: Key) -> Any:
 
 def _is_union(declared: Any) -> bool:
     return get_origin(declared) in (Union, UnionType)
+
+
+if TYPE_CHECKING:
+    PadSection: TypeAlias = Section
+else:
+    PadSection = section("PadSection", Padding)
+
+
+class TensorSection(Section):
+    """A declared tensor."""
+
+    name: Text
+    datatype: Datatype
+    shape: Annotated[
+        list[Size],
+        Meta(max_length=MAX_RANK, extra={"expected": "a list of dimensions"}),
+        means(
+            'Each a number, -1 for any size, a range "100:200" or the name of a length; -1 first is the batch'
+        ),
+    ]
+
+
+class InputSection(TensorSection):
+    """A declared input."""
+
+    image: ImageSection | None = None
+    optional: Annotated[
+        bool, means("A request may leave the input out; the handler then gets None")
+    ] = False
+    pad: PadSection | None = None
+
+
+class OutputImageSection(Section):
+    """How rows of an output are encoded for clients that ask for images."""
+
+    color: (
+        Annotated[Literal["RGB", "BGR"], means("The order of colours in the last dimension")] | None
+    ) = None
+    formats: Annotated[list[Literal["png", "jpeg"]], Meta(min_length=1)] | None = None
+    quality: (
+        Annotated[int, Meta(ge=1, le=100), means("Of a JPEG, unless the client names one")] | None
+    ) = None
+
+
+class OutputSection(TensorSection):
+    """A declared output."""
+
+    image: OutputImageSection | None = None
 
 
 BatchingSection = section("BatchingSection", Batching)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ksrv.compile_plan import CompileError, read_plan
-from ksrv.image_rules import default_image
+from ksrv.input_rules import LengthFault, default_image, with_lengths
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import LabelError, read_labels
 from ksrv.repository.yaml_document import Document, describe
 from ksrv.source import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
-from ksrv.spec import TensorSpec, whole
+from ksrv.spec import Padding, TensorSpec, whole
 
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -118,6 +118,10 @@ def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConf
     outputs = _tensors(document, "outputs", keys.outputs or ())
     if not settings.get("counts_rows", True):
         inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
+    try:
+        inputs, outputs = with_lengths(inputs, outputs, complete=bool(inputs))
+    except LengthFault as fault:
+        document.fail((fault.side, fault.index, *fault.key), fault.message)
     fixed = next((spec for spec in inputs if not spec.batched), None)
     batching = settings.get("batching")
     if batching is not None and fixed is not None:
@@ -195,16 +199,41 @@ def _tensors(
         shape = tuple(size.value for size in section.shape)
         path = (key, index, "image")
         if isinstance(section, InputSection):
-            image = default_image(kind, shape)
+            lengths = _lengths(section)
+            image = None if lengths or section.pad else default_image(kind, shape)
             if section.image is not None:
                 image = read_image(document, path, section.image, kind, shape)
-            specs.append(TensorSpec(section.name, kind, shape, image, optional=section.optional))
+            pad = None
+            if section.pad is not None:
+                pad = Padding(**given(section.pad, Padding))
+                _check_portable(document, pad.value, (key, index, "pad", "value"))
+            specs.append(
+                TensorSpec(
+                    section.name,
+                    kind,
+                    shape,
+                    image,
+                    optional=section.optional,
+                    lengths=lengths,
+                    pad=pad,
+                )
+            )
         else:
             encoded = None
             if isinstance(section, OutputSection) and section.image is not None:
                 encoded = read_output_image(document, path, section.image, kind, shape)
-            specs.append(TensorSpec(section.name, kind, shape, output_image=encoded))
+            specs.append(
+                TensorSpec(
+                    section.name, kind, shape, output_image=encoded, lengths=_lengths(section)
+                )
+            )
     return tuple(specs)
+
+
+def _lengths(section: TensorSection) -> tuple[str, ...]:
+    """Return the names of lengths that a shape has; empty where it has none."""
+    names = tuple(size.length for size in section.shape)
+    return names if any(names) else ()
 
 
 def _labels(document: Document, name: str, files: ModelFiles) -> tuple[str, ...]:

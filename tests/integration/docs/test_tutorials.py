@@ -13,6 +13,7 @@ PAGES = [
     DOCS / "quickstart.md",
     DOCS / "grpc.md",
     DOCS / "openvino.md",
+    DOCS / "padding.md",
     DOCS / "plain-json.md",
     *sorted((DOCS / "tutorials").glob("*.md")),
 ]

@@ -12,7 +12,7 @@ from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.torchserve.keys import UnpackedKeys
 from ksrv.source import ModelSource
-from ksrv.spec import ImageSpec
+from ksrv.spec import ImageSpec, Padding
 from ksrv.testing import load
 from tests.support.paths import ROOT
 
@@ -36,7 +36,10 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     assert loaded.inputs[0].image.shorter_side == 256
     shown = set(re.findall(r"^(\w+):", SETTINGS, re.MULTILINE))
     assert shown == keys_of(ModelKeys)
-    image = SETTINGS.partition("    image:")[2].partition("outputs:")[0]
+    assert loaded.inputs[2].mask_of == "ids"
+    pad = SETTINGS.partition("    pad:")[2].partition("  - {")[0]
+    assert set(re.findall(r"^      (\w+):", pad, re.MULTILINE)) == set(Padding.__struct_fields__)
+    image = SETTINGS.partition("    image:")[2].partition("  - name: ids")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(ImageSpec.__slots__)
 
 

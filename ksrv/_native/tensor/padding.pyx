@@ -1,0 +1,152 @@
+# What an object holds is set once.
+"""Rows of different lengths: which are joined, and the padded rows of a batch."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libcpp.vector cimport vector
+
+cimport cython
+cimport numpy as cnp
+
+from ksrv._native.tensor.datatype cimport RANK_LIMIT
+
+cnp.import_array()
+
+cdef enum:
+    WITHOUT_GIL = 131072  # bytes of rows that are copied without the GIL
+
+
+cdef struct Part:
+    const unsigned char *source  # NULL: the part of a mask that is made
+    int64_t shape[RANK_LIMIT]
+    unsigned char *target
+    int64_t target_shape[RANK_LIMIT]
+
+
+@cython.final
+cdef class LengthBuckets:
+    """Which lengths of rows are joined, and what they are padded to.
+
+    Args:
+        multiple: Padded lengths are multiples of it.
+        waste: The largest share of padding in a row, beyond what `multiple` adds.
+        most: The longest that a row may be.
+    """
+
+    def __cinit__(self, uint32_t multiple, double waste, uint32_t most):
+        self.native = new CLengthBuckets(multiple, waste, most)
+
+    def __dealloc__(self):
+        del self.native
+
+    def padded(self, uint64_t length) -> int:
+        """Return the length of a batch whose longest row has this one."""
+        return self.native.padded(length)
+
+    def bucket(self, uint64_t length) -> int:
+        """Return the number of a length's bucket; rows of one bucket are joined."""
+        return self.native.bucket(length)
+
+
+def join_padded(
+    list parts not None, list shapes not None, cnp.ndarray out not None, bytes padding not None,
+    bytes value not None
+) -> None:
+    """Copy the rows of requests into those of a batch, and fill what is left with padding.
+
+    Args:
+        parts: For each request its array, or None where its values are `value` all over.
+        shapes: The shapes of the requests' rows, each within that of `out`.
+        out: The rows of the batch, in C order.
+        padding: The bytes of one element of padding.
+        value: The bytes of one element of the parts that are None.
+
+    Raises:
+        ValueError: A shape or a size is not as said.
+    """
+    cdef vector[Part] made
+    cdef Part part
+    cdef cnp.ndarray array
+    cdef Py_ssize_t i, count = len(parts), rank = cnp.PyArray_NDIM(out)
+    cdef size_t item = <size_t>cnp.PyArray_ITEMSIZE(out)
+    cdef unsigned char *target = <unsigned char *>cnp.PyArray_DATA(out)
+    cdef int64_t row_bytes, row = 0
+    cdef int64_t nbytes = cnp.PyArray_NBYTES(out)
+    cdef int64_t rows = cnp.PyArray_DIMS(out)[0] if rank else 0
+    cdef const unsigned char *fill = padding
+    cdef const unsigned char *ones = value
+    cdef Py_ssize_t at
+    if (rank == 0 or rank > RANK_LIMIT or len(shapes) != count or not cnp.PyArray_ISCARRAY(out)
+            or <size_t>len(padding) != item or <size_t>len(value) != item):
+        raise ValueError("the rows of a batch are a writable array in C order")
+    row_bytes = nbytes // rows if rows else 0
+    for i in range(count):
+        shape = <tuple?>shapes[i]
+        if len(shape) != rank:
+            raise ValueError(f"rows of the shape {shape} for a batch of {rank} dimensions")
+        for at in range(rank):
+            part.shape[at] = shape[at]
+            part.target_shape[at] = cnp.PyArray_DIMS(out)[at] if at else part.shape[0]
+            if part.shape[at] < 0 or part.shape[at] > part.target_shape[at]:
+                raise ValueError(f"rows of the shape {shape} in a batch that is smaller")
+        part.source = NULL
+        if parts[i] is None:
+            if rank != 2:
+                raise ValueError("a mask has two dimensions")
+        else:
+            array = parts[i]
+            if not _has_shape(array, part.shape, rank) or (
+                not cnp.PyArray_IS_C_CONTIGUOUS(array)
+                or <size_t>cnp.PyArray_ITEMSIZE(array) != item
+            ):
+                raise ValueError(f"rows of the shape {shape} are announced, and others given")
+            part.source = <const unsigned char *>cnp.PyArray_DATA(array)
+        part.target = target + row * row_bytes
+        row += part.shape[0]
+        made.push_back(part)
+    if row != rows:
+        raise ValueError(f"{row} rows in a batch of {rows}")
+    if nbytes > WITHOUT_GIL:
+        with nogil:
+            _join(made, <size_t>rank, fill, ones, item)
+    else:
+        _join(made, <size_t>rank, fill, ones, item)
+
+
+cdef bint _has_shape(cnp.ndarray array, const int64_t *shape, Py_ssize_t rank) noexcept:
+    cdef Py_ssize_t i
+    if cnp.PyArray_NDIM(array) != rank:
+        return False
+    for i in range(rank):
+        if cnp.PyArray_DIMS(array)[i] != shape[i]:
+            return False
+    return True
+
+
+cdef void _join(
+    vector[Part] &parts, size_t rank, const unsigned char *padding, const unsigned char *value,
+    size_t item
+) noexcept nogil:
+    cdef size_t i
+    cdef Part *part
+    for i in range(parts.size()):
+        part = &parts[i]
+        if part.source != NULL:
+            copy_padded(
+                part.source, part.shape, part.target, part.target_shape, rank, padding, item
+            )
+            continue
+        _fill_mask(part, rank, padding, value, item)
+
+
+cdef void _fill_mask(
+    Part *part, size_t rank, const unsigned char *padding, const unsigned char *value, size_t item
+) noexcept nogil:
+    """Fill the rows of a mask of two dimensions: values, then padding."""
+    cdef int64_t _
+    cdef size_t ones = <size_t>part.shape[rank - 1] * item
+    cdef size_t whole = <size_t>part.target_shape[rank - 1] * item
+    cdef unsigned char *target = part.target
+    for _ in range(part.shape[0]):
+        fill_elements(target, ones, value, item)
+        fill_elements(target + ones, whole - ones, padding, item)
+        target += whole

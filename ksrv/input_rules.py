@@ -1,0 +1,296 @@
+"""The rules of inputs: which take images, which are padded, and which keys of `image:` and `pad:` fit each other.
+
+Settings files and the tensor types of handlers are checked by the same rules.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from ksrv.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, cast
+from ksrv.spec import LARGEST_SIZE, Dimension, ImageSpec, Padding, TensorSpec
+
+DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")
+
+
+def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | None:
+    """Return how an input without an `image:` section takes images, or None where it takes none.
+
+    Returns:
+        OpenVINO Model Server's meaning for a 4-D NHWC batch of 1 or 3 channels.
+    """
+    if datatype in DATATYPES and len(shape) == 4 and shape[3] in (1, 3):
+        return ImageSpec()
+    return None
+
+
+def problems(
+    given: dict[str, Any], datatype: str, shape: tuple[Dimension, ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield the keys that do not fit, "" for the section itself, with the fault."""
+    _, height, width, channels = shape
+    side = given.get("shorter_side")
+    if side is not None:
+        if not isinstance(height, int) or not isinstance(width, int) or min(height, width) < 1:
+            yield "shorter_side", "the centre crop needs a height and a width that are numbers"
+        elif side < max(height, width):
+            yield "shorter_side", f"{side} is smaller than the crop of {height} x {width}"
+    color = given.get("color")
+    if color == "GRAY" and channels not in (1, -1):
+        yield "color", f"GRAY images have 1 channel; the shape says {channels}"
+    if color not in (None, "GRAY") and channels == 1:
+        yield "color", f"{color} images have 3 channels; the shape says 1"
+    if channels not in (1, 3, 4, -1):
+        yield "", f"an image has 1, 3 or 4 channels; the shape says {channels}"
+    for key in ("mean", "std"):
+        count = len(given.get(key, ()))
+        if isinstance(channels, int) and channels > 0 and count not in (0, 1, channels):
+            yield key, f"has {count} numbers for {channels} channels"
+    if any(number <= 0 for number in given.get("std", ())):
+        yield "std", "must be above 0"
+    if datatype not in FLOATING:
+        for key in ("scale", "mean", "std"):
+            if key in given:
+                yield key, f"needs a floating-point datatype, not {datatype}"
+    resize = given.get("resize")
+    if side is not None and resize in ("letterbox", "none"):
+        yield "shorter_side", f"has no meaning beside resize: {resize}"
+
+
+# ---- lengths and padding --------------------------------------------------------------------
+
+
+class LengthFault(Exception):
+    """A declaration of lengths or padding that does not hold together.
+
+    Attributes:
+        side: "inputs" or "outputs".
+        index: Which of them.
+        key: The key below it.
+        message: What is wrong.
+    """
+
+    def __init__(self, side: str, index: int, key: tuple[str, ...], message: str) -> None:
+        super().__init__(message)
+        self.side = side
+        self.index = index
+        self.key = key
+        self.message = message
+
+
+class Length(NamedTuple):
+    """One length that the rows of a model have.
+
+    Attributes:
+        multiple: Padded lengths are multiples of it.
+        waste: The largest share of a padded row that is padding, beyond what `multiple` adds.
+        most: The longest that a row may be, padded or not.
+        mask: The input that is its mask, or "".
+    """
+
+    multiple: int
+    waste: float
+    most: int
+    mask: str
+
+
+def lengths_of(inputs: Iterable[TensorSpec]) -> dict[str, Length]:
+    """Return the lengths along which inputs are padded, by their names.
+
+    Args:
+        inputs: Declared inputs, as `with_lengths` returned them.
+    """
+    found: dict[str, Length] = {}
+    for one in inputs:
+        for name, size in zip(one.lengths, one.shape, strict=False):
+            if not name:
+                continue
+            pad = one.pad or Padding()
+            known = found.get(name, Length(1, Padding().waste, LARGEST_SIZE, ""))
+            found[name] = Length(
+                known.multiple if pad.multiple == 1 else pad.multiple,
+                known.waste if pad.waste == Padding().waste else pad.waste,
+                min(known.most, size[1]) if isinstance(size, tuple) else known.most,
+                known.mask or pad.mask,
+            )
+    return found
+
+
+def padding_element(tensor: TensorSpec) -> bytes:
+    """Return the bytes of one element of an input's padding.
+
+    Raises:
+        ValueError: The input's datatype does not hold the value.
+    """
+    value = 0 if tensor.pad is None else tensor.pad.value
+    if tensor.datatype == "BOOL":
+        if value not in (0, 1):
+            raise ValueError("BOOL holds true and false")
+        value = bool(value)
+    array = np.asarray(value)
+    own = NAME_BY_DTYPE.get(array.dtype)
+    if own is None:
+        raise OverflowError("it has more than 64 bits")
+    return cast(array, own, tensor.datatype).astype(DTYPES[tensor.datatype]).tobytes()
+
+
+def with_lengths(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, complete: bool = True
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return declared tensors with the names of the lengths that `pad` and masks give their dimensions.
+
+    Args:
+        complete: Whether these are all inputs that the model has, so that outputs can have no other lengths.
+
+    Raises:
+        LengthFault: The declarations do not hold together.
+    """
+    named = [_named(one, index, inputs) for index, one in enumerate(inputs)]
+    for index, one in enumerate(named):
+        if one.pad is not None and one.pad.mask:
+            place = _mask_place(one, index, named)
+            named[place] = _mask(named[place], place, one.lengths)
+    _check_inputs(named)
+    known = {name for one in named for name in one.lengths if name}
+    for index, one in enumerate(outputs):
+        _check_output(one, index, known if complete else None)
+    return tuple(named), tuple(outputs)
+
+
+def _named(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    """Return an input whose `pad` gives the name of a length to its open dimension."""
+    if tensor.pad is None or any(tensor.lengths):
+        return tensor
+    places = [place for place, size in enumerate(tensor.shape) if place and _is_open(size)]
+    if len(places) != 1:
+        has = f"{len(places)} open dimensions" if places else "no open dimension"
+        _fail(
+            index,
+            ("pad",),
+            f"the input {tensor.name!r} has {has} behind the batch's; write the name of the length at the dimension "
+            f"that is padded, such as shape: [-1, tokens, 80]",
+        )
+    mask = tensor.pad.mask
+    name = tensor.name
+    for other in inputs[:index] if mask else ():
+        if other.pad is not None and other.pad.mask == mask:
+            name = next(filter(None, other.lengths), other.name)
+            break
+    lengths = tuple(name if place == places[0] else "" for place in range(len(tensor.shape)))
+    return replace(tensor, lengths=lengths)
+
+
+def _mask_place(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) -> int:
+    mask = tensor.pad.mask if tensor.pad else ""
+    place = next((at for at, one in enumerate(inputs) if one.name == mask), None)
+    if place is None or place == index:
+        known = ", ".join(one.name for at, one in enumerate(inputs) if at != index) or "none"
+        _fail(index, ("pad", "mask"), f"{mask!r} is no other input; the others are {known}")
+    if len(set(filter(None, tensor.lengths))) != 1:
+        _fail(
+            index,
+            ("pad", "mask"),
+            f"the input {tensor.name!r} has several lengths; a mask is for one",
+        )
+    return place
+
+
+def _mask(tensor: TensorSpec, index: int, of: tuple[str, ...]) -> TensorSpec:
+    """Return an input as the mask of a length."""
+    length = next(filter(None, of))
+    shown = f"the input {tensor.name!r} is the mask of the length {length!r}"
+    if tensor.pad is not None:
+        _fail(index, ("pad",), f"{shown}, which is padded by zeros; leave pad out here")
+    if tensor.optional:
+        _fail(index, ("optional",), f"{shown}, which the server makes where it is left out")
+    if tensor.datatype == "BYTES" or len(tensor.shape) != 2 or not _is_open(tensor.shape[1]):
+        _fail(
+            index,
+            ("shape",),
+            f"{shown}; declare numbers or BOOL of the shape [-1, -1], a value for each place of a row",
+        )
+    if any(tensor.lengths) and tensor.lengths[1] != length:
+        _fail(index, ("shape",), f"{shown}, and its shape names the length {tensor.lengths[1]!r}")
+    return replace(tensor, lengths=("", length), mask_of=length)
+
+
+def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
+    first: dict[str, TensorSpec] = {}  # by length, its first input with a `pad`
+    for index, one in enumerate(inputs):
+        names = [name for name in one.lengths if name]
+        if not names:
+            continue
+        if not one.batched:
+            _fail(
+                index,
+                ("shape",),
+                f"the input {one.name!r} is padded and has no batch dimension; its shape must begin with -1",
+            )
+        if one.datatype == "BYTES" or one.image is not None:
+            kind = "BYTES" if one.image is None else "images"
+            _fail(index, ("shape",), f"the input {one.name!r} holds {kind}, which are not padded")
+        for place, size in enumerate(one.shape):
+            if one.lengths[place] and (not place or not _is_open(size)):
+                _fail(index, ("shape",), f"the dimension {place} of {one.name!r} is no length")
+        try:
+            padding_element(one)
+        except (ValueError, OverflowError) as error:
+            value = one.pad.value if one.pad else 0
+            _fail(index, ("pad", "value"), f"{value!r} cannot fill {one.datatype}: {error}")
+        for name in names if one.pad is not None else ():
+            _check_agreement(name, first.setdefault(name, one), one, index)
+    for name, length in lengths_of(inputs).items():
+        carriers = [one for one in inputs if name in one.lengths and not one.mask_of]
+        if length.mask and all(one.optional for one in carriers):
+            index = inputs.index(carriers[0])
+            _fail(
+                index,
+                ("optional",),
+                f"a request without {carriers[0].name!r} has no length to make the mask {length.mask!r} of",
+            )
+
+
+def _check_agreement(name: str, first: TensorSpec, one: TensorSpec, index: int) -> None:
+    """Refuse inputs that are padded together and want it differently; what one leaves out, another may say."""
+    if one is first or one.pad is None or first.pad is None:
+        return
+    for key in ("multiple", "waste", "mask"):
+        mine, other = getattr(one.pad, key), getattr(first.pad, key)
+        if mine not in (other, getattr(Padding(), key)) and other != getattr(Padding(), key):
+            _fail(
+                index,
+                ("pad", key),
+                f"{one.name!r} and {first.name!r} are padded together to the length {name!r}, and {key} is {mine} here "
+                f"and {other} there",
+            )
+
+
+def _check_output(tensor: TensorSpec, index: int, known: set[str] | None) -> None:
+    names = [name for name in tensor.lengths if name]
+    if not names:
+        return
+    unknown = next((name for name in names if known is not None and name not in known), None)
+    if unknown is not None:
+        told = (
+            f"the lengths are {', '.join(sorted(known or ()))}" if known else "no input is padded"
+        )
+        raise LengthFault(
+            "outputs", index, ("shape",), f"{unknown!r} is the length of no input; {told}"
+        )
+    if not tensor.batched or tensor.lengths[0] or tensor.datatype == "BYTES":
+        raise LengthFault(
+            "outputs",
+            index,
+            ("shape",),
+            f"the output {tensor.name!r} is cut back to each row's length, and so holds numbers or BOOL, with -1 first",
+        )
+
+
+def _is_open(size: Dimension) -> bool:
+    return size == -1 or (isinstance(size, tuple) and size[0] != size[1])
+
+
+def _fail(index: int, key: tuple[str, ...], message: str) -> NoReturn:
+    raise LengthFault("inputs", index, key, message)

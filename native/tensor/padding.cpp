@@ -1,0 +1,101 @@
+#include "tensor/padding.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace ksrv {
+
+namespace {
+
+// Below it a bucket would hold one length only, up to a thousand multiples.
+constexpr double LEAST_WASTE = 0.001;
+
+std::size_t bytes_of(const std::int64_t *shape, std::size_t rank, std::size_t item_size) noexcept {
+    std::size_t nbytes = item_size;
+    for (std::size_t i = 0; i < rank; ++i) nbytes *= static_cast<std::size_t>(shape[i]);
+    return nbytes;
+}
+
+// The dimensions up to the last that differs between two shapes; those behind it are copied as one.
+std::size_t differing(const std::int64_t *a, const std::int64_t *b, std::size_t rank) noexcept {
+    while (rank > 0 && a[rank - 1] == b[rank - 1]) --rank;
+    return rank;
+}
+
+}  // namespace
+
+LengthBuckets::LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t most)
+    : multiple_(std::max<std::uint32_t>(multiple, 1)), most_(most) {
+    if (waste < LEAST_WASTE) return;
+    const double kept = 1.0 - std::min(waste, 0.99);
+    for (std::uint64_t first = 1; first <= units(most_);) {
+        first_.push_back(first);
+        // The last length of the bucket is the largest of which `first` is the share that is kept.
+        const double last = std::floor(static_cast<double>(first) / kept + 1e-9);
+        first = std::max(first, static_cast<std::uint64_t>(last)) + 1;
+    }
+}
+
+std::uint64_t LengthBuckets::padded(std::uint64_t length) const noexcept {
+    return std::max(length, std::min(units(length) * multiple_, most_));
+}
+
+std::uint64_t LengthBuckets::bucket(std::uint64_t length) const noexcept {
+    const std::uint64_t count = units(length);
+    if (first_.empty()) return count;
+    return static_cast<std::uint64_t>(std::upper_bound(first_.begin(), first_.end(), count) - first_.begin());
+}
+
+void fill_elements(unsigned char *to, std::size_t nbytes, const unsigned char *element,
+                   std::size_t item_size) noexcept {
+    if (nbytes == 0) return;
+    if (std::all_of(element, element + item_size, [&](unsigned char one) { return one == element[0]; })) {
+        std::memset(to, element[0], nbytes);
+        return;
+    }
+    std::memcpy(to, element, item_size);
+    for (std::size_t filled = item_size; filled < nbytes;) {
+        const std::size_t more = std::min(filled, nbytes - filled);
+        std::memcpy(to + filled, to, more);
+        filled += more;
+    }
+}
+
+void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsigned char *to,
+                 const std::int64_t *to_shape, std::size_t rank, const unsigned char *element,
+                 std::size_t item_size) noexcept {
+    const std::size_t outer = differing(from_shape, to_shape, rank);
+    if (outer == 0) {
+        const std::size_t nbytes = bytes_of(from_shape, rank, item_size);
+        if (nbytes > 0) std::memcpy(to, from, nbytes);
+        return;
+    }
+    const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
+    const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
+    if (outer == 1) {
+        const std::size_t nbytes = static_cast<std::size_t>(from_shape[0]) * from_step;
+        if (nbytes > 0) std::memcpy(to, from, nbytes);
+        fill_elements(to + nbytes, static_cast<std::size_t>(to_shape[0]) * to_step - nbytes, element, item_size);
+        return;
+    }
+    for (std::int64_t i = 0; i < from_shape[0]; ++i, from += from_step, to += to_step)
+        copy_padded(from, from_shape + 1, to, to_shape + 1, rank - 1, element, item_size);
+    fill_elements(to, static_cast<std::size_t>(to_shape[0] - from_shape[0]) * to_step, element, item_size);
+}
+
+void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigned char *to,
+              const std::int64_t *to_shape, std::size_t rank, std::size_t item_size) noexcept {
+    const std::size_t outer = differing(from_shape, to_shape, rank);
+    if (outer <= 1) {
+        const std::size_t nbytes = bytes_of(to_shape, rank, item_size);
+        if (nbytes > 0) std::memcpy(to, from, nbytes);
+        return;
+    }
+    const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
+    const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
+    for (std::int64_t i = 0; i < to_shape[0]; ++i, from += from_step, to += to_step)
+        copy_cut(from, from_shape + 1, to, to_shape + 1, rank - 1, item_size);
+}
+
+}  // namespace ksrv

@@ -1,0 +1,47 @@
+// Rows of different lengths in one batch: which of them are joined, and how they are padded and cut back.
+//
+// Strategy: lengths are rounded up to a multiple and fall into buckets, the longest of which is padded by no more
+// than a given share. Requests of one bucket are joined, and padded to the longest of the batch.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ksrv {
+
+// Which lengths are joined. Throws only while it is made.
+class LengthBuckets {
+  public:
+    // `waste`: the largest share of padding in a row, beyond what `multiple` adds. Lengths are at most `most`.
+    LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t most);
+
+    // The length that a batch has whose longest row has this one.
+    std::uint64_t padded(std::uint64_t length) const noexcept;
+
+    // Rows of equal buckets are joined.
+    std::uint64_t bucket(std::uint64_t length) const noexcept;
+
+  private:
+    std::uint64_t units(std::uint64_t length) const noexcept { return (length + multiple_ - 1) / multiple_; }
+
+    std::uint64_t multiple_, most_;
+    std::vector<std::uint64_t> first_;  // of each bucket; none where only equal lengths are joined
+};
+
+// Copies a tensor into the corner of one that is as large or larger in each dimension, and fills the rest with an
+// element. Both are contiguous.
+void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsigned char *to,
+                 const std::int64_t *to_shape, std::size_t rank, const unsigned char *element,
+                 std::size_t item_size) noexcept;
+
+// Copies the corner of a tensor that is as large or larger in each dimension. Both are contiguous.
+void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigned char *to,
+              const std::int64_t *to_shape, std::size_t rank, std::size_t item_size) noexcept;
+
+// Fills memory with one element.
+void fill_elements(unsigned char *to, std::size_t nbytes, const unsigned char *element,
+                   std::size_t item_size) noexcept;
+
+}  // namespace ksrv
