@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults test-ways test-decoders test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,11 @@ SEED ?= $(shell date +%s)
 test-faults: $(VENV)/.built ## servers under faults of the network and of the machine, minutes; SEED=N repeats a run
 	@echo "SEED=$(SEED)"
 	SEED=$(SEED) $(BIN)/python -m pytest -m 'slow or not slow' -n $(JOBS) --dist loadscope tests/faults
+
+MINUTES ?= 60
+
+soak: $(VENV)/.bench ## good and bad traffic of all kinds for MINUTES (60); fails if memory, files, threads or latency grow; plots in build/soak
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --seed $(SEED)
 
 WAYS := tls chunked process
 BEHAVIOUR := $(addprefix tests/integration/,access composition engine grpc handler_processes handlers http http2 images \

@@ -23,7 +23,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "grpc"))
 from bench import rest_body
+from comparison import TOLERANCE, worse
 from connections import Connection, Http1Connection, Http2Connection
 from grpc_load import METHOD, request_of
 from instructions import descendants, instructions, profiled
@@ -56,7 +57,6 @@ os.pidfd_open = pidfd_open
 """
 """sitecustomize.py of the server: valgrind 3.19 knows no pidfd_open. No handler process dies while it is counted."""
 
-TOLERANCE = 0.03
 WINDOWS = 5
 """How often a path is counted; its figure is the least of them."""
 
@@ -283,7 +283,7 @@ def counted_server() -> Iterator[Counted]:
             yield server
 
 
-def count_paths(names: list[str], before: dict[str, int]) -> dict[str, int]:
+def count_paths(names: Sequence[str], before: dict[str, int]) -> dict[str, int]:
     """Return the instructions of a request by path, and print them beside those before."""
     found = {}
     with counted_server() as server:
@@ -316,17 +316,15 @@ def main() -> int:
         print("nothing is compared: make guard-baseline writes counts of this machine")
         return 0
     before = stored.get("instructions", {})
-    found = count_paths(given.paths or list(PATHS), before)
-    slower = [name for name in found if found[name] > before.get(name, 0) * (1 + TOLERANCE)]
-    if slower and not given.write:
-        print("once more, by another server:")
-        again = count_paths(slower, before)
-        slower = [name for name in slower if again[name] > before.get(name, 0) * (1 + TOLERANCE)]
+    names = given.paths or list(PATHS)
     if given.write:
         kept = before if not differs else {}
-        text = json.dumps({"toolchain": here, "instructions": kept | found}, indent=2)
-        BASELINE.write_text(text + "\n")
+        written = kept | count_paths(names, before)
+        BASELINE.write_text(
+            json.dumps({"toolchain": here, "instructions": written}, indent=2) + "\n"
+        )
         return 0
+    slower = worse(lambda asked: count_paths(asked, before), names, before)
     for name in slower:
         print(
             f"{name} takes over {TOLERANCE:.0%} more instructions than its baseline: find the cause "

@@ -16,6 +16,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.faults.callers import CALLERS
+from tests.support.faults.crowds import Crowd
 from tests.support.faults.health import assert_answers_exactly, opened, wait_successes
 from tests.support.faults.patterns import write_patterns
 from tests.support.faults.storms import Load, judge_answers
@@ -186,30 +187,11 @@ def test_without_descriptors_who_has_a_connection_is_served_on(tmp_path: Path, s
         assert_answers_exactly(addresses(server), None, models)
 
 
-def crowd_of(
-    server: Server, choose: random.Random, count: int, stack: ExitStack
-) -> list[socket.socket]:
-    """Open connections that say nothing, or begin a head or a body and go on by single bytes."""
-    host, _, port = server.http.rpartition(":")
-    head = b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n"
-    made = []
-    for _ in range(count):
-        client = stack.enter_context(socket.create_connection((host, int(port)), 60))
-        client.sendall(choose.choice((b"", head[: choose.randint(1, len(head))], head + b"\r\n{")))
-        made.append(client)
-    return made
-
-
 def keep_crowd(server: Server, seed: str, choose: random.Random, count: int) -> None:
-    with ExitStack() as stack:
-        crowd = crowd_of(server, choose, count, stack)
+    with Crowd(server.http, choose, count) as crowd:
         with Load(addresses(server), seed) as load:
             for _ in range(4):
-                for client in choose.sample(crowd, count // 4):
-                    try:
-                        client.send(b"x", socket.MSG_DONTWAIT)
-                    except OSError:
-                        continue  # it took too long, and was sent away
+                crowd.go_on(count // 4)
                 load.wait_for(3)
         all_answered(load)
         wait_successes(server, load.ledger)

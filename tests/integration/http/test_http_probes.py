@@ -7,7 +7,7 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.models import write_double
-from tests.support.wire.http_probes import GOOD, PROBES
+from tests.support.wire.http_probes import GOOD, PROBES, answers
 from tests.support.wire.http_reader import open_connection, read_all
 
 
@@ -17,22 +17,6 @@ def server(tmp_path_factory):
     write_double(folder)
     with Server(folder, grpc="off", http2=False) as running:
         yield running
-
-
-def answers(received):
-    """The statuses of all answers but interim ones, and the last one's head and body."""
-    statuses, head, body = [], b"", b""
-    while received:
-        head, _, rest = received.partition(b"\r\n\r\n")
-        fields = dict(
-            line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line
-        )
-        length = int(fields.get(b"content-length", 0))
-        body, received = rest[:length], rest[length:]
-        status = int(head.split(b" ", 2)[1])
-        if status >= 200:
-            statuses.append(status)
-    return tuple(statuses), head, body
 
 
 @pytest.mark.differs_by("chunked", why="a relay has an opinion of its own on framing")

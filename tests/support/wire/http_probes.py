@@ -332,3 +332,19 @@ CONNECTIONS = {
 PROBES = {
     **HOSTS, **LINES, **REQUEST_LINES, **FIELDS, **LENGTHS, **CODINGS, **CHUNKS, **CONNECTIONS
 }  # fmt: skip
+
+
+def answers(received: bytes) -> tuple[tuple[int, ...], bytes, bytes]:
+    """Return the statuses of all answers but interim ones, and the last one's head and body."""
+    statuses, head, body = [], b"", b""
+    while received:
+        head, _, rest = received.partition(b"\r\n\r\n")
+        fields = dict(
+            line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line
+        )
+        length = int(fields.get(b"content-length", 0))
+        body, received = rest[:length], rest[length:]
+        status = int(head.split(b" ", 2)[1])
+        if status >= 200:
+            statuses.append(status)
+    return tuple(statuses), head, body
