@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/clock.hpp"
 
@@ -222,14 +223,37 @@ bool BufferPool::grow(Block *block, std::size_t nbytes) noexcept {
     if (nbytes > block->capacity) {
         const std::size_t before = block->capacity;
         const bool lendable = nbytes > lendable_above.load(std::memory_order_relaxed);
-        const bool grown = block->backend == BACKEND_MEMFD
-                               ? memfd_grow(block, nbytes)
-                               : (lendable && move_to_memfd(block, nbytes)) || heap_grow(block, nbytes);
+        const bool in_memfd = block->backend == BACKEND_MEMFD;
+        const bool moved = move_to_pooled(block, nbytes, in_memfd || lendable ? BACKEND_MEMFD : BACKEND_HEAP);
+        const bool grown = moved || (in_memfd ? memfd_grow(block, nbytes)
+                                              : (lendable && move_to_memfd(block, nbytes)) || heap_grow(block, nbytes));
         leased_bytes_.fetch_add(block->capacity - before, std::memory_order_relaxed);
         if (!grown) return false;
-        block->pooled_before = false;
+        block->pooled_before = moved;
     }
     block->size = nbytes;
+    return true;
+}
+
+// Exchanges a block's memory with that of a pooled one, and copies the bytes. Without this, each body whose length is
+// not announced would begin with a small block and leave a further large one in the pool.
+bool BufferPool::move_to_pooled(Block *block, std::size_t nbytes, int backend) noexcept {
+    Block *pooled = take(nbytes, backend);
+    if (pooled == nullptr) return false;
+    memcpy(pooled->data, block->data, block->size);
+    std::swap(pooled->data, block->data);
+    std::swap(pooled->capacity, block->capacity);
+    std::swap(pooled->fd, block->fd);
+    std::swap(pooled->backend, block->backend);
+    std::swap(pooled->generation, block->generation);
+    const bool pinned = pooled->pinned.load(std::memory_order_acquire);
+    pooled->pinned.store(block->pinned.load(std::memory_order_acquire), std::memory_order_release);
+    block->pinned.store(pinned, std::memory_order_release);
+    if (block->unwritten) {
+        free_block(pooled);
+    } else {
+        put(pooled);
+    }
     return true;
 }
 

@@ -100,7 +100,7 @@ class BufferPool {
     }
 
     // Makes room for `nbytes` in the block of a body of one holder, whose bytes may move; false when there is no
-    // memory. The system moves a large block's pages instead of copying them.
+    // memory. A pooled block that fits is taken first; otherwise the system moves a large block's pages instead of copying them.
     bool grow(Block *block, std::size_t nbytes) noexcept;
 
     // Gives the whole pages between two bytes of a body's block back to the system; what they held is lost.
@@ -150,6 +150,7 @@ class BufferPool {
     }
 
     Block *take(std::size_t nbytes, int backend) noexcept;
+    bool move_to_pooled(Block *block, std::size_t nbytes, int backend) noexcept;
     void put(Block *block) noexcept;
     void unlink(Shard &shard, Block *block) noexcept;
     void doom(Shard &shard, Block *block, Block **doomed) noexcept;

@@ -201,7 +201,8 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
             return;
         case Decoded::end:
             connection->head.content_length = connection->body_got;
-            connection->block->unwritten = 2 * connection->body_got < connection->block->capacity;
+            connection->block->unwritten =
+                !connection->block->pooled_before && 2 * connection->body_got < connection->block->capacity;
             connection->block->size = connection->body_offset + connection->body_got;
             if (connection->counted > connection->body_got) {
                 process_budget().give_back(connection->counted - connection->body_got);
