@@ -5,9 +5,9 @@
 //
 // Valgrind slows a program down some sixty times, and a busy machine as it pleases: by the machine's clock a server
 // would take its handler for a slow one, and hand each call to another thread. By this one a call takes as long as it
-// looks at the clock, whatever the machine does. All processes share the clock, which is a number in FILE.
-// A wait with a time limit takes SLOWNESS times as long as it says, so that few of them end by it; one that does moves the clock
-// on to its end.
+// looks at the clock, whatever the machine does. All processes share the clock, which is the first number in FILE.
+// A wait with a time limit takes many times as long as it says, so that few of them end by it: as many as the second number in
+// FILE says, or SLOWNESS. One that does end moves the clock on to its end.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,27 +28,33 @@
 #define SLOWNESS 60
 #define SECOND 1000000000ll
 
-static _Atomic int64_t own = 1000 * SECOND;
-static _Atomic int64_t *clock_ns = &own;
+struct shared {
+    _Atomic int64_t clock_ns, slowness;
+};
+
+static struct shared own = {1000 * SECOND, SLOWNESS};
+static struct shared *shared = &own;
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("COUNTED_CLOCK");
     const int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     if (file < 0) return;
     if (!ftruncate(file, sizeof own)) {
-        void *shared = mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        if (shared != MAP_FAILED) {
+        void *mapped = mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (mapped != MAP_FAILED) {
             int64_t unset = 0;
-            clock_ns = shared;
-            atomic_compare_exchange_strong(clock_ns, &unset, 1000 * SECOND);
+            shared = mapped;
+            atomic_compare_exchange_strong(&shared->clock_ns, &unset, 1000 * SECOND);
+            unset = 0;
+            atomic_compare_exchange_strong(&shared->slowness, &unset, SLOWNESS);
         }
     }
     close(file);
 }
 
 static void move_on_to(int64_t ns) {
-    int64_t now = atomic_load(clock_ns);
-    while (now < ns && !atomic_compare_exchange_weak(clock_ns, &now, ns)) continue;
+    int64_t now = atomic_load(&shared->clock_ns);
+    while (now < ns && !atomic_compare_exchange_weak(&shared->clock_ns, &now, ns)) continue;
 }
 
 static int64_t nanoseconds(const struct timespec *time) { return time->tv_sec * SECOND + time->tv_nsec; }
@@ -59,16 +65,20 @@ static struct timespec timespec_of(int64_t ns) {
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     if (clock != CLOCK_MONOTONIC) return (int)syscall(SYS_clock_gettime, clock, now);
-    *now = timespec_of(atomic_fetch_add(clock_ns, LOOK_NS) + LOOK_NS);
+    *now = timespec_of(atomic_fetch_add(&shared->clock_ns, LOOK_NS) + LOOK_NS);
     return 0;
+}
+
+static int64_t slowed(int64_t ns) {
+    const int64_t slowness = atomic_load(&shared->slowness), most = 1000000000 * SECOND;
+    return ns <= 0 ? 0 : ns < most / slowness ? ns * slowness : most;
 }
 
 // When a wait ends by the machine's clock that ends by this clock at a time.
 static struct timespec end_of(const struct timespec *until) {
     struct timespec now;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    const int64_t left = nanoseconds(until) - atomic_load(clock_ns);
-    return timespec_of(nanoseconds(&now) + (left > 0 ? left * SLOWNESS : 0));
+    return timespec_of(nanoseconds(&now) + slowed(nanoseconds(until) - atomic_load(&shared->clock_ns)));
 }
 
 #define NEXT(name) \
@@ -114,8 +124,9 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, st
 int epoll_wait(int epoll, struct epoll_event *events, int count, int timeout) {
     NEXT(epoll_wait);
     if (timeout <= 0) return next(epoll, events, count, timeout);
-    const int64_t until = atomic_load(clock_ns) + timeout * (SECOND / 1000);
-    const int found = next(epoll, events, count, timeout < INT32_MAX / SLOWNESS ? timeout * SLOWNESS : -1);
+    const int64_t until = atomic_load(&shared->clock_ns) + timeout * (SECOND / 1000);
+    const int64_t slow = slowed(timeout * (SECOND / 1000)) / (SECOND / 1000);
+    const int found = next(epoll, events, count, slow < INT32_MAX ? (int)slow : -1);
     if (!found) move_on_to(until);
     return found;
 }
