@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := setup.py tools/native_build.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p*)
+NATIVE := setup.py tools/native_build.py tools/native_stubs.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p[xy][dx])
 MODELS ?= demo-models
 # Where make demo and make serve listen: make demo HTTP=127.0.0.1:18080
 HTTP ?= 127.0.0.1:8080
@@ -365,4 +365,5 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 clean: ## remove everything that make made
 	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
+	find ksrv/_native -name '*.pyi' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
 """Builds the native core: every ``ksrv/_native/*/*.pyx`` and ``native/*/*.cpp`` into one extension file.
 
-The metadata lives in ``pyproject.toml``, the build itself in ``tools/native_build.py``.
+The metadata lives in ``pyproject.toml``, the build itself in ``tools/native_build.py``. The typed stub of
+each module is written beside it by ``tools/native_stubs.py``.
 
 Environment:
     CXX, CPPFLAGS, CFLAGS, CXXFLAGS, LDFLAGS: The compiler and flags of the caller, which win.
@@ -19,6 +20,7 @@ from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 from native_build import Builder, BuildFailed
+from native_stubs import write_stubs
 
 
 class BuildNative(build_ext):
@@ -32,12 +34,18 @@ class BuildNative(build_ext):
             flavour = "trace"
         jobs = self.parallel if isinstance(self.parallel, int) else 0
         try:
+            stubs = write_stubs()
             built = Builder(flavour, int(jobs), lambda line: print(line, flush=True)).extension()
         except BuildFailed as failure:
             sys.exit(f"error: {failure}")
         target = self.get_ext_fullpath("ksrv._native._core")
         self.mkpath(str(Path(target).parent))
         self.copy_file(str(built), target)
+        # build_py, which copies the package's files, ran before the stubs were written.
+        for stub in stubs:
+            copy = Path(self.build_lib) / stub
+            self.mkpath(str(copy.parent))
+            self.copy_file(str(stub), str(copy))
 
 
 setup(ext_modules=[Extension("ksrv._native._core", [])], cmdclass={"build_ext": BuildNative})

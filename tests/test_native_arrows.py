@@ -63,7 +63,7 @@ def used(folder: Path, *patterns: re.Pattern[str]) -> dict[str, Path]:
     return {
         name: path
         for path in sorted(folder.rglob("*"))
-        if path.suffix in (".hpp", ".cpp", ".pyx", ".pxd", ".pyi")
+        if path.suffix in (".hpp", ".cpp", ".pyx", ".pxd")
         for pattern in patterns
         for name in pattern.findall(path.read_text())
     }

@@ -34,6 +34,8 @@ DIRECTIVES = {
     "initializedcheck": False,
     "cdivision": True,
     "embedsignature": True,
+    # Annotations are for the stubs: C types alone decide what is compiled.
+    "annotation_typing": False,
     # A fifth of the generated code: functions that are Python objects of Cython's own, and pickling.
     "binding": False,
     "auto_pickle": False,

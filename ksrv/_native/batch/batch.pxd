@@ -19,7 +19,7 @@ cdef dict ksrv_timings(const StageTimes &times)
 cdef class BatchInputs:
     cdef public dict tensors
     cdef public Py_ssize_t rows
-    cdef public object requests
+    cdef readonly object requests
     cdef public bint explain
     cdef public object emit
     cdef public list handles

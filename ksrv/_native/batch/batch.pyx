@@ -3,6 +3,12 @@
 
 cimport cython
 
+if not cython.compiled:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ksrv._native.tensor.tensor import Tensor
+
 
 cdef class BatchInputs:
     """The batch that the engine hands to an executor: tensors, and the requests they belong to.
@@ -22,7 +28,18 @@ cdef class BatchInputs:
             `ksrv.engine.composition`.
     """
 
-    def __init__(self, dict tensors, Py_ssize_t rows, requests, bint explain=False, emit=None):
+    tensors: dict[str, Tensor]
+    requests: Sequence[Any]
+    handles: list[Any] | None
+
+    def __init__(
+        self,
+        dict tensors: dict[str, Tensor],
+        Py_ssize_t rows,
+        requests: Sequence[Any],
+        bint explain=False,
+        object emit=None,
+    ):
         self.tensors = tensors
         self.rows = rows
         self.requests = requests
@@ -60,10 +77,21 @@ cdef class BatchOutputs:
             tensor has a row for each row of the batch.
     """
 
+    tensors: list[Tensor]
+    only: frozenset[int] | None
+    parts: dict[int, tuple[int, int]] | None
+
     def __init__(
-        self, list tensors, dict failures=None, dict timings=None, dict headers=None,
-        dict parameters=None, bint exclusive=False, only=None, dict facts=None,
-        dict parts=None
+        self,
+        list tensors: list[Tensor],
+        dict failures: dict[int, Any] | None = None,
+        dict timings: dict[str, int] | None = None,
+        dict headers: dict[int, dict[str, str]] | None = None,
+        dict parameters: dict[int, dict[str, Any]] | None = None,
+        bint exclusive=False,
+        only: frozenset[int] | None = None,
+        dict facts: dict[int, Any] | None = None,
+        dict parts: dict[int, tuple[int, int]] | None = None,
     ):
         self.tensors = tensors
         self.failed = failures
@@ -76,39 +104,39 @@ cdef class BatchOutputs:
         self.parts = parts
 
     @property
-    def timings(self):
+    def timings(self) -> dict[str, int]:
         """Nanoseconds by stage."""
         if self.timings_by_stage is None:
             self.timings_by_stage = ksrv_timings(self.times)
         return self.timings_by_stage
 
     @timings.setter
-    def timings(self, dict timings not None):
+    def timings(self, dict timings not None: dict[str, int]):
         self.timings_by_stage = timings
 
     @property
-    def failures(self):
+    def failures(self) -> dict[int, Any]:
         """The error of each request that failed, by its index in `BatchInputs.requests`."""
         if self.failed is None:
             self.failed = {}
         return self.failed
 
     @property
-    def headers(self):
+    def headers(self) -> dict[int, dict[str, str]]:
         """Response headers by request index."""
         if self.fields is None:
             self.fields = {}
         return self.fields
 
     @property
-    def parameters(self):
+    def parameters(self) -> dict[int, dict[str, Any]]:
         """Response parameters by request index."""
         if self.extra is None:
             self.extra = {}
         return self.extra
 
     @property
-    def facts(self):
+    def facts(self) -> dict[int, Any]:
         """What the dialect of a request reads beside its tensors, by request index."""
         if self.dialect_facts is None:
             self.dialect_facts = {}

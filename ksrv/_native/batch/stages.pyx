@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
+cimport cython
 cimport numpy as cnp
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
@@ -20,6 +21,10 @@ from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv.errors import HandlerFailed
 from ksrv.imported_torch import imported_torch
+
+if not cython.compiled:
+    from collections.abc import Callable
+    from typing import Any
 
 cnp.import_array()
 
@@ -46,7 +51,7 @@ cdef bint _is_stream(object result) noexcept:
     return kind is GENERATOR or kind is ASYNC_GENERATOR or kind is COROUTINE
 
 
-def current_context():
+def current_context() -> Any:
     """Return the context of the handler that runs on this thread, or None."""
     return None if ksrv_running == NULL else <object>ksrv_running
 
@@ -62,43 +67,43 @@ cdef class RunningBatch:
         passes_outputs_through: Whether `postprocess` is the default one.
     """
 
-    def __init__(self, make_batch=None):
+    def __init__(self, make_batch: Callable[[BatchInputs], Any] | None = None):
         self.make_batch = make_batch
         self.stage = ""
         self.timings_by_stage = {}
 
     @property
-    def timings(self):
+    def timings(self) -> dict[str, int]:
         """Nanoseconds by stage of the batch that is running."""
         if self.timings_by_stage is None:
             self.timings_by_stage = ksrv_timings(self.times)
         return self.timings_by_stage
 
     @timings.setter
-    def timings(self, dict timings not None):
+    def timings(self, dict timings not None: dict[str, int]):
         self.timings_by_stage = timings
 
     @property
-    def batch(self):
+    def batch(self) -> Any:
         """The batch that is running, or None between batches."""
         # Made on first use: the default stages do without it.
         if self.made is None and self.inputs is not None and self.make_batch is not None:
             self.made = self.make_batch(self.inputs)
         return self.made
 
-    def running_inputs(self):
+    def running_inputs(self) -> BatchInputs | None:
         """Return the batch that is running as the engine made it, or None between batches."""
         return self.inputs
 
-    def made_batch(self):
+    def made_batch(self) -> Any:
         """Return the batch that is running if a stage has asked for it, else None."""
         return self.made
 
-    def timing_stage(self, name):
+    def timing_stage(self, name: str) -> bool:
         """Whether `name` is the stage that is being timed already."""
         return self.stage == name
 
-    def add_time(self, name, nanoseconds):
+    def add_time(self, name: str, nanoseconds: int) -> None:
         """Add to the time of a stage in this batch.
 
         Args:
@@ -108,7 +113,9 @@ cdef class RunningBatch:
         timings[name] = nanoseconds + timings.get(name, 0)
 
 
-cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began):
+cpdef object infer_and_postprocess(
+    object handler, object inputs, RunningBatch context: Any, int64_t began
+):
     """Run inference and postprocess on what `preprocess` returned.
 
     Args:
@@ -180,7 +187,7 @@ cdef class RunnerCalls:
 
     cdef public object runner
 
-    def run(self, batch, deadline_ns):
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
         """See `Executor.run`; a deadline cannot end a handler that runs here."""
         if self.runner is None:
             raise self._not_loaded()
@@ -207,7 +214,10 @@ cdef class StageRunner:
     cdef public DeclaredOutputs declared
     cdef public bint passes_inputs_through
 
-    def run(self, BatchInputs inputs not None):
+    context: Any
+    declared: DeclaredOutputs | None
+
+    def run(self, BatchInputs inputs not None) -> BatchOutputs:
         """Run one batch.
 
         Returns:
@@ -279,7 +289,7 @@ cdef class StageRunner:
     cdef list read(self, object result, BatchInputs inputs):
         cdef list found = None
         if self.declared is not None and not inputs.explain:
-            found = self.declared.read(result, inputs.rows)
+            found = self.declared.tensors(result, inputs.rows)
         if found is None:
             found = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
         return found

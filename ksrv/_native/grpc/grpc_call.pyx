@@ -21,12 +21,15 @@ from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.memory.memory_budget cimport AnswerRoom
 from ksrv._native.queue.request_handle cimport NativeHandle
 
+if not cython.compiled:
+    from collections.abc import Callable
+
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
     "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
     "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )
-CODE_OF = {name: number for number, name in enumerate(CODES)}
+CODE_OF: dict[str, int] = {name: number for number, name in enumerate(CODES)}
 
 cdef enum:
     COPIED = 16384          # a longer answer stays where it is
@@ -83,7 +86,7 @@ cdef class Call:
             self.give_back_bytes()
             self.native.release()
 
-    def metadata(self) -> dict:
+    def metadata(self) -> dict[str, str]:
         """Return the text metadata, names in lower case."""
         cdef dict found = {}
         cdef const char *text = self.native.text.data()
@@ -103,7 +106,7 @@ cdef class Call:
         return self.native.request_id.text[:self.native.request_id.length].decode("ascii")
 
     @property
-    def authorization(self):
+    def authorization(self) -> str | None:
         """The entry of that name, or None."""
         if self.native.authorization.empty():
             return None
@@ -114,7 +117,7 @@ cdef class Call:
         """Whether there is more than one entry of that name."""
         return self.native.repeats_authorization
 
-    def note_model(self, str model not None, str version not None):
+    def note_model(self, str model not None, str version not None) -> None:
         """Name the model in the access log."""
         cdef string name = model.encode()
         cdef string number = version.encode()
@@ -125,7 +128,7 @@ cdef class Call:
         return ip_address(&self.native.connection.address)
 
     @property
-    def deadline_ns(self):
+    def deadline_ns(self) -> int | None:
         """The `time.monotonic_ns` of the deadline, or None."""
         return self.native.deadline_ns or None
 
@@ -134,7 +137,7 @@ cdef class Call:
         return self.native.is_active()
 
     @property
-    def encoding(self):
+    def encoding(self) -> str | None:
         """How compressed messages of the call are: "gzip", "deflate", or None."""
         if self.native.encoding == Encoding.gzip:
             return "gzip"
@@ -152,14 +155,14 @@ cdef class Call:
         whole = memoryview(ksrv_wrap(message.block))
         return whole[message.offset:message.offset + message.length], compressed
 
-    def message(self):
+    def message(self) -> tuple[bytes | memoryview, bool]:
         """Return the only message of a unary call, and whether it is compressed; taken once."""
         cdef Message message
         if not self.native.take_message(&message):
             raise RuntimeError("the call's message was taken before")
         return self._taken(&message)
 
-    def next_message(self, double timeout):
+    def next_message(self, double timeout) -> tuple[bytes | memoryview, bool] | bool | None:
         """Wait for the next message of a stream.
 
         Args:
@@ -178,27 +181,27 @@ cdef class Call:
             return self._taken(&message)
         return False if found == Next.late else None
 
-    def give_back_bytes(self):
+    def give_back_bytes(self) -> None:
         """Give the bytes of the message that was taken last back to the budget."""
         if self.counted:
             self.server.budget.give_back(self.counted)
             self.counted = 0
 
     @property
-    def admitted(self):
+    def admitted(self) -> bool:
         """Whether the caller needs no check: it was checked, or no credentials are asked for.
 
         Where no token is needed, that is not said of calls that change the repository.
         """
         return self.native.admitted.load() and not self.native.method.control
 
-    def admit(self):
+    def admit(self) -> None:
         """Let the client send a message of any size: its caller may call."""
         self.native.admit()
 
     # ---- the end ----------------------------------------------------------------------------
 
-    def add_callback(self, callback) -> bool:
+    def add_callback(self, callback: Callable[[], object]) -> bool:
         """Have a function called when the call ends; False where it has ended.
 
         Args:
@@ -215,12 +218,12 @@ cdef class Call:
         Py_DECREF(callbacks)
         return False
 
-    def watch(self, NativeHandle handle not None):
+    def watch(self, NativeHandle handle not None) -> None:
         """Have a request cancelled if the call ends before it is answered."""
         with nogil:
             self.native.watch(handle.native)
 
-    def cancel(self):
+    def cancel(self) -> None:
         """End the call without a status."""
         self.finished = True
         with nogil:
@@ -228,7 +231,7 @@ cdef class Call:
 
     # ---- answers ----------------------------------------------------------------------------
 
-    def write(self, message not None) -> bool:
+    def write(self, message not None: bytes) -> bool | None:
         """Send one message of a stream; waits while the client takes none.
 
         Returns:
@@ -243,7 +246,11 @@ cdef class Call:
             open_still = self.native.wait_for_room(UNSENT)
         return open_still
 
-    def answer(self, message not None, list metadata=None) -> bool:
+    def answer(
+        self,
+        object message not None,
+        list metadata: list[tuple[str, str]] | None = None,
+    ) -> bool:
         """Send the only message of an answer, and end the call well.
 
         Args:
@@ -263,7 +270,12 @@ cdef class Call:
         self._send(payload, 0, b"", metadata)
         return True
 
-    def finish(self, int code=0, str text="", list metadata=None):
+    def finish(
+        self,
+        int code=0,
+        str text="",
+        list metadata: list[tuple[str, str | bytes]] | None = None,
+    ) -> None:
         """End the call; further calls do nothing.
 
         Args:

@@ -23,7 +23,13 @@ from ksrv._native.tls.tls_context cimport TlsContext
 
 from ksrv._native.grpc.grpc_call import CODE_OF, CODES
 
-log = logging.getLogger(__name__)
+if not cython.compiled:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from ksrv.request import InferRequest
+
+log: logging.Logger = logging.getLogger(__name__)
 
 COUNTERS = (
     "accepted", "calls", "refused_connections", "floods", "too_slow", "too_large",
@@ -36,7 +42,7 @@ cdef enum:
     TOGETHER = 64           # requests that one visit pushes together
 
 
-def library_version():
+def library_version() -> str | None:
     """Return the release of libnghttp2 that is used, or None where there is none."""
     cdef const Library *found = library()
     return None if found == NULL else (<bytes>found.version_text).decode()
@@ -174,8 +180,15 @@ cdef class GrpcServer:
     cdef HttpServer http
 
     def __cinit__(
-        self, EventLoop loop not None, methods, handler, check, answered,
-        MemoryBudget budget not None, dict settings, TlsContext tls=None,
+        self,
+        EventLoop loop not None,
+        methods: Sequence[dict[str, Any]],
+        handler: Callable[[Call], object],
+        check: Callable[[Call], object],
+        answered: Callable[[Call, InferRequest, object], object],
+        MemoryBudget budget not None,
+        dict settings: dict[str, Any],
+        TlsContext tls=None,
     ):
         cdef ServerConfig config
         cdef Method method
@@ -225,7 +238,7 @@ cdef class GrpcServer:
             else:  # its streams may refer to the server
                 Py_INCREF(self.loop)
 
-    def set_routes(self, routes):
+    def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None:
         """Say which models take calls without Python before their handler.
 
         Args:
@@ -251,7 +264,7 @@ cdef class GrpcServer:
         self.server.routes.replace(shared)
         self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
-    def listen(self, listeners):
+    def listen(self, listeners: Sequence[int]) -> None:
         """Serve listening sockets by their descriptors; accepting begins with `accept(True)`.
 
         Raises:
@@ -262,7 +275,7 @@ cdef class GrpcServer:
             raise OSError("the event loop cannot serve the listeners")
         self.loop.servers.append(self)
 
-    def serve_with(self, HttpServer http not None):
+    def serve_with(self, HttpServer http not None) -> None:
         """Take the connections of an HTTP server that speak HTTP/2; before it listens.
 
         Args:
@@ -271,37 +284,37 @@ cdef class GrpcServer:
         self.http = http
         self.server.serve_with(http.server)
 
-    def accept(self, bint enabled):
+    def accept(self, bint enabled) -> None:
         """Begin or stop accepting connections."""
         with nogil:
             self.server.accept_enabled(enabled)
 
-    def drain(self):
+    def drain(self) -> None:
         """Tell all clients that the server stops: new calls are to go elsewhere."""
         with nogil:
             self.server.drain()
 
-    def close_all(self):
+    def close_all(self) -> None:
         """Cut off every connection."""
         with nogil:
             self.server.close_all()
 
     @property
-    def open_connections(self):
+    def open_connections(self) -> int:
         """The number of open connections."""
         return self.server.connections.count()
 
     @property
-    def open_calls(self):
+    def open_calls(self) -> int:
         """The number of unary calls that are being answered."""
         return self.server.open_calls.load()
 
     @property
-    def unfinished(self):
+    def unfinished(self) -> int:
         """The number of calls whose message has not come."""
         return self.server.unfinished.load()
 
-    def records(self):
+    def records(self) -> list[tuple[str, float, str, int, str, str, str, str]]:
         """Return and forget the calls that ended since the last call, for the access log.
 
         Returns:
@@ -323,6 +336,6 @@ cdef class GrpcServer:
             for i in range(taken.size())
         ]
 
-    def counters(self):
+    def counters(self) -> dict[str, int]:
         """Return what has happened so far, by name."""
         return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}

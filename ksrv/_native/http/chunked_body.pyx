@@ -2,15 +2,23 @@
 # cython: freethreading_compatible = True
 """The decoder of chunked bodies, as the tests see it."""
 
+cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
+
+if not cython.compiled:
+    from collections.abc import Iterable
 
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
 
 
 def read_chunks(
-    bytes data not None, pieces=(), *, size_t most_chunks=65536, uint64_t most_bytes=1048576
-):
+    bytes data not None,
+    pieces: Iterable[int] = (),
+    *,
+    size_t most_chunks=65536,
+    uint64_t most_bytes=1048576,
+) -> tuple[str, int, bytes]:
     """Decode a chunked body as it comes.
 
     Args:

@@ -5,7 +5,11 @@
 import ipaddress
 import socket
 
+cimport cython
 from libc.string cimport memcpy
+
+if not cython.compiled:
+    from collections.abc import Iterable
 
 VERSIONS = ("off", "v1", "v2", "auto")
 
@@ -28,7 +32,7 @@ cdef class ProxyRules:
         ValueError: One of them is none.
     """
 
-    def __init__(self, str versions not None, trusted=()):
+    def __init__(self, str versions not None, trusted: Iterable[str] = ()):
         cdef Network network
         cdef bytes packed
         self.rules.versions = _versions(versions)
@@ -45,7 +49,7 @@ cdef class ProxyRules:
             memcpy(network.address, <const char *>packed, 16)
             self.rules.trusted.push_back(network)
 
-    def trusts(self, str address not None):
+    def trusts(self, str address not None) -> bool:
         """Tell whether connections from an IP address must begin with a header."""
         cdef sockaddr_storage peer
         cdef bytes packed
@@ -57,7 +61,10 @@ cdef class ProxyRules:
         return bool(self.rules.trusts(peer))
 
 
-def read_proxy_header(bytes data not None, str versions="auto"):
+def read_proxy_header(
+    bytes data not None,
+    str versions="auto",
+) -> str | tuple[int, tuple[str, int] | str | None]:
     """Judge the first bytes of a connection.
 
     Args:

@@ -2,8 +2,12 @@
 # cython: freethreading_compatible = True
 """The request-head classifier, as Python and the tests see it."""
 
+cimport cython
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
+
+if not cython.compiled:
+    from collections.abc import Iterable, Sequence
 
 VERDICTS = ("incomplete", "native", "app", "refused")
 FAULTS = (
@@ -38,9 +42,20 @@ cdef class HeadRules:
     """
 
     def __init__(
-        self, *, body, json=None, size_t head=16384, size_t fields=100, size_t request_line=4094,
-        size_t field_size=8190, size_t chunks=65536, size_t longest_head=65536,
-        bint compression=False, bint origins=False, scheme_names=(), str mount=""
+        self,
+        *,
+        body: int,
+        json: int | None = None,
+        size_t head=16384,
+        size_t fields=100,
+        size_t request_line=4094,
+        size_t field_size=8190,
+        size_t chunks=65536,
+        size_t longest_head=65536,
+        bint compression=False,
+        bint origins=False,
+        scheme_names: Sequence[str] = (),
+        str mount="",
     ):
         cdef bytes name, prefix = mount.encode("ascii")
         cdef size_t index = 0
@@ -107,6 +122,10 @@ cdef class HeadVerdict:
     cdef readonly bint expects_continue
     cdef readonly bint question
 
+    length: int
+    content_length: int
+    json_length: int | None
+
 
 cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char *data):
     cdef HeadVerdict seen = HeadVerdict.__new__(HeadVerdict)
@@ -131,12 +150,14 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     return seen
 
 
-def is_host(bytes value not None):
+def is_host(bytes value not None) -> bool:
     """Tell whether a value of Host, without blanks around it, is a host (:port) or empty."""
     return bool(is_host_text(value, len(value)))
 
 
-def classify_head(bytes data not None, HeadRules rules not None, pieces=()):
+def classify_head(
+    bytes data not None, HeadRules rules not None, pieces: Iterable[int] = ()
+) -> HeadVerdict:
     """Judge the bytes at the start of a message.
 
     Args:

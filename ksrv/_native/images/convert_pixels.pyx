@@ -6,6 +6,7 @@ A conversion takes C-ordered pixels of numpy arrays (rows may have gaps), writes
 the caller owns, allocates no result and releases the GIL while it works.
 """
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
@@ -13,6 +14,12 @@ from cpython.buffer cimport (
 from ksrv._native.tensor.datatype cimport (
     DT_BF16, DT_FP16, DT_FP32, DT_FP64, DT_INT8, DT_INT16, DT_INT32, DT_UINT8, DT_UINT16
 )
+
+if not cython.compiled:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy.typing as npt
 
 
 cdef dict _PIXEL_TYPES = {
@@ -27,7 +34,7 @@ cdef dict _DATATYPES = {
 cdef class Plane:
     """The buffer of one picture: [height, width], [height, width, channels], or channels first."""
 
-    def __cinit__(self, picture, str role, bint writable=False, bint planar=False):
+    def __cinit__(self, object picture, str role, bint writable=False, bint planar=False):
         PyObject_GetBuffer(
             picture, &self.view, PyBUF_STRIDES | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0)
         )
@@ -87,7 +94,15 @@ cdef class Conversion:
         ValueError: More than four channels, a zero divisor, or lengths that do not match.
     """
 
-    def __cinit__(self, *, channels=None, double scale=1.0, mean=(), std=(), bint exact=False):
+    def __cinit__(
+        self,
+        *,
+        channels: Sequence[int] | None = None,
+        double scale=1.0,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        bint exact=False,
+    ):
         mean, std = tuple(mean), tuple(std)
         self.order = None if channels is None else tuple(channels)
         if self.order is not None and not 1 <= len(self.order) <= 4:
@@ -118,11 +133,18 @@ cdef class Conversion:
         return values[i] if i < len(values) else default
 
     @property
-    def keeps_values(self):
+    def keeps_values(self) -> bool:
         """Whether values stay as they are, apart from the datatype and the channels' order."""
         return self.coefficients.arithmetic == ARITHMETIC_NONE
 
-    def __call__(self, source, target, *, bint planar=False, bint bfloat16=False) -> None:
+    def __call__(
+        self,
+        source: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        *,
+        bint planar=False,
+        bint bfloat16=False,
+    ) -> None:
         """Convert every pixel of `source` into `target`.
 
         Values are rounded to the nearest even and saturated where `target` holds integers.

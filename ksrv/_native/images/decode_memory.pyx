@@ -4,9 +4,10 @@
 
 from libc.stdint cimport uint64_t
 
-TAKEN, WAIT, NO_ROOM, TOO_LARGE = (
-    <int>DecodeRoom.taken, <int>DecodeRoom.wait, <int>DecodeRoom.none, <int>DecodeRoom.too_large
-)
+TAKEN: int = <int>DecodeRoom.taken
+WAIT: int = <int>DecodeRoom.wait
+NO_ROOM: int = <int>DecodeRoom.none
+TOO_LARGE: int = <int>DecodeRoom.too_large
 
 
 cdef class DecodeMemory:
@@ -26,7 +27,7 @@ cdef class DecodeMemory:
             del self.memory
 
     @property
-    def waiting(self):
+    def waiting(self) -> int:
         """How many threads wait for room."""
         return self.memory.waiting()
 

@@ -6,8 +6,12 @@ The decoding itself is cv2's and is called from `ksrv.images.preparer`; this mod
 cv2.
 """
 
+cimport cython
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
+
+if not cython.compiled:
+    from collections.abc import Callable
 
 
 cdef struct Share:
@@ -52,7 +56,7 @@ cdef class DecodePool:
                 del pool
 
     @property
-    def threads(self):
+    def threads(self) -> int:
         """How many threads work on one batch."""
         return self.pool.threads()
 
@@ -64,7 +68,7 @@ cdef class DecodePool:
         """
         return self.pool.chunks(count, work_ns)
 
-    def run(self, work, Py_ssize_t count, Py_ssize_t chunks) -> None:
+    def run(self, work: Callable[[int, int], object], Py_ssize_t count, Py_ssize_t chunks) -> None:
         """Call `work(start, stop)` until the ranges have covered `count` items.
 
         Args:

@@ -4,9 +4,13 @@
 
 from typing import NamedTuple
 
+cimport cython
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
-DECODED_APART_NS = DECODED_APART
+if not cython.compiled:
+    from typing_extensions import Buffer
+
+DECODED_APART_NS: int = DECODED_APART
 """From here on a request's pictures are decoded apart from those of other requests."""
 
 
@@ -48,7 +52,7 @@ cdef enum:
 cdef tuple _NAMES = ("unknown", *FORMATS)
 
 
-def probe(data) -> Header:
+def probe(data: Buffer) -> Header:
     """Read the header of an encoded picture; no pixel memory is allocated.
 
     Args:
@@ -100,7 +104,7 @@ cdef ImageHeader known_header(header) except *:
     return known
 
 
-def decode_ns(header) -> int:
+def decode_ns(header: Header) -> int:
     """Return about how many nanoseconds one thread takes to decode a picture.
 
     Args:
@@ -109,7 +113,7 @@ def decode_ns(header) -> int:
     return c_decode_ns(known_header(header))
 
 
-def row_decoder_bytes(header) -> int:
+def row_decoder_bytes(header: Header) -> int:
     """Return the bytes that a JPEG's decoder holds at its peak where no whole picture is kept.
 
     Args:

@@ -1,6 +1,7 @@
 # A plan does not change; every call works on its own jobs. A table of plans relies on the GIL.
 """The JPEGs of a batch, decoded into its rows without the GIL."""
 
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 from libcpp.deque cimport deque
@@ -19,6 +20,12 @@ from ksrv._native.images.row_resize cimport ResizeKind, fill_window
 
 from ksrv._native.images.jpeg_decoder import ORDERS
 from ksrv._native.images.row_resize import KINDS, resizes_by_rows
+
+if not cython.compiled:
+    from collections.abc import Callable, Sequence
+
+    from ksrv._native.images.image_header import Header
+    from ksrv.request import Array, Element
 
 cdef enum:
     BORDER = 32  # bytes that BatchedJpeg has for a pixel
@@ -45,8 +52,19 @@ cdef class RowPlan:
     """
 
     def __cinit__(
-        self, *, size, slot, part, Conversion conversion not None, full, offset, str kind,
-        str order, int reduction, bint bfloat16, bytes border=b""
+        self,
+        *,
+        size: Sequence[int],
+        slot: Array,
+        part: Sequence[int],
+        Conversion conversion not None,
+        full: Sequence[int],
+        offset: Sequence[int],
+        str kind,
+        str order,
+        int reduction,
+        bint bfloat16,
+        bytes border=b"",
     ):
         cdef Py_ssize_t channels = 1 if order == "GRAY" else 3
         top, left, height, width = part
@@ -93,7 +111,7 @@ cdef class PlanTable:
         most: How many plans are kept; then a new table begins.
     """
 
-    def __init__(self, make not None, Py_ssize_t most):
+    def __init__(self, make not None: Callable[[int, int, int], RowPlan | None], Py_ssize_t most):
         self.make = make
         self.most = most
         self.plans = {}
@@ -117,14 +135,23 @@ cdef class PlanTable:
         return plan
 
 
-WHOLE, ELSEWHERE, ENDED = range(3)
+WHOLE = 0
+ELSEWHERE = 1
+ENDED = 2
 """What became of a picture: decoded; left to another decoder; passed over with its request."""
 
 
 def decode_rows(
-    DecodePool pool not None, list plans not None, list files not None, list headers not None,
-    list rows not None, out, list requests, *, bint upright
-):
+    DecodePool pool not None,
+    list plans not None: list[RowPlan],
+    list files not None: list[Element],
+    list headers not None: list[Header],
+    list rows not None: list[int],
+    out: Array,
+    list requests: list[NativeHandle | None] | None,
+    *,
+    bint upright,
+) -> list[int]:
     """Decode JPEGs into rows of a batch.
 
     Args:

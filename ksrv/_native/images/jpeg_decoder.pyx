@@ -5,19 +5,26 @@
 The GIL is released while a picture is decoded. False says that a file is left to another decoder;
 see native/images/decode/jpeg_decoder.hpp.
 """
+
+cimport cython
 from libc.stdint cimport uint8_t, uint32_t
 
 from ksrv._native.images.convert_pixels cimport Plane
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
+if not cython.compiled:
+    from ksrv.request import Array, Element
 
-VERSION = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
+
+VERSION: str = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
 """libjpeg-turbo's version; "" where ksrv was built without it."""
 
-READS_CODES = library_tells_mcus()
+READS_CODES: bool = library_tells_mcus()
 """Whether ksrv reads the Huffman codes of baseline files itself."""
 
-ORDERS = {"GRAY": <int>PixelOrder.grey, "BGR": <int>PixelOrder.bgr, "RGB": <int>PixelOrder.rgb}
+ORDERS: dict[str, int] = {
+    "GRAY": <int>PixelOrder.grey, "BGR": <int>PixelOrder.bgr, "RGB": <int>PixelOrder.rgb,
+}
 
 
 cdef int fill_job(
@@ -39,7 +46,14 @@ cdef bint is_whole(Decoded result) except -1:
     return result == Decoded.whole
 
 
-def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint codes_by_library=False):
+def decode_jpeg_into(
+    file: Element,
+    picture: Array,
+    str order,
+    int reduction=1,
+    *,
+    bint codes_by_library=False,
+) -> bool:
     """Decode a JPEG into memory.
 
     Args:

@@ -5,6 +5,7 @@
 The functions release the GIL while they work, and write into memory that the caller owns.
 """
 
+cimport cython
 from libc.stdint cimport uint8_t, uint32_t
 from libcpp.memory cimport unique_ptr
 
@@ -17,6 +18,14 @@ from ksrv._native.images.jpeg_decoder cimport Decoded, JpegJob, decode_jpeg, fil
 from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
+if not cython.compiled:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from ksrv.request import Array, Element
+
 
 cdef extern from "images/resize/pillow/pictures.hpp" namespace "ksrv" nogil:
     size_t resample_pillow(
@@ -25,7 +34,7 @@ cdef extern from "images/resize/pillow/pictures.hpp" namespace "ksrv" nogil:
     )
 
 
-KINDS = {
+KINDS: dict[str, int] = {
     "linear floats": <int>ResizeKind.linear_floats,
     "linear bytes": <int>ResizeKind.linear_bytes,
     "area": <int>ResizeKind.area,
@@ -53,7 +62,7 @@ cdef int fill_window(
     return 0
 
 
-def resizes_by_rows(str kind, size, full) -> bool:
+def resizes_by_rows(str kind, size: Sequence[int], full: Sequence[int]) -> bool:
     """Tell whether a picture can be resized while it is decoded.
 
     Args:
@@ -67,9 +76,18 @@ def resizes_by_rows(str kind, size, full) -> bool:
 
 
 def decode_jpeg_resized(
-    file, size, target, Conversion conversion not None, full, offset=(0, 0), *, str kind,
-    str order, int reduction=1, bint bfloat16=False
-):
+    file: Element,
+    size: Sequence[int],
+    target: Array,
+    Conversion conversion not None,
+    full: Sequence[int],
+    offset: Sequence[int] = (0, 0),
+    *,
+    str kind,
+    str order,
+    int reduction=1,
+    bint bfloat16=False,
+) -> bool:
     """Decode a JPEG, resize it and convert it, without keeping a whole picture.
 
     Args:
@@ -114,9 +132,15 @@ def decode_jpeg_resized(
 
 
 def resize_rows(
-    source, target, Conversion conversion not None, full, offset=(0, 0), *, str kind,
-    bint bfloat16=False
-):
+    source: Array,
+    target: Array,
+    Conversion conversion not None,
+    full: Sequence[int],
+    offset: Sequence[int] = (0, 0),
+    *,
+    str kind,
+    bint bfloat16=False,
+) -> None:
     """Resize a picture and convert it, as `decode_jpeg_resized` does.
 
     Args:
@@ -163,8 +187,14 @@ def resize_rows(
 
 
 def resize_pillow(
-    source, Py_ssize_t height, Py_ssize_t width, target=None, offset=(0, 0), *, bint alpha=True
-):
+    source: npt.NDArray[Any],
+    Py_ssize_t height,
+    Py_ssize_t width,
+    target: npt.NDArray[Any] | None = None,
+    offset: tuple[int, int] = (0, 0),
+    *,
+    bint alpha=True,
+) -> npt.NDArray[Any]:
     """Resize 8-bit pixels as Pillow's BILINEAR filter does, bit for bit, or a window of that.
 
     Args:

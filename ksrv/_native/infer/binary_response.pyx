@@ -6,6 +6,7 @@ It is the same text, byte for byte, as the general renderer writes. What is not 
 must be made contiguous first) is left to that renderer.
 """
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
@@ -14,6 +15,9 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
+
+if not cython.compiled:
+    from typing import Any
 
 cdef extern from "infer/binary_response.hpp" namespace "ksrv" nogil:
     cdef cppclass TextWriter:
@@ -81,7 +85,7 @@ cdef bint is_binary(object name, object asked, bint otherwise) except -1:
     return binary
 
 
-def binary_reply(response, request):
+def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | None:
     """Write an answer of the common form.
 
     Args:

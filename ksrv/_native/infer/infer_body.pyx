@@ -30,6 +30,12 @@ from ksrv._native.memory.buffer_pool import block_under
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 from ksrv._native.tensor.datatype import NAMES as DATATYPE_NAMES
 
+if not cython.compiled:
+    from typing import Any
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
 cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
 
@@ -90,9 +96,29 @@ class BodyError(ValueError):
         expected: The number that was expected, and `received` the one that came.
     """
 
+    code: str
+    offset: int
+    place: str
+    index: int
+    owner: str
+    field: str
+    wanted: str
+    name: str
+    expected: int
+    received: int
+
     def __init__(
-        self, code, offset, place="request", index=0, owner="", field="", wanted="", name="",
-        expected=0, received=0
+        self,
+        code: str,
+        offset: int,
+        place: str = "request",
+        index: int = 0,
+        owner: str = "",
+        field: str = "",
+        wanted: str = "",
+        name: str = "",
+        expected: int = 0,
+        received: int = 0,
     ):
         super().__init__(code)
         self.code = code
@@ -158,6 +184,14 @@ cdef class Input:
     cdef readonly object shared_memory
     cdef readonly object array
 
+    shape: tuple[int, ...]
+    elements: int
+    parameters: dict[str, bool | int | float | str]
+    data: tuple[int, int] | None
+    sizes: tuple[int, ...] | None
+    shared_memory: tuple[str, int, int] | None
+    array: npt.NDArray[Any] | None
+
 
 @cython.final
 @cython.freelist(16)
@@ -169,6 +203,11 @@ cdef class Output:
     cdef readonly object classification
     cdef readonly dict parameters
     cdef readonly object shared_memory
+
+    binary: bool | None
+    classification: int
+    parameters: dict[str, bool | int | float | str]
+    shared_memory: tuple[str, int, int] | None
 
 
 @cython.final
@@ -191,6 +230,13 @@ cdef class Header:
     cdef readonly size_t json_length
     cdef readonly list inputs
     cdef readonly list outputs
+
+    parameters: dict[str, bool | int | float | str]
+    binary_output: bool | None
+    timeout_us: int
+    priority: int
+    inputs: list[Input]
+    outputs: list[Output]
 
 
 cdef inline str _text(const Text &text):
@@ -335,9 +381,13 @@ def digits(str text not None, uint64_t limit) -> int:
 
 
 def view(
-    buffer, size_t offset, str datatype not None, tuple shape not None, str name not None="",
-    size_t index=0
-):
+    buffer: Buffer,
+    size_t offset,
+    str datatype not None,
+    tuple shape not None: tuple[int, ...],
+    str name not None="",
+    size_t index=0,
+) -> npt.NDArray[np.generic]:
     """Return the tensor that begins at `offset` of the buffer.
 
     Args:
@@ -365,7 +415,7 @@ def view(
     return _view(buffer, body, offset, nbytes, found, shape, name, index)
 
 
-def read(buffer, size_t json_length, Bounds bounds=None) -> Header:
+def read(buffer: Buffer, size_t json_length, Bounds bounds=None) -> Header:
     """Return the JSON header that the body begins with, and where each tensor lies.
 
     Args:

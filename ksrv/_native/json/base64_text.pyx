@@ -2,9 +2,13 @@
 # cython: freethreading_compatible = True
 """Base64 text into bytes; native/json/base64.hpp says what is accepted."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
+
+if not cython.compiled:
+    from typing_extensions import Buffer
 
 
 cdef extern from "json/base64.hpp" namespace "ksrv" nogil:
@@ -42,7 +46,7 @@ cdef bytes _decoded(const unsigned char *text, size_t length):
     return made
 
 
-def decode(text) -> bytes:
+def decode(text: str | Buffer) -> bytes:
     """Return the bytes that a text stands for.
 
     Args:

@@ -2,6 +2,7 @@
 # cython: freethreading_compatible = True
 """The numbers of a JSON tensor into an array, and back: Python face of number_array.hpp."""
 
+cimport cython
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -17,6 +18,12 @@ from ksrv._native.tensor.datatype cimport (
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.datatype import dtype_string
+
+if not cython.compiled:
+    from typing import Any
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
 
 cdef extern from "json/number_writer.hpp" namespace "ksrv" nogil:
     cdef cppclass TextWriter:
@@ -46,14 +53,24 @@ class NumbersError(ValueError):
         count: The index of the value at fault; for "count" how many values there are.
     """
 
-    def __init__(self, code, offset, count):
+    code: str
+    offset: int
+    count: int
+
+    def __init__(self, code: str, offset: int, count: int):
         super().__init__(code)
         self.code = code
         self.offset = offset
         self.count = count
 
 
-def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count):
+def read(
+    buffer: Buffer,
+    size_t begin,
+    size_t end,
+    str datatype not None,
+    uint64_t count,
+) -> npt.NDArray[Any]:
     """Return the values of a JSON array, flat or nested, as a one-dimensional array.
 
     Args:
@@ -99,7 +116,7 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     return array
 
 
-def write(array, str datatype not None):
+def write(array: Buffer, str datatype not None) -> bytes:
     """Return the values of an array as the text of a flat JSON array; NaN and infinities are null.
 
     Args:

@@ -7,6 +7,7 @@ tensors) keeps the `Block` alive, so memory is never recycled under a view, howe
 holds on to it; and no view reaches beyond the bytes that were asked for.
 """
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -15,6 +16,13 @@ from libc.stdint cimport uint64_t, uintptr_t
 import os
 
 import numpy
+
+if not cython.compiled:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy as np
+    import numpy.typing as npt
 
 
 cdef extern from "memory/malloc_tuning.hpp" namespace "ksrv" nogil:
@@ -49,22 +57,22 @@ cdef class Block:
         PyBuffer_FillInfo(buffer, self, block.data, <Py_ssize_t>block.size, 0, flags)
 
     @property
-    def fd(self):
+    def fd(self) -> int:
         """The memfd behind the block, for sending to another process; -1 for heap memory."""
         return self._leased().fd
 
     @property
-    def capacity(self):
+    def capacity(self) -> int:
         """Bytes that the block occupies; at least `len(block)`."""
         return self._leased().capacity
 
     @property
-    def address(self):
+    def address(self) -> int:
         """The address of the first byte."""
         return <uintptr_t>self._leased().data
 
     @property
-    def pinned(self):
+    def pinned(self) -> bool:
         """Whether a device reads and writes the block without the system's copy."""
         return self._leased().pinned.load()
 
@@ -82,7 +90,7 @@ cdef class Block:
         return pinned
 
     @property
-    def holders(self):
+    def holders(self) -> int:
         """How many references to the memory there are: this object's, and those of native code."""
         return holders_of(self._leased())
 
@@ -92,7 +100,7 @@ cdef class Block:
         return self.block
 
 
-def lease(nbytes, *, bint memfd=False, bint pages=False, bint fresh=False) -> Block:
+def lease(nbytes: int, *, bint memfd=False, bint pages=False, bint fresh=False) -> Block:
     """Take a block of at least `nbytes` from the pool, or a new one.
 
     Args:
@@ -122,7 +130,7 @@ def lease(nbytes, *, bint memfd=False, bint pages=False, bint fresh=False) -> Bl
     return ksrv_wrap(block)
 
 
-def lease_body(nbytes, *, bint fresh=False) -> Block:
+def lease_body(nbytes: int, *, bint fresh=False) -> Block:
     """Take a block for the body of a request; a large one can be lent to a handler process.
 
     Args:
@@ -144,7 +152,7 @@ def lease_body(nbytes, *, bint fresh=False) -> Block:
     return ksrv_wrap(block)
 
 
-def block_under(buffer not None) -> tuple:
+def block_under(object buffer not None) -> tuple[Any, int]:
     """Return the block that a memoryview is one of, as the owner of arrays over the view's bytes.
 
     An array over the memoryview itself could not be told from other views of the same bytes.
@@ -164,7 +172,7 @@ def block_under(buffer not None) -> tuple:
     return block, start
 
 
-def give_back(view not None, size_t begin, size_t end) -> None:
+def give_back(view not None: memoryview, size_t begin, size_t end) -> None:
     """Give memory of a received body back to the system before its block goes.
 
     Args:
@@ -228,7 +236,12 @@ def use_pinning(uintptr_t pin, uintptr_t unpin) -> None:
     process_pool().use_pinning(<PinFunction>pin, <UnpinFunction>unpin)
 
 
-def array(Block block not None, dtype, shape, Py_ssize_t offset=0):
+def array(
+    Block block not None,
+    dtype: str | np.dtype[Any],
+    shape: Sequence[int],
+    Py_ssize_t offset=0,
+) -> npt.NDArray[Any]:
     """View part of a block as a C-ordered, writable array.
 
     Args:
@@ -261,7 +274,7 @@ def copied_bytes() -> int:
     return process_pool().copied_bytes.load()
 
 
-def statistics() -> dict:
+def statistics() -> dict[str, int]:
     """Return the pool's counters.
 
     Returns:
@@ -283,7 +296,12 @@ def statistics() -> dict:
     }
 
 
-def configure(*, cap_bytes=None, idle_seconds=None, lendable_above=None) -> None:
+def configure(
+    *,
+    cap_bytes: int | None = None,
+    idle_seconds: float | None = None,
+    lendable_above: int | None = None,
+) -> None:
     """Set the pool's bounds; None leaves one as it is.
 
     Args:

@@ -4,8 +4,8 @@
 
 from libc.stdint cimport uint64_t
 
-SMALL_REQUEST = SMALL_REQUEST_BYTES
-SMALL_SHARE = SMALL_SHARE_PARTS
+SMALL_REQUEST: int = SMALL_REQUEST_BYTES
+SMALL_SHARE: int = SMALL_SHARE_PARTS
 """One part in so many is kept for requests of at most SMALL_REQUEST bytes."""
 
 
@@ -25,7 +25,7 @@ cdef class MemoryBudget:
             del self.budget
 
     @property
-    def bound(self):
+    def bound(self) -> int:
         """The bound in bytes."""
         return self.budget.bound()
 
@@ -34,7 +34,7 @@ cdef class MemoryBudget:
         self.budget.set_bound(nbytes)
 
     @property
-    def held(self):
+    def held(self) -> int:
         """Bytes held now."""
         return self.budget.held()
 
@@ -88,7 +88,7 @@ cdef class AnswerBytes:
     cdef uint64_t nbytes
     cdef AnswerRoom room
 
-    def close(self):
+    def close(self) -> None:
         """Give the bytes back; further calls do nothing."""
         if self.owner is not None:
             self.owner.budget.give_back_answer(self.nbytes, self.room)
@@ -106,4 +106,4 @@ cdef MemoryBudget _shared():
     return shared
 
 
-PROCESS = _shared()
+PROCESS: MemoryBudget = _shared()

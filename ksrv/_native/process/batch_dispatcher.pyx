@@ -1,6 +1,7 @@
 # It relies on the GIL: what `serve` brings home is read before its thread calls it again.
 """Serves a handler process without Python, and brings home the batches that need it."""
 
+cimport cython
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -28,6 +29,9 @@ from ksrv._native.tensor.tensor cimport ksrv_tensor
 
 from ksrv._native.process.batch_ring import FIRST_BATCH_NUMBER
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES, NAMES as DATATYPE_NAMES
+
+if not cython.compiled:
+    from typing import Any
 
 cnp.import_array()
 
@@ -126,6 +130,14 @@ cdef class DispatchedBatch:
     cdef readonly dict timings
     cdef readonly str fault
 
+    handles: list[Any]
+    batch_number: int
+    began_ns: int
+    deadline_ns: int | None
+    assemble_ns: int
+    outputs: list[Any] | None
+    timings: dict[str, int]
+
 
 cdef class BatchDispatcher:
     """Takes batches for an instance whose handler runs in a process.
@@ -167,7 +179,7 @@ cdef class BatchDispatcher:
     def __dealloc__(self):
         del self.dispatcher
 
-    def serve(self):
+    def serve(self) -> Any:
         """Serve the process until Python is needed; the GIL is free meanwhile.
 
         Returns:
@@ -196,7 +208,7 @@ cdef class BatchDispatcher:
         self.dispatcher.batch.release_requests()
         return handles
 
-    def running(self) -> list:
+    def running(self) -> list[Any]:
         """Return the requests of the batch that runs, in row order."""
         return _handles_of(<CDispatchedBatch *>&self.dispatcher.running())
 

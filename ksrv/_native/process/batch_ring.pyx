@@ -10,6 +10,7 @@ handler that keeps their arrays keeps the place that they lie in from being fill
 import fcntl
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
@@ -32,6 +33,9 @@ from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
 
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 
+if not cython.compiled:
+    from collections.abc import Callable, Iterable, Iterator
+
 cnp.import_array()
 
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
@@ -39,7 +43,7 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 
-FIRST_BATCH_NUMBER = 1 << 63
+FIRST_BATCH_NUMBER: int = 1 << 63
 """On the channel, the number of a batch in the ring is this plus its number there."""
 
 # What a process looks for its next batch before it sleeps: about what its waking up would take.
@@ -61,6 +65,8 @@ cdef class WorkerRing:
     Raises:
         MemoryError: There is no memory for it.
     """
+
+    collect: Callable[[Any, Any], Any]
 
     def __cinit__(self, int channel):
         self.channel = -1
@@ -92,7 +98,7 @@ cdef class WorkerRing:
         self.ring.close_fd()
 
     @property
-    def used(self):
+    def used(self) -> bool:
         """Whether the process was ever given a batch."""
         return self.ring.used.load()
 
@@ -128,17 +134,17 @@ cdef class RingRequests:
     def __len__(self):
         return self.count
 
-    def __getitem__(self, place):
+    def __getitem__(self, object place) -> Any:
         return self.all()[place]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.all())
 
     def __eq__(self, other):
         return isinstance(other, Sequence) and self.all() == list(other)
 
 
-Sequence.register(RingRequests)
+Sequence[Any].register(RingRequests)
 
 
 @cython.final
@@ -198,7 +204,13 @@ cdef class ProcessRing:
     cdef object after_calls
     cdef int pinned[RING_LARGE_PLACES]  # 1 if a large place is, -1 if the device refused
 
-    def __cinit__(self, int descriptor, int channel, inputs, make_requests):
+    def __cinit__(
+        self,
+        int descriptor,
+        int channel,
+        inputs: Iterable[tuple[str, str, Sequence[int]]],
+        make_requests: Callable[[list[tuple[int, str, bytes]]], Any],
+    ):
         self.ring = BatchRing.map(descriptor)
         if self.ring == NULL:
             raise ValueError("the descriptor is not one of memory for batches")
@@ -214,7 +226,7 @@ cdef class ProcessRing:
     def __dealloc__(self):
         del self.ring
 
-    def begin_call(self, batch, after_calls):
+    def begin_call(self, object batch, after_calls: Callable[[], None]) -> int | None:
         """Return the number on the channel of the batch that runs; None where that is another one.
 
         Args:
@@ -226,7 +238,12 @@ cdef class ProcessRing:
         self.after_calls = after_calls
         return FIRST_BATCH_NUMBER + self.completed + 1
 
-    def serve(self, run, answer, fail) -> None:
+    def serve(
+        self,
+        run: Callable[[Any], Any],
+        answer: Callable[[int, Any], None],
+        fail: Callable[[int, BaseException], None],
+    ) -> None:
         """Run batches until a message waits on the channel, or the channel is closed.
 
         Args:

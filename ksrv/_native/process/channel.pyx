@@ -13,6 +13,7 @@ what does not add up raises `ChannelError`. Waiting, sending and receiving happe
 import os
 import socket
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -24,6 +25,11 @@ from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.process.shared_blocks cimport ExportedBlocks, ImportedBlocks, Shared
 
 from ksrv._native.process.shared_blocks import BlockError
+
+if not cython.compiled:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
 
 
 cdef extern from "process/channel.hpp" namespace "ksrv" nogil:
@@ -97,13 +103,13 @@ cdef class Channel:
     cdef object _socket
     cdef int _fd
 
-    def __init__(self, end):
+    def __init__(self, end: socket.socket):
         end.setblocking(True)
         self._socket = end
         self._fd = end.fileno()
 
     @staticmethod
-    def pair():
+    def pair() -> tuple[Channel, socket.socket]:
         """Return a channel and the socket for the other process to make its own from."""
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return Channel(mine), other
@@ -112,7 +118,7 @@ cdef class Channel:
         """Return the descriptor, for polling."""
         return self._fd
 
-    def send(self, message, descriptors=(), *, bint wait=True) -> None:
+    def send(self, message: Buffer, descriptors: Sequence[int] = (), *, bint wait=True) -> None:
         """Send one message.
 
         Args:
@@ -270,7 +276,7 @@ cdef class Link:
         bytes payload not None,
         *,
         uint64_t batch_number=0,
-        list blocks=None,
+        list blocks: list[Block] | None = None,
         bint lenient=False,
         bint wait=True,
     ) -> None:
@@ -362,7 +368,7 @@ cdef class Link:
             self._retired[:0] = retired
             raise
 
-    def receive(self, deadline_ns=None) -> Frame:
+    def receive(self, deadline_ns: int | None = None) -> Frame:
         """Wait for a message and take in the blocks that came with it.
 
         Args:

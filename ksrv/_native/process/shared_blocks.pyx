@@ -185,7 +185,7 @@ cdef class ExportedBlocks:
         with self._lock:
             return self.shared_of(block).number
 
-    def numbers(self) -> list:
+    def numbers(self) -> list[int]:
         """Return the numbers of the blocks that are kept."""
         cdef Shared shared
         with self._lock:
@@ -335,11 +335,11 @@ cdef class ImportedBlocks:
         self._held = []
         self._arrived = {}  # borrowed by messages whose tensors were not read yet
 
-    def numbers(self) -> list:
+    def numbers(self) -> list[int]:
         """Return the numbers of the blocks that are mapped."""
         return list(self._by_number)
 
-    def held(self) -> list:
+    def held(self) -> list[int]:
         """Return the numbers of the blocks that messages named and that were not given back."""
         cdef Shared shared
         return [shared.number for shared in self._held]

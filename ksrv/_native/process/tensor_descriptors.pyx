@@ -11,6 +11,7 @@ of their sizes; in the place of one that is not copied lies a reference to it.
 An array or a long element in the large body of a request is not copied: its block is lent.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -40,9 +41,13 @@ import numpy
 
 from ksrv._native.tensor import datatype as _datatype
 
+if not cython.compiled:
+    from collections.abc import Iterable
+    from typing import Any
+
 cnp.import_array()
 
-ELEMENT_VIEW_BYTES = 64 * 1024
+ELEMENT_VIEW_BYTES: int = 64 * 1024
 """BYTES elements of this size and above are views; smaller ones are copied out."""
 
 
@@ -90,7 +95,7 @@ cdef inline size_t aligned(size_t size) noexcept:
     return (size + 63) & ~(<size_t>63)
 
 
-def write(tensors, ExportedBlocks exported not None) -> tuple:
+def write(tensors: Iterable[Any], ExportedBlocks exported not None) -> tuple[bytes, list[Any]]:
     """Put tensors into a message and into shared blocks.
 
     Args:
@@ -365,7 +370,10 @@ cdef int fill(Place place, unsigned char *copies) except -1:
     return 0
 
 
-def read(bytes payload not None, ImportedBlocks imported not None) -> tuple:
+def read(
+    bytes payload not None,
+    ImportedBlocks imported not None,
+) -> tuple[list[tuple[str, tuple[int, ...], Any]], int]:
     """View the tensors that the other side wrote.
 
     Args:

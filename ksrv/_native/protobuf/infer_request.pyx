@@ -23,6 +23,13 @@ from ksrv._native.tensor.datatype cimport (
     DT_UINT16, DT_UINT32, DT_UINT64, Datatype, RANK_LIMIT, datatype_of,
 )
 
+if not cython.compiled:
+    from typing import Any, TypeAlias
+
+    import numpy.typing as npt
+
+    Parameters: TypeAlias = dict[str, bool | int | float | str | None]
+
 cdef extern from *:
     ctypedef bint bint_t "bool"
 
@@ -155,6 +162,8 @@ class MessageLimit(MessageError):
         limit: The name of the limit.
     """
 
+    limit: str
+
     def __init__(self, str message, str limit):
         super().__init__(message)
         self.limit = limit
@@ -168,7 +177,10 @@ class ValueOutOfRange(MessageError):
         value: The value.
     """
 
-    def __init__(self, str message, index, value):
+    index: int
+    value: int
+
+    def __init__(self, str message, index: int, value: int):
         super().__init__(message)
         self.index = index
         self.value = value
@@ -201,6 +213,10 @@ cdef class Input:
     cdef Span _packed
     cdef Span _contents
 
+    shape: tuple[int, ...]
+    parameters: Parameters
+    packed: tuple[int, int]
+
 
 @cython.final
 cdef class Output:
@@ -208,6 +224,8 @@ cdef class Output:
 
     cdef readonly str name
     cdef readonly dict parameters
+
+    parameters: Parameters
 
 
 @cython.final
@@ -228,7 +246,17 @@ cdef class Request:
     cdef readonly list outputs
     cdef readonly list raw
 
-    def decode(self, Input entry not None, out not None) -> None:
+    message: bytes | memoryview
+    parameters: Parameters
+    inputs: list[Input]
+    outputs: list[Output]
+    raw: list[tuple[int, int]]
+
+    def decode(
+        self,
+        Input entry not None,
+        out not None: npt.NDArray[Any] | bytearray | memoryview,
+    ) -> None:
         """Write the packed varints of an input into a buffer of its datatype.
 
         Args:
@@ -271,7 +299,7 @@ cdef class Request:
                 f"value {value} at index {done} does not fit {entry.datatype}", done, value
             )
 
-    def elements(self, Input entry not None, bint views=False) -> list:
+    def elements(self, Input entry not None, bint views=False) -> list[bytes | memoryview]:
         """Return the elements of an input's bytes_contents, in order.
 
         Args:
@@ -411,13 +439,13 @@ cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limi
 
 
 def scan(
-    message not None,
+    message not None: bytes | memoryview,
     *,
     size_t inputs=256,
     size_t rank=32,
     size_t parameters=1024,
     size_t text=67108864,
-):
+) -> Request | None:
     """Note what a serialized ModelInferRequest holds.
 
     Args:

@@ -14,6 +14,16 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+if not cython.compiled:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    import numpy.typing as npt
+
+    Parameters: TypeAlias = Mapping[str, bool | int | float | str]
+    Values: TypeAlias = npt.NDArray[Any] | list[bytes | memoryview]
+    OutputTensor: TypeAlias = tuple[str, str, Sequence[int], Parameters, Values]
+
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
@@ -215,12 +225,12 @@ def render(
     str model_name not None,
     str model_version not None,
     str id not None,
-    parameters not None,
-    outputs not None,
+    parameters not None: Parameters,
+    outputs not None: Iterable[OutputTensor],
     *,
     bint stream=False,
     bint apart=False,
-):
+) -> Any:
     """Serialize a ModelInferResponse with its tensors in raw_output_contents.
 
     Args:

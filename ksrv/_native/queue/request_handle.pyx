@@ -9,9 +9,14 @@ reference and runs the handle's callbacks, unless it is inside of a callback: th
 afterwards. A thread that sleeps in `NativeHandle.join` is woken before that, without the GIL.
 """
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+if not cython.compiled:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 cdef extern from "queue/completions.hpp" namespace "ksrv" nogil:
@@ -31,10 +36,10 @@ cdef extern from *:
     bint runs_completions "ksrv_runs_completions"
 
 
-NO_DEADLINE = <int64_t>NEVER
+NO_DEADLINE: int = <int64_t>NEVER
 
 
-def deadline_of(timeout_us, /) -> int:
+def deadline_of(timeout_us: int, /) -> int:
     """Return when a timeout ends that begins now, on the clock of `time.monotonic_ns`.
 
     Args:
@@ -144,8 +149,15 @@ cdef class NativeHandle:
         sequence: The sequence that it belongs to, or None.
     """
 
-    def __init__(self, object request, uint32_t rows, uint64_t batch_key, uint32_t priority=0,
-                 object deadline_ns=None, uint64_t nbytes=0):
+    def __init__(
+        self,
+        object request,
+        uint32_t rows,
+        uint64_t batch_key,
+        uint32_t priority=0,
+        object deadline_ns: int | None = None,
+        uint64_t nbytes=0,
+    ):
         if self.native != NULL:
             raise TypeError("a handle is made once")
         self.native = new CRequest()
@@ -193,14 +205,14 @@ cdef class NativeHandle:
         raise TypeError("a handle has its request from the start")
 
     @property
-    def request(self):
+    def request(self) -> Any:
         """What is asked."""
         if self._request is None:
             self._request = self._make_request()
         return self._request
 
     @property
-    def headers(self):
+    def headers(self) -> Mapping[str, str]:
         """The request's headers, found without the rest of it where that was not made yet."""
         return self._headers()
 
@@ -208,7 +220,7 @@ cdef class NativeHandle:
         return self.request.headers
 
     @property
-    def lengths(self):
+    def lengths(self) -> Mapping[str, int]:
         """The lengths of the request's rows, by the names that the model gives them."""
         return self._lengths()
 
@@ -216,42 +228,42 @@ cdef class NativeHandle:
         return self.request.lengths
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         """How many rows it adds to a batch."""
         return self.native.rows
 
     @property
-    def batch_key(self):
+    def batch_key(self) -> int:
         """The number that joinable requests share."""
         return self.native.batch_key
 
     @property
-    def deadline_ns(self):
+    def deadline_ns(self) -> int:
         """When it expires, on the clock of `time.monotonic_ns`; `NO_DEADLINE` for never."""
         return self.native.deadline_ns
 
     @property
-    def enqueued_ns(self):
+    def enqueued_ns(self) -> int:
         """When the queue accepted it."""
         return self.native.enqueued_ns
 
     @property
-    def started_ns(self):
+    def started_ns(self) -> int:
         """When a handler got it, or 0."""
         return self.native.started_ns
 
     @property
-    def ended_ns(self):
+    def ended_ns(self) -> int:
         """When it was answered, expired or cancelled, or 0."""
         return self.native.ended_ns
 
     @property
-    def state(self):
+    def state(self) -> str:
         """"new", "queued", "taken", "running", "answered", "cancelled" or "expired"."""
         return _STATES[self.native.state.load()]
 
     @property
-    def ended_running(self):
+    def ended_running(self) -> bool:
         """Whether a handler had it when it was expired or cancelled."""
         return self.native.ended_in == STATE_RUNNING
 
@@ -259,7 +271,7 @@ cdef class NativeHandle:
         """Tell whether the request has ended."""
         return self.native.done.load() != 0
 
-    def join(self, object until_ns=None) -> bool:
+    def join(self, object until_ns: int | None = None) -> bool:
         """Sleep until the request has ended; the GIL is released and signals are heeded.
 
         Args:
@@ -294,7 +306,7 @@ cdef class NativeHandle:
             ksrv_run_completions()
         return ended
 
-    def add_done_callback(self, callback not None) -> None:
+    def add_done_callback(self, callback not None: Callable[[Any], object]) -> None:
         """Have `callback(handle)` called once the request has ended; at once if it has already.
 
         Args:

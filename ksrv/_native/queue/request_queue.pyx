@@ -1,6 +1,7 @@
 # It relies on the GIL: the handles of a batch are answered and called back in turn.
 """The native queues as Python sees them: handles go in, batches of handles come out."""
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -12,6 +13,10 @@ from ksrv._native.queue.request_handle cimport (
     publish_all, publish_later, release_request, wait_done,
 )
 
+if not cython.compiled:
+    from collections.abc import Callable
+    from typing import Any, Literal
+
 
 cdef extern from "queue/deadline_timer.hpp" namespace "ksrv" nogil:
     cdef cppclass Timer:
@@ -21,12 +26,12 @@ cdef extern from "queue/deadline_timer.hpp" namespace "ksrv" nogil:
     Timer &process_timer() noexcept
 
 
-OK = <int>PUSH_OK
-FULL = <int>PUSH_FULL
-BYTES_IN_FLIGHT = <int>PUSH_BYTES
-CLOSED = <int>PUSH_CLOSED
-EXPIRED = <int>PUSH_EXPIRED
-NO_MEMORY = <int>PUSH_MEMORY
+OK: int = <int>PUSH_OK
+FULL: int = <int>PUSH_FULL
+BYTES_IN_FLIGHT: int = <int>PUSH_BYTES
+CLOSED: int = <int>PUSH_CLOSED
+EXPIRED: int = <int>PUSH_EXPIRED
+NO_MEMORY: int = <int>PUSH_MEMORY
 
 
 cdef class Queue:
@@ -138,7 +143,13 @@ cdef class Queue:
             raise MemoryError
         return slot
 
-    def take(self, size_t slot, size_t room, uint64_t max_rows, int64_t delay_ns=0):
+    def take(
+        self,
+        size_t slot,
+        size_t room,
+        uint64_t max_rows,
+        int64_t delay_ns=0,
+    ) -> list[Any] | Literal[True] | None:
         """Wait for work as an idle instance.
 
         Args:
@@ -164,7 +175,7 @@ cdef class Queue:
         return _handles(requests.data(), count)
 
     def prefetch(self, size_t room, uint64_t max_rows, uint64_t rows=0, int64_t oldest_ns=0,
-                 int64_t delay_ns=0):
+                 int64_t delay_ns=0) -> list[Any] | Literal[True] | None:
         """Wait for work as the prefetcher, while every instance is busy.
 
         Args:
@@ -202,7 +213,7 @@ cdef class Queue:
         """Have an instance take over a batch that its own instance could not run."""
         self.queue.requeue()
 
-    def start(self, list handles not None) -> list:
+    def start(self, list handles not None: list[Any]) -> list[Any]:
         """Move the handles of a batch to running.
 
         Args:
@@ -230,8 +241,12 @@ cdef class Queue:
         return [handles[i] for i in range(alive.size()) if alive[i]]
 
     def finish(
-        self, list handles not None, list answers not None, bint later=False, count=None
-    ) -> list:
+        self,
+        list handles not None: list[Any],
+        list answers not None: list[Any],
+        bint later=False,
+        count: Callable[[list[bool]], object] | None = None,
+    ) -> list[bool]:
         """Answer the handles of a batch, each once.
 
         Args:
@@ -286,7 +301,7 @@ cdef class Queue:
         """Accept nothing more; what waits is still served."""
         self.queue.close()
 
-    def take_all(self) -> list:
+    def take_all(self) -> list[Any]:
         """Take out every handle that still waits, whatever its batch key, without blocking."""
         cdef vector[CRequest *] requests
         cdef size_t count
@@ -294,7 +309,7 @@ cdef class Queue:
         count = self.queue.take_all(requests.data(), requests.size())
         return _handles(requests.data(), count)
 
-    def wait_empty(self, object until_ns=None) -> bool:
+    def wait_empty(self, object until_ns: int | None = None) -> bool:
         """Sleep until nothing accepted is left.
 
         Args:
@@ -310,7 +325,7 @@ cdef class Queue:
         return empty
 
     @property
-    def may_prefetch(self):
+    def may_prefetch(self) -> bool:
         """Whether the prefetcher is to work while every instance is busy."""
         return self.queue.may_prefetch.load()
 
@@ -332,7 +347,7 @@ cdef class Queue:
         return regroup_delay_ns(rows, ran_ns)
 
     @property
-    def inline_for_all(self):
+    def inline_for_all(self) -> bool:
         """Whether any thread that pushes a request may claim a slot: the handler is quick."""
         return self.queue.inline_for_all.load()
 
@@ -341,7 +356,7 @@ cdef class Queue:
         self.queue.inline_for_all.store(value)
 
     @property
-    def inline_for_blocked(self):
+    def inline_for_blocked(self) -> bool:
         """Whether a thread that would only wait for its request may claim a slot."""
         return self.queue.inline_for_blocked.load()
 
@@ -350,27 +365,27 @@ cdef class Queue:
         self.queue.inline_for_blocked.store(value)
 
     @property
-    def waiting(self):
+    def waiting(self) -> int:
         """Requests that take a place: queued, or in a batch that does not run yet."""
         return self.queue.waiting()
 
     @property
-    def open(self):
+    def open(self) -> int:
         """Requests that were accepted and are still held by the queue or a batch."""
         return self.queue.open()
 
     @property
-    def lines(self):
+    def lines(self) -> int:
         """Lines of requests: one for each priority, and one for requests without a priority."""
         return self.queue.lines()
 
     @property
-    def idle(self):
+    def idle(self) -> int:
         """Instances that wait for work."""
         return self.queue.idle()
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         """Whether `close` was called."""
         return self.queue.closed()
 
@@ -378,7 +393,7 @@ cdef class Queue:
         """Note a request that was refused before the queue."""
         self.queue.counters[<int>COUNT_INVALID].fetch_add(1)
 
-    def counts(self) -> dict:
+    def counts(self) -> dict[str, int]:
         """Return what happened to requests here, apart from answers.
 
         Returns:

@@ -2,11 +2,22 @@
 # holds it runs no Python code, which might let go of the GIL.
 """Counts and times of one instance: a few additions a request, summed over instances when read."""
 
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
+
+if not cython.compiled:
+    from typing import Any, TypedDict
+
+    class Snapshot(TypedDict):
+        rows: int
+        batches: int
+        last_ms: int
+        stages: dict[str, tuple[list[int], int, int, dict[int, int]]]
+        sizes: dict[int, tuple[int, int, int, int]]
 
 
 STAGE_NAMES = (
@@ -15,9 +26,9 @@ STAGE_NAMES = (
 )
 assert len(STAGE_NAMES) == STAGES
 
-BOUNDS_NS = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
-EXPONENTIAL_SCHEMA = CEXPONENTIAL_SCHEMA
-FIRST_EXPONENTIAL = CFIRST_EXPONENTIAL
+BOUNDS_NS: tuple[int, ...] = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
+EXPONENTIAL_SCHEMA: int = CEXPONENTIAL_SCHEMA
+FIRST_EXPONENTIAL: int = CFIRST_EXPONENTIAL
 
 
 cdef class Stats:
@@ -44,8 +55,15 @@ cdef class Stats:
             self.sums.stages[<int>STAGE_CACHE_MISS].add(nanoseconds)
         self.sums.mutex.unlock()
 
-    def batch(self, list handles not None, list answers, list won not None,
-              uint64_t assemble_ns, uint64_t ran_ns, dict timings not None) -> None:
+    def batch(
+        self,
+        list handles not None: list[Any],
+        list answers: list[Any] | None,
+        list won not None: list[bool],
+        uint64_t assemble_ns,
+        uint64_t ran_ns,
+        dict timings not None: dict[str, int],
+    ) -> None:
         """Note a batch that was run.
 
         Args:
@@ -107,7 +125,7 @@ cdef class Stats:
         other.sums.mutex.unlock()
         self.sums.mutex.unlock()
 
-    def snapshot(self) -> dict:
+    def snapshot(self) -> Snapshot:
         """Return the counts and times so far.
 
         Returns:

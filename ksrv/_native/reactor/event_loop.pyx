@@ -27,7 +27,7 @@ cdef class EventLoop:
     def __dealloc__(self):
         del self.loop
 
-    def run(self, int index):
+    def run(self, int index) -> None:
         """Be I/O thread number `index`, without the GIL, until `stop` is called."""
         self.running += 1
         with nogil:
@@ -36,11 +36,11 @@ cdef class EventLoop:
         if self.running == 0:
             self.servers.clear()
 
-    def stop(self):
+    def stop(self) -> None:
         """Have every call of `run` return."""
         with nogil:
             self.loop.stop()
 
-    def stuck(self):
+    def stuck(self) -> float:
         """Return for how many seconds the busiest thread has not been back at the sockets."""
         return self.loop.stuck_ns() / 1e9

@@ -18,6 +18,9 @@ from ksrv._native.server.server cimport (
     sockaddr_storage,
 )
 
+if not cython.compiled:
+    from typing import Any
+
 cdef extern from "http/transport.hpp" namespace "ksrv" nogil:
     cdef enum class Peer:
         open
@@ -27,7 +30,7 @@ cdef extern from "http/transport.hpp" namespace "ksrv" nogil:
     Peer look_at_peer(Connection *transport) noexcept
 
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
 PEERS = ("open", "half-closed", "gone")
@@ -78,17 +81,20 @@ cdef class AppMessage(Exchange):
     cdef readonly bint closes
     cdef Connection *streaming
 
+    peer: tuple[Any, ...] | str
+    received: int
+
     def __dealloc__(self):
         if self.streaming != NULL:  # the peer must not take the piece that came last for the end
             self.server.drop(self.streaming)
 
-    def set_close(self, bint close):
+    def set_close(self, bint close) -> None:
         """Say whether the connection ends with the answer; it does where the body is not whole."""
         cdef Connection *connection = self.turn.connection
         if connection != NULL:
             connection.close_after = close or self.state not in ("none", "whole")
 
-    def receive(self, uint64_t most):
+    def receive(self, uint64_t most) -> None:
         """Give the message back until its body is there; a thread gets it again then.
 
         Args:
@@ -102,13 +108,13 @@ cdef class AppMessage(Exchange):
         with nogil:
             server.receive_for_app(connection, most)
 
-    def take_counted(self):
+    def take_counted(self) -> int:
         """Return the bytes of the budget that the body holds; the caller gives them back."""
         if self.turn.connection == NULL:
             return 0
         return self.server.take_counted(self.turn.connection)
 
-    def begin_stream(self, int status, bytes status_line not None, bytes fields not None):
+    def begin_stream(self, int status, bytes status_line not None, bytes fields not None) -> bool:
         """Send the head of an answer whose body comes in pieces.
 
         Args:
@@ -133,7 +139,7 @@ cdef class AppMessage(Exchange):
             self.streaming = connection
         return sent
 
-    def send(self, piece not None, *, bint chunked):
+    def send(self, piece not None: bytes | bytearray | memoryview, *, bint chunked) -> bool:
         """Send a piece of a streamed answer; wait while the client has not taken the one before.
 
         Args:
@@ -173,7 +179,7 @@ cdef class AppMessage(Exchange):
             self.streaming = NULL
         return sent
 
-    def peer_state(self):
+    def peer_state(self) -> str:
         """Return what the peer of a streamed answer does, as far as can be told.
 
         Returns:
@@ -183,7 +189,7 @@ cdef class AppMessage(Exchange):
             return "gone"
         return PEERS[<Py_ssize_t>look_at_peer(self.streaming)]
 
-    def end_stream(self, *, bint chunked):
+    def end_stream(self, *, bint chunked) -> None:
         """Send the end of a streamed answer; the connection goes on, or closes.
 
         Args:
@@ -201,7 +207,7 @@ cdef class AppMessage(Exchange):
         with nogil:
             server.answer(connection, NULL)
 
-    def break_stream(self):
+    def break_stream(self) -> None:
         """Close the connection of a stream that cannot go on: the client sees that it broke."""
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.streaming

@@ -1,6 +1,7 @@
 # It relies on the GIL: one thread at a time runs an instance.
 """What an instance does with each batch, compiled: the base of `instances.instance.Instance`."""
 
+cimport cython
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 
@@ -11,13 +12,19 @@ from ksrv._native.server.fast_batch cimport (
     FastBatch, FastBatches, ksrv_are_fast, ksrv_fast_batch, ksrv_filled_batch,
 )
 
+if not cython.compiled:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ksrv.errors import KsrvError
+
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
 
 QUICK_NS = 1_000_000
 """A run that takes less earns inline credit."""
 MAX_INLINE_CREDIT = 2000
-APART = 1 << 62
+APART: int = 1 << 62
 """From here on each batch key belongs to one request, whose images take long to decode."""
 
 cdef int64_t QUICK = QUICK_NS, MOST_CREDIT = MAX_INLINE_CREDIT
@@ -43,8 +50,10 @@ cdef class BatchRunner:
     cdef bint is_process
     cdef readonly FastBatches fast_batches
 
+    traced: Callable[[Any, bool], None] | None
+
     def __init__(
-        self, Queue queue not None, executor, FastBatches fast_batches not None,
+        self, Queue queue not None, object executor, FastBatches fast_batches not None,
         Stats stats not None,
     ):
         self.queue = queue
@@ -54,7 +63,21 @@ cdef class BatchRunner:
         self.stats = stats
         self.slot = queue.add_slot()
 
-    def run_inline(self, list handles not None):
+    # What these methods call of `Instance`, which stands above them.
+
+    def _deadline(self, list handles: list[Any], int64_t began) -> int | None:
+        raise NotImplementedError
+
+    def _failure_of(self, object batch, error: BaseException) -> KsrvError | None:
+        raise NotImplementedError
+
+    def _answer_failed(self, object batch, failure: KsrvError, bint later) -> None:
+        raise NotImplementedError
+
+    def _fail(self, list handles: list[Any], error: BaseException) -> None:
+        raise NotImplementedError
+
+    def run_inline(self, list handles not None: list[Any]) -> None:
         """Run requests on the thread that submitted them, which holds this instance's slot.
 
         Args:
@@ -73,7 +96,7 @@ cdef class BatchRunner:
                 self.queue.queue.nudge(self.slot)
             self.queue.queue.return_slot(self.slot)
 
-    def _batch_of(self, list handles not None):
+    def _batch_of(self, list handles not None: list[Any]) -> Any:
         """Return the batch of some requests; None if none of them could be added."""
         return self.batch_of(handles)
 
@@ -90,7 +113,7 @@ cdef class BatchRunner:
             self._fail(handles, error)  # it is the batch's failure, not the thread's
             return None
 
-    def _run(self, batch, bint inline):
+    def _run(self, object batch, bint inline) -> None:
         """Run a batch and answer its requests; an inline execution wakes their threads at once."""
         self.run_batch(batch, inline)
 
@@ -109,13 +132,13 @@ cdef class BatchRunner:
             self._fail(handles, error)
         return 0
 
-    def _calling_batch(self, list handles not None):
+    def _calling_batch(self, list handles not None: list[Any]) -> Any:
         """Return a batch that runs in the handler's process, for the calls that it makes."""
         cdef FastBatch batch = ksrv_fast_batch(handles, self.fast_batches)
         batch.tensors = {}
         return batch
 
-    def _finish_dispatched(self, dispatched):
+    def _finish_dispatched(self, object dispatched) -> None:
         """End a batch that the handler's process was given without Python."""
         cdef FastBatch batch = ksrv_fast_batch(dispatched.handles, self.fast_batches)
         batch.dispatched = dispatched
@@ -131,7 +154,7 @@ cdef class BatchRunner:
             self.traced(batch, later)
         return 0
 
-    def _execute(self, batch, bint later):
+    def _execute(self, object batch, bint later) -> None:
         """Execute a batch without a span of its own."""
         self.execute_untraced(batch, later)
 

@@ -18,7 +18,11 @@ from ksrv._native.server.server cimport (
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
 
-log = logging.getLogger(__name__)
+if not cython.compiled:
+    from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+    from typing import Any
+
+log: logging.Logger = logging.getLogger(__name__)
 
 # Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
 cdef enum:
@@ -57,13 +61,13 @@ cdef class HeadFields:
             self.fields = fields
         return fields
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> str:
         return self.read()[name]
 
-    def __contains__(self, name):
+    def __contains__(self, object name) -> bool:
         return name in self.read()
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.read())
 
     def __len__(self):
@@ -75,24 +79,24 @@ cdef class HeadFields:
     def __repr__(self):
         return f"HeadFields({self.read()!r})"
 
-    def get(self, name, default=None):
+    def get(self, str name, object default=None) -> Any:
         """Return a field's value, or `default` where it did not occur."""
         return self.read().get(name, default)
 
-    def keys(self):
+    def keys(self) -> KeysView[str]:
         """Return the names."""
         return self.read().keys()
 
-    def values(self):
+    def values(self) -> ValuesView[str]:
         """Return the values."""
         return self.read().values()
 
-    def items(self):
+    def items(self) -> ItemsView[str, str]:
         """Return the pairs of names and values."""
         return self.read().items()
 
 
-Mapping.register(HeadFields)
+Mapping[str, str].register(HeadFields)
 
 
 cdef class Held:
@@ -162,12 +166,16 @@ cdef class Exchange:
         request_id: The request's id.
     """
 
+    header_length: str | None
+    body: memoryview
+    announced: int
+
     def __dealloc__(self):
         if self.turn.connection != NULL:
             self.server.fail(self.turn)
 
     @property
-    def headers(self):
+    def headers(self) -> Mapping[str, str]:
         """The request's header fields, names in lower case."""
         return HeadFields.__new__(HeadFields, self.head)
 
@@ -192,7 +200,13 @@ cdef class Exchange:
             raise MemoryError()
         return 0
 
-    def answer(self, int status, bytes status_line not None, bytes fields not None, list parts):
+    def answer(
+        self,
+        int status,
+        bytes status_line not None,
+        bytes fields not None,
+        list parts: list[bytes | memoryview],
+    ) -> None:
         """Send the answer; what the socket does not take now follows by itself.
 
         Args:
@@ -245,22 +259,22 @@ cdef class Exchange:
         if over:
             Py_DECREF(held)
 
-    def remember_caller(self):
+    def remember_caller(self) -> None:
         """Note that the caller may call: the next message with the same token needs no check."""
         if self.turn.connection != NULL:
             self.server.remember_caller(self.turn.connection)
 
-    def give_back_bytes(self):
+    def give_back_bytes(self) -> None:
         """Give the body's bytes back to the budget; from here on the queue counts the request."""
         if self.turn.connection != NULL:
             self.server.give_back(self.turn.connection)
 
-    def watch(self, NativeHandle handle not None):
+    def watch(self, NativeHandle handle not None) -> None:
         """Have the request cancelled if its client vanishes before it is answered."""
         if self.turn.connection != NULL:
             self.server.watch(self.turn.connection, handle.native)
 
-    def fail(self):
+    def fail(self) -> None:
         """Answer 500 without saying why; nothing happens when it was answered before."""
         cdef Turn turn = self.turn
         self.turn.connection = NULL

@@ -8,6 +8,7 @@ before.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
@@ -31,6 +32,9 @@ from ksrv._native.queue.stats cimport BatchTimes, Stats
 from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv._native.tensor.aliasing_check import InputReferences
+
+if not cython.compiled:
+    from collections.abc import Callable, Iterator
 
 cnp.import_array()
 
@@ -92,7 +96,11 @@ cdef class FastBatches:
     # copied, an answer that is made of its inputs is taken for shared.
 
     def __init__(
-        self, fill not None, lease not None, read_requests not None, answer_generally not None
+        self,
+        fill not None: Callable[[FastBatch, list[Any], Queue, Stats], None],
+        lease not None: Callable[[int], Any],
+        read_requests not None: Callable[[list[Any]], list[Any]],
+        answer_generally not None: Callable[[FastBatch, BatchOutputs, Queue, Stats, bool], None],
     ):
         self.fill = fill
         self.lease = lease
@@ -122,10 +130,10 @@ cdef class FastRequests:
     def __len__(self):
         return len(self.handles)
 
-    def __getitem__(self, place):
+    def __getitem__(self, object place) -> Any:
         return self.read()[place]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.read())
 
     def __eq__(self, other):
@@ -134,16 +142,16 @@ cdef class FastRequests:
     def __repr__(self):
         return repr(self.read())
 
-    def index(self, *given):
+    def index(self, *given: Any) -> int:
         """Return the place of a request; see `Sequence.index`."""
         return self.read().index(*given)
 
-    def count(self, request):
+    def count(self, object request) -> int:
         """Return how often a request is there; see `Sequence.count`."""
         return self.read().count(request)
 
 
-Sequence.register(FastRequests)
+Sequence[Any].register(FastRequests)
 
 
 @cython.final
@@ -154,26 +162,30 @@ cdef class FastBatch(BatchInputs):
     or `inputs` was called. See `ksrv.engine.batches.batch.RunnableBatch`.
     """
 
+    failed: list[tuple[Any, Any]]
+    references: InputReferences | None
+    handles: list[Any]
+
     @property
-    def attempts(self):
+    def attempts(self) -> int:
         """How many executors died of the batch: none, for it is run again as a `PendingBatch`."""
         return 0
 
     @property
-    def streamed(self):
+    def streamed(self) -> bool:
         """Whether a client has got an intermediate answer: none asks for any."""
         return False
 
     @property
-    def ended_before(self):
+    def ended_before(self) -> dict[int, Any]:
         """The answers of requests that ended before their batch: none, for none streams."""
         return {}
 
-    def takes(self, list handles not None) -> bool:
+    def takes(self, list handles not None: list[Any]) -> bool:
         """Tell whether requests can be added, because they are fast-path requests."""
         return ksrv_are_fast(handles)
 
-    def add(self, list handles not None) -> None:
+    def add(self, list handles not None: list[Any]) -> None:
         """Add requests of the same batch key.
 
         Args:
@@ -189,7 +201,7 @@ cdef class FastBatch(BatchInputs):
             self._join()
         self.spent_ns += now_ns() - began
 
-    def fill(self, list handles not None, Queue queue not None, stats) -> None:
+    def fill(self, list handles not None: list[Any], Queue queue not None, stats: Stats) -> None:
         """Add requests, and answer the requests that cannot be added."""
         self.source.fill(self, handles, queue, stats)
 
@@ -198,7 +210,7 @@ cdef class FastBatch(BatchInputs):
         self.keep(self.handles[:count])
         self.failed = []
 
-    def keep(self, list alive not None):
+    def keep(self, list alive not None: list[Any]) -> None:
         """See `RunnableBatch.keep`."""
         cdef set kept
         if len(alive) == len(self.handles):
@@ -235,7 +247,7 @@ cdef class FastBatch(BatchInputs):
         return 0
 
     @property
-    def requests(self):
+    def requests(self) -> FastRequests:
         """The requests in row order, made when they are read."""
         if self.read is None:
             self.read = FastRequests.__new__(FastRequests)
@@ -243,7 +255,7 @@ cdef class FastBatch(BatchInputs):
             self.read.read_requests = self.source.read_requests
         return self.read
 
-    def inputs(self):
+    def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""
         self.prepare()
         return self
@@ -272,7 +284,7 @@ cdef class FastBatch(BatchInputs):
     def answer(
         self, BatchOutputs outputs not None, Queue queue not None, Stats stats not None, *,
         bint later
-    ):
+    ) -> None:
         """See `RunnableBatch.answer`; small answers are written to their connections at once."""
         self.reply(outputs, queue, stats, later)
 

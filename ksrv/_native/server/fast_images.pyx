@@ -1,6 +1,19 @@
 # It relies on the GIL: the table of plans does.
 """How the encoded images of one input become rows, where Python need not look at them."""
 
+cimport cython
+
+if not cython.compiled:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeAlias
+
+    from ksrv._native.queue.request_handle import NativeHandle
+
+    PrepareLeft: TypeAlias = Callable[
+        [Sequence[memoryview], Any, Sequence[int], Sequence[int], Sequence[NativeHandle]],
+        list[Any],
+    ]
+
 
 cdef class FastImages:
     """The images of one input of fast-path requests.
@@ -20,9 +33,19 @@ cdef class FastImages:
     """
 
     def __init__(
-        self, PlanTable plans not None, DecodePool pool not None, prepare_left not None, *, shape,
-        bint strict, bint upright, bint resized, uint64_t image_pixels, uint64_t request_pixels,
-        uint32_t scans, uint32_t scans_per_component
+        self,
+        PlanTable plans not None,
+        DecodePool pool not None,
+        prepare_left not None: PrepareLeft,
+        *,
+        shape: tuple[int, int, int],
+        bint strict,
+        bint upright,
+        bint resized,
+        uint64_t image_pixels,
+        uint64_t request_pixels,
+        uint32_t scans,
+        uint32_t scans_per_component,
     ):
         self.plans = plans
         self.pool = pool

@@ -32,7 +32,27 @@ from ksrv._native.queue.request_queue cimport (
 
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 
-log = logging.getLogger(__name__)
+if not cython.compiled:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
+
+    from ksrv._native.server.exchange import Exchange
+
+    # What compiled code calls of `ksrv.server.rest.fast_path.FastPath`, which stands above it.
+    class FastPathCalls(Protocol):
+        def __call__(self, exchange: Exchange) -> None: ...
+
+        def fast_request(
+            self, spec: Any, body: memoryview, header_length: str, head: bytes
+        ) -> Any: ...
+
+        def fast_message(self, spec: Any, message: memoryview, head: bytes) -> Any: ...
+
+        def deliver(self, exchange: Exchange, request: Any, response: Any) -> None: ...
+
+        def refuse(self, exchange: Exchange, error: Exception) -> None: ...
+
+log: logging.Logger = logging.getLogger(__name__)
 
 cdef enum:
     TOGETHER = 64             # requests that one visit pushes together
@@ -187,9 +207,19 @@ cdef class ModelEndpoint:
     """
 
     def __cinit__(
-        self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, runs,
-        tuple late, size_t json_limit, bint hides_token, unsigned depth, bint nan_literals,
-        dict images=None
+        self,
+        Queue queue not None,
+        object spec not None,
+        *,
+        int64_t timeout_ns,
+        route: FastPathCalls,
+        runs: Sequence[Callable[[list[Any]], None]],
+        tuple late: tuple[bytes, bytes, bytes, bytes, bytes],
+        size_t json_limit,
+        bint hides_token,
+        unsigned depth,
+        bint nan_literals,
+        dict images: dict[str, FastImages | None] | None = None,
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -254,6 +284,6 @@ cdef class ModelEndpoint:
             self.signature.release()
 
     @property
-    def unused(self):
+    def unused(self) -> bool:
         """Whether neither an HTTP server's routes nor a request refers to it."""
         return self.signature.refs.load() == 1

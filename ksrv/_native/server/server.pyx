@@ -2,6 +2,7 @@
 """The HTTP server as gunicorn's worker sees it: received requests, answers to send."""
 
 import logging
+from typing import Any, TypeAlias
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -21,10 +22,26 @@ from ksrv._native.http.request_head cimport HeadRules
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.tls.tls_context cimport TlsContext
 
-log = logging.getLogger(__name__)
+if not cython.compiled:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-PreparedAnswer = tuple
-Address = tuple | str
+    from ksrv._native.server.app_message import AppMessage
+    from ksrv._native.server.exchange import Exchange
+
+    Route: TypeAlias = tuple[
+        str,
+        str,
+        Queue,
+        PreparedAnswer,
+        ModelEndpoint | None,
+        PreparedAnswer | None,
+        PreparedAnswer | None,
+    ]
+
+log: logging.Logger = logging.getLogger(__name__)
+
+PreparedAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
+Address: TypeAlias = tuple[Any, ...] | str
 
 COUNTERS = (
     "accepted", "infer", "health", "described", "app", "answered", "too_slow",
@@ -36,7 +53,7 @@ PREPARED_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls",
     "not_ready",
 )
-NO_ANSWER = (0, b"", b"", b"")
+_NO_ANSWER = (0, b"", b"", b"")
 assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
 cdef void _serve(void *owner) noexcept with gil:
@@ -119,12 +136,27 @@ cdef class HttpServer:
     """
 
     def __cinit__(
-        self, EventLoop loop not None, HeadRules rules not None, handler, answers, *,
-        uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double age=0.0, uint64_t requests=0,
-        double memory_wait=1.0, uint64_t transfer=300,
-        check=None, bint shared=False, bint log=False, TlsContext tls=None,
-        str server="gunicorn", ProxyRules proxy=None
+        self,
+        EventLoop loop not None,
+        HeadRules rules not None,
+        handler: Callable[[Exchange], None],
+        answers: Mapping[str, PreparedAnswer],
+        *,
+        uint32_t connections=1000,
+        double head=10.0,
+        double grace=10.0,
+        uint64_t rate=4096,
+        double idle=75.0,
+        double age=0.0,
+        uint64_t requests=0,
+        double memory_wait=1.0,
+        uint64_t transfer=300,
+        check: Callable[[bytes], bool] | None = None,
+        bint shared=False,
+        bint log=False,
+        TlsContext tls=None,
+        str server="gunicorn",
+        ProxyRules proxy=None,
     ):
         cdef HttpServerConfig config
         cdef int index = 0
@@ -165,7 +197,7 @@ cdef class HttpServer:
         else:
             del self.server
 
-    def listen(self, listeners):
+    def listen(self, listeners: Sequence[int]) -> None:
         """Serve listening sockets by their descriptors; accepting begins with `accept(True)`.
 
         Raises:
@@ -176,16 +208,16 @@ cdef class HttpServer:
             raise OSError("the event loop cannot serve the listeners")
         self.loop.servers.append(self)
 
-    def stop(self):
+    def stop(self) -> None:
         """Have every call of `next_app_message` return; before the event loop is stopped."""
         self.server.stop()
 
-    def accept(self, bint enabled):
+    def accept(self, bint enabled) -> None:
         """Begin or stop accepting connections."""
         with nogil:
             self.server.accept_enabled(enabled)
 
-    def drain(self):
+    def drain(self) -> None:
         """From now on answers close their connections, and idle ones end soon."""
         self.server.drain()
 
@@ -196,7 +228,7 @@ cdef class HttpServer:
         self.server.unready.replace(shared)
         return 0
 
-    def set_health(self, *, bint live, bint ready, unready=None):
+    def set_health(self, *, bint live, bint ready, unready: PreparedAnswer | None = None) -> None:
         """Set the answers of the health routes.
 
         Args:
@@ -210,15 +242,15 @@ cdef class HttpServer:
         self.server.ready.store(ready)
 
     @property
-    def model_changes(self):
+    def model_changes(self) -> int:
         """How often `note_model_change` was called."""
         return self.server.model_changes.load()
 
-    def note_model_change(self):
+    def note_model_change(self) -> None:
         """Have Python describe the models until routes come that know of this change."""
         self.server.model_changes.fetch_add(1)
 
-    def set_routes(self, routes, uint64_t state=0):
+    def set_routes(self, routes: Iterable[Route], uint64_t state=0) -> None:
         """Say which models requests reach; full queues and descriptions need no Python then.
 
         Args:
@@ -235,8 +267,8 @@ cdef class HttpServer:
             route.name = (<str>name).encode()
             route.version = (<str>version).encode()
             _fill_answer(&route.full, answer)
-            _fill_answer(&route.metadata, metadata or NO_ANSWER)
-            _fill_answer(&route.model_ready, model_ready or NO_ANSWER)
+            _fill_answer(&route.metadata, metadata or _NO_ANSWER)
+            _fill_answer(&route.model_ready, model_ready or _NO_ANSWER)
             route.queue = (<Queue?>queue).queue
             retain_queue(route.queue)
             route.signature = NULL
@@ -250,20 +282,20 @@ cdef class HttpServer:
         self.server.routes.replace(shared)
         self.forget_endpoints()
 
-    def forget_endpoints(self):
+    def forget_endpoints(self) -> None:
         """Let go of the endpoints that neither routes nor requests refer to."""
         self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
     @property
-    def open_connections(self):
+    def open_connections(self) -> int:
         """The number of open connections."""
         return self.server.connections.open()
 
-    def counters(self):
+    def counters(self) -> dict[str, int]:
         """Return what has happened so far, by name."""
         return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}
 
-    def errors(self):
+    def errors(self) -> dict[int, int]:
         """Return how many answers told of an error, by status."""
         cdef dict found = {}
         cdef uint64_t count
@@ -273,7 +305,7 @@ cdef class HttpServer:
                 found[LEAST_ERROR + index] = count
         return found
 
-    def next_app_message(self, *, bint questions=False):
+    def next_app_message(self, *, bint questions=False) -> AppMessage | None:
         """Wait for a message that the app answers.
 
         Args:
@@ -293,7 +325,7 @@ cdef class HttpServer:
             return None
         return ksrv_app_message(self, self.server, connection)
 
-    def records(self):
+    def records(self) -> list[tuple[float, float, int, int, int, Address, bytes, str, str]]:
         """Return and forget the answers since the last call, for the access log.
 
         Returns:
@@ -314,7 +346,7 @@ cdef class HttpServer:
             for i in range(taken.size())
         ]
 
-    def proxy_refusals(self):
+    def proxy_refusals(self) -> list[tuple[Address, str]]:
         """Return the connections closed for their PROXY header since the last call, 16 at most.
 
         Returns:

@@ -11,12 +11,16 @@ Everything is copied but what is proven to be exclusive. The proof needs both:
   handler may answer with its input. None of them has a weak reference, which no count shows.
 """
 
+cimport cython
 from cpython.object cimport PyObject
 
 cimport numpy as cnp
 
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.torch_memory import TorchMemory
+
+if not cython.compiled:
+    from ksrv._native.tensor.tensor import Tensor
 
 cnp.import_array()
 
@@ -67,7 +71,7 @@ cdef class InputReferences:
     cdef list objects  # the arrays, their bases and owners
     cdef dict counted  # the references to each, by its `id`
 
-    def __init__(self, list tensors not None):
+    def __init__(self, list tensors not None: list[Tensor]):
         cdef dict place = {}
         cdef Py_ssize_t i
         cdef object tensor, one
@@ -82,7 +86,7 @@ cdef class InputReferences:
         self.counted = {key: _references(self.objects, i) for key, i in place.items()}
 
 
-def unshared(list tensors not None, InputReferences before=None) -> list:
+def unshared(list tensors not None: list[Tensor], InputReferences before=None) -> list[bool]:
     """Tell of outputs whether their memory can be reached through these outputs only.
 
     Args:

@@ -6,6 +6,7 @@ An element of 64 KiB or more, and every image, is a memoryview into the received
 ones are `bytes`, which cost less to make than a view. The reading rule lives in bytes_tensor.hpp.
 """
 
+cimport cython
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -16,6 +17,11 @@ from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
+
+if not cython.compiled:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Buffer
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -124,7 +130,7 @@ cdef list _prefixed(_Received received, uint64_t count, bint as_views):
     return elements
 
 
-def signature(buffer) -> str | None:
+def signature(buffer: Buffer) -> str | None:
     """Return the image format that the bytes begin like ("jpeg", "png", ...), or None."""
     cdef _Received received = _Received(buffer)
     cdef const char *found = image_format_name(
@@ -133,7 +139,7 @@ def signature(buffer) -> str | None:
     return None if found == NULL else found.decode("ascii")
 
 
-def decode(buffer, uint64_t count, str name not None="") -> list:
+def decode(buffer: Buffer, uint64_t count, str name not None="") -> list[bytes | memoryview]:
     """Return the elements of exactly `count` length-prefixed elements that use up the buffer.
 
     Args:
@@ -149,7 +155,12 @@ def decode(buffer, uint64_t count, str name not None="") -> list:
     return _prefixed(received, count, False)
 
 
-def split_sizes(buffer, sizes, bint is_image=False, str name not None="") -> list:
+def split_sizes(
+    buffer: Buffer,
+    sizes: Sequence[int],
+    bint is_image=False,
+    str name not None="",
+) -> list[bytes | memoryview]:
     """Return bare elements that follow each other with the given sizes.
 
     Args:
@@ -182,7 +193,13 @@ def split_sizes(buffer, sizes, bint is_image=False, str name not None="") -> lis
     return elements
 
 
-def read(buffer, uint64_t count, sizes, bint is_image, str name not None) -> list:
+def read(
+    buffer: Buffer,
+    uint64_t count,
+    sizes: Sequence[int] | None,
+    bint is_image,
+    str name not None,
+) -> list[bytes | memoryview]:
     """Return the elements of a BYTES tensor, by the one rule that REST and gRPC share.
 
     With `sizes` the elements are bare. Without, exactly `count` length-prefixed elements must use
@@ -270,7 +287,7 @@ cdef Py_ssize_t _copy_into(object item, unsigned char *target, Py_ssize_t room) 
     return size
 
 
-def encode(elements) -> bytes:
+def encode(elements: Iterable[bytes | bytearray | memoryview | str]) -> bytes:
     """Return the elements one after the other, each behind its 4-byte little-endian length.
 
     Args:

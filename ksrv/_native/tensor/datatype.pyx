@@ -2,12 +2,17 @@
 # cython: freethreading_compatible = True
 """The datatype table and the checked size computation, as Python sees them."""
 
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 import numpy
 
-MAX_RANK = RANK_LIMIT
-MAX_DIMENSION = DIMENSION_LIMIT
+if not cython.compiled:
+    from collections.abc import Sequence
+    from typing import Any
+
+MAX_RANK: int = RANK_LIMIT
+MAX_DIMENSION: int = DIMENSION_LIMIT
 
 cdef dict _DTYPES = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
@@ -24,9 +29,11 @@ cdef tuple _names():
     return tuple(names)
 
 
-NAMES = _names()
+NAMES: tuple[str, ...] = _names()
 
-DTYPES = tuple([numpy.dtype(_DTYPES[name]) if name in _DTYPES else None for name in NAMES])
+DTYPES: tuple[numpy.dtype[Any] | None, ...] = tuple([
+    numpy.dtype(_DTYPES[name]) if name in _DTYPES else None for name in NAMES
+])
 """The numpy dtypes in the order of NAMES; None for BYTES."""
 
 
@@ -65,7 +72,11 @@ def dtype_string(str name not None) -> str:
     return _DTYPES[name]
 
 
-def sizes(str datatype not None, shape, uint64_t limit=<uint64_t>0xFFFFFFFFFFFFFFFF) -> tuple:
+def sizes(
+    str datatype not None,
+    shape: Sequence[int],
+    uint64_t limit=<uint64_t>0xFFFFFFFFFFFFFFFF,
+) -> tuple[int, int]:
     """Return the number of elements and of bytes that a tensor of this shape has.
 
     Args:

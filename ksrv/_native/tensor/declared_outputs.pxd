@@ -12,5 +12,5 @@ cdef class DeclaredOutputs:
     cdef vector[vector[int64_t]] tails
     cdef list shapes_of_one    # of outputs of one row
 
-    cpdef list read(self, result, int64_t rows)
+    cdef list tensors(self, object result, int64_t rows)
     cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept

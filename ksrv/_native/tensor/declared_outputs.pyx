@@ -14,6 +14,13 @@ cimport numpy as cnp
 
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
+if not cython.compiled:
+    from typing import Any
+
+    import numpy as np
+
+    from ksrv._native.tensor.tensor import Tensor
+
 cnp.import_array()
 
 
@@ -25,7 +32,10 @@ cdef class DeclaredOutputs:
         outputs: For each its name, datatype, dtype and the dimensions behind the first.
     """
 
-    def __cinit__(self, list outputs not None):
+    def __cinit__(
+        self,
+        list outputs not None: list[tuple[str, str, np.dtype[Any], tuple[int, ...]]],
+    ):
         cdef vector[int64_t] sizes
         self.names = []
         self.datatypes = []
@@ -41,12 +51,15 @@ cdef class DeclaredOutputs:
                 sizes.push_back(size)
             self.tails.push_back(sizes)
 
-    cpdef list read(self, result, int64_t rows):
+    def read(self, object result, int64_t rows) -> list[Tensor] | None:
         """Return the tensors of a result that has exactly the declared form.
 
         Returns:
             The tensors in the declared order; None where there is more to do than to name them.
         """
+        return self.tensors(result, rows)
+
+    cdef list tensors(self, object result, int64_t rows):
         cdef Py_ssize_t i, count = len(self.names)
         cdef bint bare = cnp.PyArray_CheckExact(result)
         cdef list tensors

@@ -9,6 +9,11 @@ cimport numpy as cnp
 
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
 
+if not cython.compiled:
+    from typing import Any
+
+    import numpy.typing as npt
+
 cnp.import_array()
 
 cdef enum:
@@ -48,8 +53,11 @@ cdef class LengthBuckets:
 
 
 def join_padded(
-    list parts not None, list shapes not None, cnp.ndarray out not None, bytes padding not None,
-    bytes value not None
+    list parts not None: list[npt.NDArray[Any] | None],
+    list shapes not None: list[tuple[int, ...]],
+    cnp.ndarray out not None: npt.NDArray[Any],
+    bytes padding not None,
+    bytes value not None,
 ) -> None:
     """Copy the rows of requests into those of a batch, and fill what is left with padding.
 

@@ -3,6 +3,12 @@
 
 cimport cython
 
+if not cython.compiled:
+    from collections.abc import Mapping
+    from typing import Any
+
+    import numpy.typing as npt
+
 
 @cython.final
 @cython.freelist(64)
@@ -16,7 +22,19 @@ cdef class Tensor:
         parameters: The tensor's own parameters, without those of the wire form.
     """
 
-    def __init__(self, name, datatype, shape, data, parameters=None):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: npt.NDArray[Any] | list[bytes | memoryview]
+
+    def __init__(
+        self,
+        name: str,
+        datatype: str,
+        shape: tuple[int, ...],
+        data: npt.NDArray[Any] | list[bytes | memoryview],
+        parameters: Mapping[str, bool | int | float | str] | None = None,
+    ):
         self.name = name
         self.datatype = datatype
         self.shape = shape
@@ -24,14 +42,14 @@ cdef class Tensor:
         self.its_parameters = parameters
 
     @property
-    def parameters(self):
+    def parameters(self) -> Mapping[str, bool | int | float | str]:
         """The tensor's own parameters, without those of the wire form."""
         if self.its_parameters is None:
             self.its_parameters = {}
         return self.its_parameters
 
     @parameters.setter
-    def parameters(self, parameters):
+    def parameters(self, parameters: Mapping[str, bool | int | float | str]):
         self.its_parameters = parameters
 
     @property

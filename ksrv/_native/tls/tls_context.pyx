@@ -1,13 +1,18 @@
 """TLS of the native servers: the system's OpenSSL, and what the connections of a server share."""
 
+cimport cython
 
-def why_no_tls():
+if not cython.compiled:
+    from collections.abc import Sequence
+
+
+def why_no_tls() -> str | None:
     """Say why the native servers have no TLS here; None where they have it."""
     cdef const char *why = load_openssl()
     return None if why == NULL else (<bytes>why).decode()
 
 
-def openssl_version():
+def openssl_version() -> str:
     """Return the name and the version of the library that the native servers use.
 
     Raises:
@@ -58,7 +63,7 @@ cdef class TlsContext:
     def __cinit__(
         self, str chain not None, str key not None, *, str authority=None, bint asks=False,
         bint demands=False, unsigned long verify_flags=0, long least_version=0,
-        long most_version=0, str ciphers="", protocols=(),
+        long most_version=0, str ciphers="", protocols: Sequence[str] = (),
         TicketKeys ticket_keys=None
     ):
         cdef TlsRules rules

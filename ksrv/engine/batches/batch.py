@@ -21,16 +21,20 @@ class RunnableBatch(Protocol):
         rows: How many rows the batch has.
         spent_ns: How long joining the requests has taken.
         ran_ns: How long the executor took.
-        attempts: How many executors died of the batch.
-        failed: Requests that cannot be run, with the reason.
     """
 
     handles: list[QueuedRequest]
     rows: int
     spent_ns: int
     ran_ns: int
-    attempts: int
-    failed: list[tuple[QueuedRequest, KsrvError]]
+
+    @property
+    def attempts(self) -> int:
+        """How many executors died of the batch."""
+
+    @property
+    def failed(self) -> list[tuple[QueuedRequest, KsrvError]]:
+        """Requests that cannot be run, with the reason."""
 
     @property
     def streamed(self) -> bool:

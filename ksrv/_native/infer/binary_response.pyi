@@ -1,3 +1,0 @@
-from typing import Any
-
-def binary_reply(response: Any, request: Any) -> tuple[bytes, list[Any]] | None: ...

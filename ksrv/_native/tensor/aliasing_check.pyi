@@ -1,6 +1,0 @@
-from ksrv._native.tensor.tensor import Tensor
-
-class InputReferences:
-    def __init__(self, tensors: list[Tensor]) -> None: ...
-
-def unshared(tensors: list[Tensor], before: InputReferences | None = None) -> list[bool]: ...
