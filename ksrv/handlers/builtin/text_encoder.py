@@ -10,7 +10,8 @@ are padded to the longest.
 - `role: rerank`: inputs `query` and `text`, BYTES [-1]. Outputs `score`, FP32 [-1], and `tokens`.
   `parameters: {activation: sigmoid}`; `none` leaves the model's own numbers.
 
-`parameters: {max_tokens: 512}` cuts longer texts.
+`parameters: {max_tokens: 512}` cuts longer texts. Before it is made into tokens a text is cut behind 64 characters for
+each of them. A token id that the tokenizer does not have fails its row.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ POOLING = ("mean", "cls", "last")
 ACTIVATIONS = ("sigmoid", "none")
 ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
 MOST_TOKENS = 512
+CHARACTERS_PER_TOKEN = 64
+"""A tokenizer takes 200 times the memory of its text, and all of it for what is cut off behind."""
 EMBEDDING_INPUTS = (
     TensorSpec("text", "BYTES", (-1,), optional=True),
     TensorSpec("token_ids", "INT64", (-1, -1), optional=True),
@@ -59,6 +62,7 @@ class TextEncoder(BaseHandler):
             raise ValueError(f"parameters.max_tokens is a positive whole number, not {most!r}")
         self.most_tokens = most
         self.tokenizer = _tokenizer(context, str(given.get("tokenizer", "tokenizer.json")), most)
+        self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
         """Declare what the role asks for."""
@@ -90,8 +94,15 @@ class TextEncoder(BaseHandler):
 
     def _numbers(self, batch: Batch) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
         if "token_ids" in batch:
-            most = self.most_tokens
-            rows: list[Sequence[int]] = [row[:most].tolist() for row in batch["token_ids"]]
+            rows: list[Sequence[int]] = []
+            for row, ids in enumerate(batch["token_ids"][:, : self.most_tokens]):
+                known = not ids.size or (ids.min() >= 0 and ids.max() <= self.largest_id)
+                if not known:  # a device may be lost to an id that a model does not have
+                    batch.fail(
+                        row,
+                        f"row {row} of 'token_ids' has an id that is none from 0 to {self.largest_id}",
+                    )
+                rows.append(ids.tolist() if known else [0])
             return rows, [[0] * len(row) for row in rows]
         names = ("query", "text") if "query" in batch else ("text",)
         columns = [self._texts(batch, name) for name in names if name in batch]
@@ -108,7 +119,7 @@ class TextEncoder(BaseHandler):
         found = []
         for row, text in enumerate(batch[name].reshape(-1).tolist()):
             try:
-                found.append(text.decode())
+                found.append(text.decode()[: self.most_tokens * CHARACTERS_PER_TOKEN])
             except UnicodeDecodeError:
                 batch.fail(row, f"the text in row {row} of {name!r} is not UTF-8")
                 found.append("")

@@ -1,17 +1,19 @@
 """POST /v1/embeddings and /v1/rerank, over the queues of models with a `role:`."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import falcon
 import numpy as np
 import numpy.typing as npt
+import orjson
 
-from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.limits import show_limit
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
 from ksrv.server.http.answers import error_headers, send_json
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.json_body import parse_document
 from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.openai.bodies import (
     IS_NO_CHAT,
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 NOT_SERVED = ("/v1/chat/completions", "/v1/completions")
 PATHS = frozenset((EMBEDDINGS, RERANK, *NOT_SERVED))
+MOST_BYTES = 4 << 20
+"""Bytes of a body: it is read as objects of Python, which take up to thirty times as many."""
+MOST_UNDER_WAY = 16
+"""Requests of one call that are queued at a time, so that a queue has room for those of other clients."""
 TOKENS = "tokens"
 """The output by which a handler says how many tokens each row had."""
 
@@ -42,12 +48,15 @@ TOKENS = "tokens"
 class _RoleResource(InferenceResource):
     """The base of the two routes: the body, the model with its role, and its requests."""
 
-    most_json = 64 << 20
+    most_json = MOST_BYTES
     subject = "a request for embeddings"
     role = ""
 
     def _document(self, req: falcon.Request, reservation: Reservation) -> Any:
-        return parse_document(self._body(req, reservation), self._limits)
+        try:
+            return orjson.loads(self._body(req, reservation))
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"the body is not JSON: {error}") from None
 
     def _target(self, name: str) -> "ModelVersion":
         target = self._engine.find(name)
@@ -61,25 +70,30 @@ class _RoleResource(InferenceResource):
     def _ask(
         self, req: falcon.Request, target: "ModelVersion", batches: Sequence[Sequence[Tensor]]
     ) -> list[InferResponse]:
-        """Run the requests of one call side by side; the first failure ends the others."""
+        """Run the requests of one call, some side by side; the first failure ends the others."""
         requests = []
+        client = self._access.client_of(req.get_header("Authorization"))
         for inputs in batches:
             request = InferRequest(
                 target.spec.name, inputs=list(inputs), headers=self._headers(req)
             )
             request.target = target
-            request.client = self._access.client_of(req.get_header("Authorization"))
+            request.client, client = client, ""  # its limits count calls
             request.nbytes = sum(tensor.nbytes for tensor in inputs)
             requests.append(request)
         if len(requests) == 1:
             return [self._infer(req, requests[0])]
-        handles: list[RequestHandle] = []
+        answers: list[InferResponse] = []
+        waiting: deque[RequestHandle] = deque()
+        most = min(MOST_UNDER_WAY, target.config.queue_size)
         try:
             for request in requests:
-                handles.append(self._engine.submit(request))
-            return [handle.wait() for handle in handles]
+                if len(waiting) == most:
+                    answers.append(waiting.popleft().wait())
+                waiting.append(self._engine.submit(request))
+            return answers + [handle.wait() for handle in waiting]
         finally:
-            for handle in handles:
+            for handle in waiting:
                 handle.cancel()  # one that has ended stays as it is
 
 
@@ -94,8 +108,7 @@ class EmbeddingsResource(_RoleResource):
             document = self._document(req, reservation)
             target = self._target(read_model(document))
             call = read_embeddings(document)
-            batches = _embedding_batches(call, target.spec)
-        answers = self._ask(req, target, batches)
+            answers = self._ask(req, target, _embedding_batches(call, target.spec))
         vectors = np.concatenate([_floats(answer, target.spec) for answer in answers])
         if vectors.shape[0] != len(call.inputs) or vectors.ndim != 2:
             raise HandlerFailed(
@@ -119,8 +132,13 @@ class RerankResource(_RoleResource):
             document = self._document(req, reservation)
             target = self._target(read_model(document))
             call = read_rerank(document)
-            batches = _pairs(call, target.spec)
-        answers = self._ask(req, target, batches)
+            nbytes = sum(map(len, call.documents)) + len(call.query) * len(call.documents)
+            if nbytes > self._limits.json:
+                raise BodyTooLarge(
+                    f"the query is read with each of the {len(call.documents)} documents, which makes {nbytes} "
+                    f"characters, above the {show_limit('json', self._limits.json)}"
+                )
+            answers = self._ask(req, target, _pairs(call, target.spec))
         scores = np.concatenate([_floats(answer, target.spec).reshape(-1) for answer in answers])
         if len(scores) != len(call.documents):
             raise HandlerFailed(
@@ -175,8 +193,8 @@ def _shape(spec: ModelSpec, name: str, rows: int) -> tuple[int, ...]:
     return (rows, *[1] * (rank - 1))
 
 
-def _texts(spec: ModelSpec, name: str, texts: Sequence[str]) -> Tensor:
-    return Tensor(name, "BYTES", _shape(spec, name, len(texts)), [one.encode() for one in texts])
+def _texts(spec: ModelSpec, name: str, texts: Sequence[bytes]) -> Tensor:
+    return Tensor(name, "BYTES", _shape(spec, name, len(texts)), list(texts))
 
 
 def _parts(count: int, spec: ModelSpec) -> list[slice]:
@@ -185,7 +203,7 @@ def _parts(count: int, spec: ModelSpec) -> list[slice]:
 
 
 def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tensor]]:
-    texts = [one for one in call.inputs if isinstance(one, str)]
+    texts = [one.encode() for one in call.inputs if isinstance(one, str)]
     if texts:
         name = _text_input(spec, ("text", "texts"))
         return [[_texts(spec, name, texts[part])] for part in _parts(len(texts), spec)]
@@ -205,12 +223,13 @@ def _pairs(call: RerankCall, spec: ModelSpec) -> list[list[Tensor]]:
         raise InvalidRequest(
             f"the model {quote(spec.name)} needs two inputs for texts, query and text, and has {query}"
         )
+    asked, documents = call.query.encode(), [one.encode() for one in call.documents]
     return [
         [
-            _texts(spec, query, [call.query] * len(call.documents[part])),
-            _texts(spec, text, call.documents[part]),
+            _texts(spec, query, [asked] * len(documents[part])),
+            _texts(spec, text, documents[part]),
         ]
-        for part in _parts(len(call.documents), spec)
+        for part in _parts(len(documents), spec)
     ]
 
 

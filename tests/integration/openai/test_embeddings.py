@@ -243,6 +243,45 @@ def test_what_is_wrong_with_a_request_to_rerank(server, changed, told):
     assert told in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("ids", [[7], [2**31 - 1], [1, 7]])
+def test_a_token_that_there_is_not_is_the_callers_mistake(server, ids):
+    document = {"model": "encoder", "input": [ids, [1] * len(ids)]}
+    answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=60)
+    assert answer.status_code == 400, answer.text
+    assert "'token_ids' has an id that is none from 0 to 6" in answer.text
+
+
+def test_many_and_long_texts_are_more_than_a_queue_holds(server):
+    """2048 texts are 512 batches of a model with a queue of 100; their JSON has 2 MB."""
+    texts = [f"red car {number} " + "green " * 160 for number in range(2048)]
+    document = {"model": "own", "input": texts}
+    answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=120)
+    assert answer.status_code == 200, answer.text
+    found = [one["embedding"] for one in answer.json()["data"]]
+    assert found == [[len(text), 1] for text in texts]
+    document["model"] = "encoder"
+    answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=120)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["data"]) == 2048
+
+
+def test_a_body_beyond_the_bound_is_refused(server):
+    document = {"model": "own", "input": "x" * (4 << 20)}
+    answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=60)
+    assert answer.status_code == 413
+    assert "a request for embeddings may have at most 4194304 bytes" in answer.text
+
+
+def test_a_query_is_not_multiplied_by_documents_without_end(server):
+    document = {"model": "ranker", "query": "red " * 20_000, "documents": ["sky"] * 2048}
+    answer = requests.post(f"{server.url}/v1/rerank", json=document, timeout=60)
+    assert answer.status_code == 413
+    told = answer.json()["error"]["message"]
+    assert told.startswith(
+        "the query is read with each of the 2048 documents, which makes 163846144 characters"
+    )
+
+
 def test_bodies_that_are_no_json(server):
     for text in (b"", b"{", b"\xff", b"[" * 5000):
         answer = requests.post(f"{server.url}/v1/embeddings", data=text)
