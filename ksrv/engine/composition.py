@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from typing import Any, NamedTuple
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
 from ksrv.engine.requests.handle import QueuedRequest, SplitRequest
-from ksrv.errors import Cancelled, InferenceError, NotReady
+from ksrv.errors import Cancelled, InferenceError, NotLoaded, NotReady, Overloaded
 from ksrv.handlers.models import SERVER
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
@@ -20,6 +22,7 @@ from ksrv.request import (
 
 LOOK_NS = 50_000_000
 """Between two looks whether a client still waits for the batch that called."""
+_ABANDONED = "no client waits for the batch that called this model any more"
 VIA = "ksrv"
 """The header `via` of a call for a batch with a request that came through a proxy."""
 
@@ -42,7 +45,7 @@ class CallFromBatch:
         while not (self._handle.done() or self._handle.join(time.monotonic_ns() + LOOK_NS)):
             if self._is_abandoned():
                 self._handle.cancel()
-                raise Cancelled("no client waits for the batch that called this model any more")
+                raise Cancelled(_ABANDONED)
         return self._handle.wait()
 
     def cancel(self) -> bool:
@@ -62,7 +65,79 @@ class CallFromBatch:
         self._handle.add_done_callback(ended)
 
     def _is_abandoned(self) -> bool:
-        return bool(self._callers) and all(caller.done() for caller in self._callers)
+        return _is_abandoned(self._callers)
+
+
+class CallBehindLoad:
+    """A call to a model that is loaded for it. A thread of its own waits for that: the calling thread may serve others.
+
+    Args:
+        submit: Waits for the load, and submits the request.
+
+    Raises:
+        Overloaded: The system has no thread.
+    """
+
+    def __init__(
+        self, submit: Callable[[], CallFromBatch], callers: Sequence[NativeHandle]
+    ) -> None:
+        self._callers = callers
+        self._submitted: Future[CallFromBatch] = Future()
+        self._is_cancelled = False
+        thread = threading.Thread(
+            target=self._submit, args=(submit,), name="ksrv-call-behind-load", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise Overloaded(f"the model cannot be waited for: {error}", "threads") from error
+
+    def _submit(self, submit: Callable[[], CallFromBatch]) -> None:
+        try:
+            call = submit()
+        except BaseException as error:  # noqa: BLE001  it is raised where the call is waited for
+            self._submitted.set_exception(error)
+            return
+        if self._is_cancelled:
+            call.cancel()
+        self._submitted.set_result(call)
+
+    def wait(self) -> InferResponse:
+        """See `CallFromBatch.wait`."""
+        while not wait_for((self._submitted,), LOOK_NS / 1e9).done:
+            if _is_abandoned(self._callers):
+                self.cancel()
+                raise Cancelled(_ABANDONED)
+        return self._submitted.result().wait()
+
+    def cancel(self) -> bool:
+        """See `RequestHandle.cancel`; what is not submitted yet is given up once it is."""
+        self._is_cancelled = True
+        submitted = self._submitted
+        return submitted.done() and submitted.exception() is None and submitted.result().cancel()
+
+    def done(self) -> bool:
+        """See `CallFromBatch.done`."""
+        submitted = self._submitted
+        if not submitted.done():
+            return _is_abandoned(self._callers)
+        return submitted.exception() is not None or submitted.result().done()
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """See `RequestHandle.add_done_callback`."""
+
+        def ended(submitted: "Future[CallFromBatch]") -> None:
+            if submitted.exception() is None:
+                submitted.result().add_done_callback(lambda _: callback(self))
+            else:
+                callback(self)
+
+        self._submitted.add_done_callback(ended)
+
+
+def _is_abandoned(callers: Sequence[NativeHandle]) -> bool:
+    """Tell whether no client waits for the batch that called any more."""
+    return bool(callers) and all(caller.done() for caller in callers)
 
 
 class ModelCalls:
@@ -118,7 +193,10 @@ class ModelCalls:
         # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
         # thread that many batches share would keep all of them waiting.
         alone = caller is None or not caller.beside_others
-        return CallFromBatch(self._submit(request, allow_inline=alone), handles)
+        try:
+            return CallFromBatch(self._submit(request, allow_inline=alone, waits=False), handles)
+        except NotLoaded:
+            return CallBehindLoad(lambda: CallFromBatch(self._submit(request), handles), handles)
 
 
 class CallGraph:

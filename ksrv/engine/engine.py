@@ -5,6 +5,7 @@ import logging
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
@@ -238,17 +239,25 @@ class Engine:
 
     # ---- requests ---------------------------------------------------------------------------
 
-    def find(self, name: str, version: str = "", *, waits: bool = True) -> ModelVersion:
+    def find(
+        self,
+        name: str,
+        version: str = "",
+        *,
+        waits: bool = True,
+        deadline_ns: int | None = None,
+    ) -> ModelVersion:
         """Return the model version that takes a request, for its `InferRequest.target`.
 
         Args:
             version: The version's, or "" for the highest.
             waits: Whether the calling thread may wait while a model that is not loaded is.
+            deadline_ns: `time.monotonic_ns` until which it waits, if that comes before the model's `timeout_ms`.
 
         Raises:
             NotFound: There is no such model or version.
             NotLoaded: The model is dormant, and the thread may not wait.
-            DeadlineExceeded: It is still being loaded when its `timeout_ms` is over.
+            DeadlineExceeded: It is still being loaded then.
             NotReady: It does not serve now.
         """
         while True:
@@ -257,7 +266,10 @@ class Engine:
             except NotLoaded:
                 if not waits or self.lazy is None or self._closing.is_set():
                     raise
-            self.lazy.wait_for(name, self._models.timeout_of(name))
+            seconds = self._models.timeout_of(name)
+            if deadline_ns is not None:
+                seconds = min(seconds, (deadline_ns - time.monotonic_ns()) / 1e9)
+            self.lazy.wait_for(name, seconds)
 
     def _served(self, name: str, version: str) -> ModelVersion:
         try:
@@ -330,7 +342,10 @@ class Engine:
         """
         while True:
             model = request.target or self.find(
-                request.model_name, request.model_version, waits=waits
+                request.model_name,
+                request.model_version,
+                waits=waits,
+                deadline_ns=request.deadline_ns,
             )
             if request.callers and self._calls.note(request.callers[-1], request.model_name):
                 continue  # a change between the two has not cleared what the caller remembers
@@ -374,7 +389,9 @@ class Engine:
             KsrvError: Why there is none.
         """
         while True:
-            model = request.target or self.find(request.model_name, request.model_version)
+            model = request.target or self.find(
+                request.model_name, request.model_version, deadline_ns=request.deadline_ns
+            )
             permits = self._admit(model, request) if model.limits_rate else ()
             try:
                 return model.infer(request)

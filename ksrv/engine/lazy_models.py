@@ -14,15 +14,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
+from functools import partial
 from pathlib import Path
 
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.model_versions import ModelVersions
 from ksrv.engine.registry import ModelRegistry
-from ksrv.errors import DeadlineExceeded
+from ksrv.errors import DeadlineExceeded, Overloaded
 from ksrv.statistics import LazyCounts
 
 log = logging.getLogger("ksrv.engine")
@@ -73,20 +74,31 @@ class LazyModels:
 
         Raises:
             DeadlineExceeded: It takes longer than that.
+            Overloaded: The system has no thread to load it.
         """
-        with self._lock:
-            load = self._loads.get(name)
-            if load is None:
-                load = self._loads[name] = Future()
-                threading.Thread(
-                    target=self._run, args=(name, load), name=f"ksrv-load-{name}", daemon=True
-                ).start()
         try:
-            load.result(seconds)
+            self._load_of(name).result(max(seconds, 0.0))
         except NotDone:
             raise DeadlineExceeded(
                 f"the model {name} is still being loaded after {seconds:g} s; a later request finds it loaded"
             ) from None
+
+    def _load_of(self, name: str) -> "Future[None]":
+        with self._lock:
+            load = self._loads.get(name)
+            if load is None:
+                load = Future()
+                thread = threading.Thread(
+                    target=self._run, args=(name, load), name=f"ksrv-load-{name}", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise Overloaded(
+                        f"the model {name} cannot be loaded now: {error}", "threads"
+                    ) from error
+                self._loads[name] = load
+            return load
 
     def run(self, call: Callable[[], object]) -> None:
         """Run a call that may wait for a load, beside the threads that serve connections."""
@@ -95,13 +107,13 @@ class LazyModels:
     def _run(self, name: str, load: "Future[None]") -> None:
         try:
             self._load(name)
-        except Exception as error:  # noqa: BLE001  the requests that wait are told
-            load.set_exception(error)
+        except BaseException as error:  # noqa: BLE001  the requests that wait are told
+            ended = partial(load.set_exception, error)
         else:
-            load.set_result(None)
-        finally:
-            with self._lock:
-                del self._loads[name]
+            ended = partial(load.set_result, None)
+        with self._lock:
+            del self._loads[name]  # first: who is told may ask for the next load
+        ended()
 
     def _load(self, name: str) -> None:
         self._make_room(name, self._sizes.get(name, 0))
@@ -121,21 +133,23 @@ class LazyModels:
             self._put_away(loading, coming)
 
     def _put_away(self, loading: str, coming: int) -> None:
+        passed = {loading}
         while self._bound and self._held() + coming > self._bound:
-            name = self._least_recently_used(loading)
+            name = self._least_recently_used(passed)
             if name is None:
                 self._warn(loading)
                 return
+            passed.add(name)
             if self._registry.put_away(name, RETIRED_SECONDS):
                 self._away += 1
                 log.info("put %s away: the models hold more than models_memory", name)
             buffer_pool.trim_malloc()
 
-    def _least_recently_used(self, loading: str) -> str | None:
+    def _least_recently_used(self, passed: Collection[str]) -> str | None:
         idle = [
             (self._last_use(name, served), name)
             for name, served in self._registry.served().items()
-            if name != loading and is_idle(served)
+            if name not in passed and is_idle(served)
         ]
         return min(idle)[1] if idle else None
 

@@ -13,12 +13,13 @@ import dataclasses
 import logging
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -100,7 +101,8 @@ class ModelRegistry:
         self._drain_seconds = drain_seconds
         self._table: dict[str, ModelVersions] = {}
         self._table_lock = threading.Lock()  # while the table is replaced
-        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        # A lock lives while it is held or waited for: callers name models that there are not.
+        self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._applied: dict[str, int] = {}  # by model, the order of the last change that was made
         self._parallel_loads = parallel_loads
         self._lazy = lazy
@@ -257,9 +259,13 @@ class ModelRegistry:
         Its next load is one of the files as they were, as that of a replaced handler process is.
 
         Returns:
-            Whether it was loaded, and is dormant now.
+            Whether it was loaded, and is dormant now. A model that is being changed stays: its load may wait for the
+            load that this makes room for.
         """
-        with self._lock_of(name):
+        lock = self._lock_of(name)
+        if not lock.acquire(blocking=False):
+            return False
+        try:
             served = self._table.get(name)
             if self._closing or served is None or served.entry is None or not served.versions:
                 return False
@@ -267,6 +273,8 @@ class ModelRegistry:
             entry = again(served.entry, {v: one.source for v, one in served.versions.items()})
             self._put(name, dormant_versions(entry, served.fingerprints, counters))
             retiring = self._retire(served.versions.values())
+        finally:
+            lock.release()
         until = time.monotonic() + seconds
         for thread in retiring:
             thread.join(max(0.0, until - time.monotonic()))
@@ -401,7 +409,7 @@ class ModelRegistry:
 
     def _lock_of(self, name: str) -> threading.Lock:
         with self._table_lock:
-            return self._locks[name]
+            return self._locks.setdefault(name, threading.Lock())
 
     def _side_by_side(self, load: Callable[[_Item], object], items: Iterable[_Item]) -> None:
         """Call `load` with each item, several at a time, and raise the first error."""

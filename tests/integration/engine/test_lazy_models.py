@@ -215,6 +215,69 @@ class Caller(BaseHandler):
         assert answer["output"][0, 0] == 11
 
 
+CALLER = """
+import numpy as np
+from ksrv import BaseHandler, Float32
+
+
+class Caller(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.weights = np.full(64 << 17, 1.0)
+
+    async def inference(self, x: Float32[1]) -> Float32[1]:
+        if x[0, 0] == 5:
+            return x
+        return (await self.context.models["m0"].submit({"x": x}))["output"] + 10
+"""
+GATED = (
+    HEAVY.replace("MIB", "64")
+    .replace("VALUE", "0.0")
+    .replace(
+        "self.weights =",
+        """from pathlib import Path
+        import time
+        (Path(__file__).parent / "begun").touch()
+        while not (Path(__file__).parent / "go").exists():
+            time.sleep(0.01)
+        self.weights =""",
+    )
+)
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_call_that_waits_for_a_load_keeps_no_other_batch_waiting(tmp_path, executor):
+    write_model(tmp_path, "m0", GATED, "warmup: false\n")
+    write_model(tmp_path, "caller", CALLER, f"executor: {executor}\nwarmup: false\n")
+    with (
+        Server(tmp_path, model_control="lazy") as server,
+        Client(server.url) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert client.infer("caller", {"x": np.float32([[5]])})["output"][0, 0] == 5
+        waits = pool.submit(client.infer, "caller", {"x": np.float32([[1]])})
+        wait_until((tmp_path / "m0" / "begun").exists)
+        try:
+            assert client.infer("caller", {"x": np.float32([[5]])})["output"][0, 0] == 5
+            assert not waits.done()
+        finally:
+            (tmp_path / "m0" / "go").touch()
+        assert waits.result()["output"][0, 0] == 11
+
+
+def test_a_call_is_given_up_at_its_deadline_while_its_model_is_loaded(tmp_path):
+    write_model(tmp_path, "m0", GATED, "warmup: false\n")
+    write_model(tmp_path, "caller", CALLER, "executor: process\nwarmup: false\n")
+    with Server(tmp_path, model_control="lazy") as server, Client(server.url) as client:
+        assert client.infer("caller", {"x": np.float32([[5]])})["output"][0, 0] == 5
+        with pytest.raises(StatusError) as caught:
+            client.infer("caller", {"x": np.float32([[1]])}, parameters={"timeout": 300_000})
+        assert caught.value.status == 504
+        (tmp_path / "m0" / "go").touch()
+        wait_until(lambda: states(server)["m0"][0] == "READY")
+        assert client.infer("caller", {"x": np.float32([[1]])})["output"][0, 0] == 11
+
+
 def test_a_bound_without_lazy_loading_is_refused(tmp_path):
     write(tmp_path, 1, 1)
     with pytest.raises(Exception, match="setting 'models_memory': with --model-control auto"):

@@ -1,0 +1,62 @@
+"""Room for a load is made by models that nobody changes, and the search for it ends."""
+
+import threading
+
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.lazy_models import LazyModels
+from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
+
+
+class Loads:
+    """Executors that hold 60 bytes each, of which one may call another model while it is loaded."""
+
+    def __init__(self):
+        self.held = 0
+        self.calls = threading.Event()
+        self.engine = Engine(
+            Models(source("a"), source("b")),
+            EngineSettings(model_control="lazy"),
+            make_executor=self.make,
+        )
+        self.engine.lazy = LazyModels(self.engine._models, 100, lambda: self.held)
+        self.engine.start()
+
+    def make(self, one, number, threads):
+        loads = self
+
+        class Executor(FunctionExecutor):
+            def start(self):
+                loads.held += 60
+                if one.name == "a" and loads.calls.is_set():
+                    loads.engine.infer(request(model="b"))
+                return super().start()
+
+            def close(self):
+                loads.held -= 60
+
+        return Executor(one, lambda batch: batch.tensors["x"].data)
+
+
+def within(seconds, call):
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def test_a_model_whose_reload_waits_for_the_load_is_not_put_away():
+    loads = Loads()
+    loads.engine.infer(request(model="a"))
+    loads.calls.set()
+    assert within(30, lambda: loads.engine.load("a"))  # its new version calls b, which needs room
+    assert loads.engine.model_ready("a") and loads.engine.model_ready("b")
+    loads.engine.close(20)
+
+
+def test_no_room_is_looked_for_without_end_while_the_engine_is_closed():
+    loads = Loads()
+    loads.engine.infer(request(model="a"))
+    loads.held = 1000
+    loads.engine._models._closing = True  # no model can be put away any more
+    assert within(30, lambda: loads.engine.lazy._make_room("b", 0))
+    loads.engine.close(20)
