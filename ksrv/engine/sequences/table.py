@@ -6,6 +6,7 @@ says so, after a time without requests, with its handler process, or with the mo
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -19,6 +20,8 @@ from ksrv.errors import InvalidRequest, Overloaded, SequenceEnded
 from ksrv.limits import show_limit
 from ksrv.request import SequenceRequest
 from ksrv.spec import SequenceLimits
+
+log = logging.getLogger("ksrv.engine")
 
 Ending: TypeAlias = Literal["end", "start", "idle_timeout", "not_run", "process", "reload"]
 """Why a sequence ended: its last request, another first one, no request, a first request that was not run, its
@@ -124,7 +127,7 @@ class SequenceTable:
                 self._idle[sequence] = (
                     time.monotonic_ns() + self._limits.idle_timeout_ms * MILLISECOND
                 )
-                if len(self._idle) == 1:
+                if len(self._idle) == 1 or self._thread is None:
                     self._watch()
                 return
         self._drop([sequence])
@@ -218,8 +221,13 @@ class SequenceTable:
     def _watch(self) -> None:
         if self._thread is None and not self._closed:
             name = f"ksrv-sequences-{self._model}"
-            self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._live, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # it is tried again with the next request that ends
+                log.warning("sequences of the model %s are not timed out: %s", self._model, error)
+                return
+            self._thread = thread
         self._changed.notify_all()
 
     def _live(self) -> None:

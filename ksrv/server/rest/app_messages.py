@@ -233,11 +233,16 @@ class AppMessages:
             answer.send()
         elif self._streams.acquire(blocking=False):
             # Its thread waits for its client: other messages need the one that runs this.
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._finish_stream, args=(answer,), name="ksrv-stream", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._streams.release()
+                answer.refuse(f"the answer cannot be streamed now: {error}")
         else:
-            answer.refuse()
+            answer.refuse(f"{STREAMS} answers are being streamed, which is the most")
 
     def _finish_stream(self, answer: "Answer") -> None:
         try:
@@ -297,14 +302,10 @@ class Answer:
             lines.insert(0, "Transfer-Encoding: chunked\r\n")
         return "".join(lines).encode("latin-1")
 
-    def refuse(self) -> None:
+    def refuse(self, why: str) -> None:
         """Answer 503 in its place."""
         try:
-            self._refuse(
-                Overloaded(
-                    f"{STREAMS} answers are being streamed, which is the most; try again later"
-                )
-            )
+            self._refuse(Overloaded(f"{why}; try again later"))
         finally:
             self._close()
 

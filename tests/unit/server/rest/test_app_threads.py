@@ -6,8 +6,10 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from gunicorn.config import Config
 
-from ksrv.server.rest.app_messages import AppThreads
+from ksrv.limits import Limits
+from ksrv.server.rest.app_messages import STREAMS, AppMessages, AppThreads
 
 MOST = 3
 
@@ -92,3 +94,46 @@ def test_a_system_without_threads_leaves_the_messages_to_those_that_there_are(
     work.go_on.release()
     assert work.begun.get(timeout=60) == "b"
     assert "no thread for messages beside 1: can't start new thread" in caplog.text
+
+
+class Streamed:
+    """A message whose answer is a stream."""
+
+    head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    head_fault, state = "none", "none"
+    peer, listener = ("127.0.0.1", 1), 0
+    asked = http_1_0 = closes = False
+
+    def __init__(self) -> None:
+        self.statuses: Queue[int] = Queue()
+
+    def set_close(self, closes: bool) -> None:
+        """As `AppMessage` has it."""
+
+    def answer(self, status: int, *_: Any) -> None:
+        self.statuses.put(status)
+
+    def begin_stream(self, status: int, *_: Any) -> bool:
+        self.statuses.put(status)
+        return False
+
+
+def test_streams_without_a_thread_are_refused_and_take_no_place(monkeypatch):
+    class App:
+        def __call__(self, environ: Any, start: Any) -> Iterator[bytes]:
+            start("200 OK", [])
+            return iter([b"piece"])
+
+    messages = AppMessages(App(), Config(), [("127.0.0.1", 80)], limits=Limits())  # type: ignore[arg-type]
+    message: Any = Streamed()
+    with monkeypatch.context() as patched:
+
+        def refuses(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patched.setattr(threading.Thread, "start", refuses)
+        for _ in range(STREAMS + 1):
+            messages.serve(message)
+            assert message.statuses.get(timeout=60) == 503
+    messages.serve(message)
+    assert message.statuses.get(timeout=60) == 200

@@ -1,0 +1,65 @@
+"""A system without a further thread: what needs one fails or waits by itself, and goes on once there are threads again."""
+
+import threading
+
+import pytest
+
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.errors import NotFound, Overloaded
+from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
+from tests.support.wait_until import wait_until
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """The beginnings of the names of threads that the system does not start."""
+    names: list[str] = []
+    start = threading.Thread.start
+
+    def started(thread):
+        if thread.name.startswith(tuple(names)):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    return names
+
+
+def test_a_dormant_model_is_loaded_by_a_later_request(refused):
+    made = Engine(
+        Models(source("m")),
+        EngineSettings(model_control="lazy"),
+        make_executor=lambda one, number, threads: FunctionExecutor(
+            one, lambda batch: batch.tensors["x"].data
+        ),
+    )
+    made.start()
+    refused.append("ksrv-load-")
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="the model m cannot be loaded now"):
+            made.infer(request(model="m"))
+    refused.clear()
+    made.infer(request(model="m"))
+    made.close(20)
+
+
+def test_sequences_are_timed_out_once_there_is_a_thread(refused):
+    from tests.unit.engine.test_sequence_order import asked, recorded
+
+    made, executors = recorded(lambda: None, max=5, idle_timeout_ms=1)
+    refused.append("ksrv-sequences-")
+    made.infer(asked("a", start=True))
+    made.infer(asked("b", start=True))
+    refused.clear()
+    made.infer(asked("c", start=True))
+    wait_until(lambda: not executors[0].states)
+    made.close(20)
+
+
+def test_names_of_unknown_models_are_not_kept():
+    made = Engine(Models(source("m")), EngineSettings(model_control="explicit"))
+    for number in range(100):
+        with pytest.raises(NotFound):
+            made.unload(f"unknown-{number}")
+    assert not made._models._locks
+    made.close(20)
