@@ -125,6 +125,7 @@ class InferRequest:
         calls_nobody: Whether the handler may call no other model for it, as for zeros of the warm-up.
         has_called: Whether the handler has tried to.
         remember: Takes its answer before anybody else has it, who might change it; the response cache's.
+        on_chunk: Takes each intermediate answer before the client has it; that of a record of the request.
     """
 
     model_name: str
@@ -152,6 +153,7 @@ class InferRequest:
     calls_nobody: bool = False
     has_called: bool = False
     remember: "Callable[[InferResponse], object] | None" = None
+    on_chunk: "Callable[[InferResponse], object] | None" = None
 
 
 class AnswerSink(Protocol):

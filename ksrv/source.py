@@ -50,6 +50,25 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60.0
 
 
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampled requests and their answers, written to files: `{to: /var/lib/ksrv/records}` has the other defaults."""
+
+    to: Annotated[str, Key("Folder for the files, as an absolute path", min_length=1)]
+    sample: Annotated[float, Key("Share of the requests", ge=0.0, le=1.0)] = 0.01
+    format: Annotated[Literal["jsonl"], Key("One record of JSON on each line")] = "jsonl"
+    images: Annotated[bool, Key("Write encoded images of inputs too")] = True
+    without: Annotated[
+        tuple[str, ...],
+        Key(
+            "Headers that are left out, beside those of credentials",
+            written=list[Annotated[str, Meta(min_length=1)]],
+            expected="a list of names",
+        ),
+    ] = ()
+    size: Annotated[int, Key("Bytes after which a file is full", ge=4096, le=2**40)] = 64 << 20
+    count: Annotated[int, Key("Files that are kept", ge=1, le=100_000)] = 10
+
+
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which versions are served, by number; one of the two keys.
 
@@ -179,6 +198,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 64
     cache: Annotated[Cache | None, Key("Give the same request the same answer")] = None
+    record: Annotated[
+        Recording | None, Key("Write a sample of the requests and their answers to files")
+    ] = None
     sequences: Annotated[
         SequenceLimits | None, Key("Serve sequences of requests, each with a state")
     ] = None

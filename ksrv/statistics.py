@@ -115,6 +115,7 @@ class ModelStatistics:
             without a cache.
         open_sequences: How many sequences are open; None where the model serves none.
         ended_sequences: How many sequences have ended, by reason.
+        records: How many records of requests were written or dropped, by what became of them.
         ready: Whether the version serves.
         stages: The times of each stage, and of whole requests as "request".
     """
@@ -141,6 +142,7 @@ class ModelStatistics:
     cached: dict[str, Duration] = field(default_factory=dict)
     open_sequences: int | None = None
     ended_sequences: dict[str, int] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
     ready: bool = False
     stages: dict[str, StageTimes] = field(default_factory=dict)
 
@@ -238,6 +240,8 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
         mine.cached[result] = _sum(mine.cached.get(result, Duration()), lookups)
     for reason, count in other.ended_sequences.items():
         mine.ended_sequences[reason] = mine.ended_sequences.get(reason, 0) + count
+    for outcome, count in other.records.items():
+        mine.records[outcome] = mine.records.get(outcome, 0) + count
     sizes = {batch.batch_size: batch for batch in mine.batches}
     for batch in other.batches:
         seen = sizes.get(batch.batch_size)

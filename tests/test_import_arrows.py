@@ -49,16 +49,18 @@ ARROWS = {
     "handlers": FOUNDATION | {"loaders"},
     "torchserve": FOUNDATION | {"handlers", "loaders", "images"},
     "triton_python": FOUNDATION | {"handlers"},
+    "records": FOUNDATION,
     "repository": FOUNDATION,
     "observe": FOUNDATION | {"protocol"},
-    "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},
+    "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
-    "bench": FOUNDATION | {"client", "testing"},
+    "bench": FOUNDATION | {"client", "records", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
     "ray": {"server", "protocol"},
     "cli": FOUNDATION
     | {
+        "records",
         "bench",
         "doctor",
         "ray",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ksrv.bench.host import Usage
     from ksrv.bench.load import Load
     from ksrv.bench.report import Result
+    from ksrv.client import Client
     from ksrv.client.operations import Operation
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -125,6 +126,25 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 @click.option(
     "--trial-seconds", default=2.0, show_default=True, help="With --find-batching: of each trial."
 )
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="Send the recorded requests of MODEL in this file or folder (docs/record.md) once, at their own pace or at --rate, and "
+    "compare the answers.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.001, 1_000_000),
+    help="With --replay: so many times their own pace.  [default: 1]",
+)
+@click.option(
+    "--tolerance",
+    default=1e-5,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="With --replay: how far a float may be from the recorded one, as a share of it, and absolutely near 0.",
+)
 @credential_options
 @click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for an answer.")
 def bench(
@@ -146,6 +166,9 @@ def bench(
     goal: float | None,
     percentile: str,
     trial_seconds: float,
+    replay: Path | None,
+    speed: float | None,
+    tolerance: float,
     token_file: Path | None,
     ca: str | None,
     timeout: float,
@@ -159,7 +182,7 @@ def bench(
     With --find-batching a server of this command's own serves a copy of the model at the path MODEL,
     with many settings, and the section of model.yaml that was best is printed.
 
-    The exit status is 1 when no request was answered.
+    The exit status is 1 when no request was answered; with --replay also when an answer differs from the recorded one.
     """
     if seconds <= 0 or warm_up < 0 or trial_seconds <= 0:
         raise click.UsageError("expected positive numbers of seconds")
@@ -168,6 +191,20 @@ def bench(
             raise click.UsageError("--find-batching needs --goal MILLISECONDS")
         _find_batching(model, files, rows, goal, float(percentile), trial_seconds, as_json)
         return
+    credentials = Credentials(token_file, ca)
+    if replay is not None:
+        if len(urls) > 1 or len(rate or ()) > 1 or concurrency or files:
+            raise click.UsageError(
+                "--replay takes one --url and one --rate, and neither files nor --concurrency"
+            )
+        if rate and speed is not None:
+            raise click.UsageError("expected --rate or --speed, not both")
+        client = credentials.client(urls[0] if urls else DEFAULT_URL, timeout, retries=0)
+        pace = (rate[0] if rate else None, speed or 1.0)
+        _replay(client, model, version, replay, pace, connections, tolerance, as_json)
+        return
+    if speed is not None:
+        raise click.UsageError("--speed needs --replay")
     from ksrv.bench.load import Load
     from ksrv.bench.report import remarks, table
 
@@ -181,7 +218,6 @@ def bench(
         ]
     else:
         loads = [Load(int(one), **timing) for one in concurrency or (1, 4, 16)]  # type: ignore[arg-type]
-    credentials = Credentials(token_file, ca)
     results: list[Result] = []
     with Progress() as progress:
         for url in urls or (DEFAULT_URL,):
@@ -199,6 +235,50 @@ def bench(
     for line in remarks(results, processes):
         click.echo(f"Note: {line}", err=True)
     if not any(one.requests for one in results):
+        raise click.exceptions.Exit(1)
+
+
+def _replay(
+    client: "Client",
+    model: str,
+    version: str,
+    path: Path,
+    pace: tuple[float | None, float],
+    connections: int,
+    tolerance: float,
+    as_json: bool,
+) -> None:
+    from ksrv.bench.replay import due_times, records_of, replay
+    from ksrv.records import RecordError
+
+    try:
+        records = records_of(path, model, version)
+    except RecordError as error:
+        raise click.ClickException(str(error)) from error
+    if not records:
+        raise click.ClickException(f"{path} holds no record of the model {model}")
+    due = due_times(records, *pace)
+    with Progress() as progress:
+
+        def show(sent: int) -> None:
+            progress.show(f"{sent} of {len(records)} sent, {due[-1]:.0f} s")
+
+        result = replay(
+            client,
+            model,
+            version,
+            records,
+            due,
+            connections=connections,
+            tolerance=tolerance,
+            progress=show,
+        )
+    if as_json:
+        click.echo(json.dumps({"model": model, **result.document()}, indent=2))
+    else:
+        for line in result.lines():
+            click.echo(line)
+    if not result.sent or result.different or result.failed:
         raise click.exceptions.Exit(1)
 
 

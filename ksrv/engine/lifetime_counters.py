@@ -15,6 +15,7 @@ class LifetimeCounters:
         self._living: list[InstanceHost] = [first]
         self._stats = Stats()
         self._counts: dict[str, int] = {}
+        self._records: dict[str, int] = {}
 
     def begin(self, load: InstanceHost) -> None:
         """Count another load as well.
@@ -38,9 +39,17 @@ class LifetimeCounters:
             for reason, number in load.queue.counts().items():
                 self._counts[reason] = self._counts.get(reason, 0) + number
 
+    def count_record(self, outcome: str, count: int = 1) -> None:
+        """Count a record of a request; 0 has it shown."""
+        with self._lock:
+            self._records[outcome] = self._records.get(outcome, 0) + count
+
     def statistics(self, name: str, version: str) -> ModelStatistics:
         """Return the sum of all loads."""
         with self._lock:
+            records = dict(self._records)
             stats = [self._stats, *(one for load in self._living for one in load.all_stats)]
             counts = [self._counts, *(load.queue.counts() for load in self._living)]
-            return total(name, version, stats, counts)
+            made = total(name, version, stats, counts)
+        made.records = records
+        return made

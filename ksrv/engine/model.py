@@ -36,6 +36,7 @@ from ksrv.errors import (
     NotReady,
 )
 from ksrv.images.preparer import image_preparers
+from ksrv.records.recording import ModelRecording
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.source import ModelSource
 from ksrv.statistics import ModelStatistics
@@ -79,6 +80,7 @@ class ModelVersion(InstanceHost):
         self._settings = settings
         config = self.config
         self.cache = ResponseCache(config.cache) if config.cache else None
+        self.recording: ModelRecording | None = None
         self.validator = RequestValidator(self.spec)
         self.rate_limits = RateLimits(
             config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
@@ -134,6 +136,8 @@ class ModelVersion(InstanceHost):
             self.validator = RequestValidator(
                 self.spec, self.images, split=split, apart=self.sequences is None
             )
+            if self.config.record is not None:
+                self.recording = ModelRecording(self.config.record, self.spec, self._count_record)
             warm_up = WarmUp(
                 self.spec, self.config, self.source.folder, self.timeout_ns, self.validator
             )
@@ -193,6 +197,8 @@ class ModelVersion(InstanceHost):
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
+        if self.recording is not None:
+            callback = self.recording.follow(request, callback)
         if self.cache is not None and (known := self._known_answer(self.cache, request)):
             if callback is not None:
                 callback(known)
@@ -224,7 +230,7 @@ class ModelVersion(InstanceHost):
             Retired: Another version has taken over; submit it there.
             KsrvError: Why there is no answer.
         """
-        if self.cache is not None or self.sequences is not None:
+        if self.cache is not None or self.sequences is not None or self.recording is not None:
             return self.submit(request, caller_blocks=True).wait()
         handle = self._validated(request)
         if isinstance(handle, SplitRequest):
@@ -368,6 +374,9 @@ class ModelVersion(InstanceHost):
         result.ready = self.ready
         return result
 
+    def _count_record(self, outcome: str, count: int = 1) -> None:
+        self.lifetime.count_record(outcome, count)
+
     def follow(self, old: "ModelVersion") -> None:
         """Carry on the counts of the load that this one replaces, which may still be finishing."""
         if self.sequences is not None and old.sequences is not None:
@@ -411,6 +420,8 @@ class ModelVersion(InstanceHost):
                 ended.append(not self._prefetcher.is_alive())
             if self.sequences is not None:
                 self.sequences.close()
+            if self.recording is not None:
+                self.recording.close()
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.lifetime.end(self)

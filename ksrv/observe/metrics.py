@@ -209,8 +209,15 @@ def _states(
         "Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.",
         labels=[*MODEL_LABELS, "reason"],
     )
+    records = CounterMetricFamily(
+        "ksrv_records",
+        "Records of sampled requests: written, or dropped (queue_full, too_large, disk).",
+        labels=[*MODEL_LABELS, "result"],
+    )
     for one in models:
         labels = [one.name, one.version]
+        for outcome, count in one.records.items():
+            records.add_metric([*labels, outcome], count)
         if one.open_sequences is not None:
             open_sequences.add_metric(labels, one.open_sequences)
         for reason, count in one.ended_sequences.items():
@@ -222,7 +229,7 @@ def _states(
         restarts.add_metric(labels, one.restarts)
     for name, version in unserved:
         ready.add_metric([name, version], 0)
-    return iter((ready, pending, restarts, cached, open_sequences, ended_sequences))
+    return iter((ready, pending, restarts, cached, open_sequences, ended_sequences, records))
 
 
 def _refused(values: PageValues) -> Metric:

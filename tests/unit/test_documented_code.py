@@ -30,6 +30,7 @@ RUN_BY = {
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/quickstart.md": "tests/integration/docs/test_tutorials.py",
+    "docs/record.md": "tests/integration/records/test_documentation.py",
     "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
     "docs/sequences.md": "tests/integration/docs/test_fragments.py",
     "docs/streams.md": "tests/integration/docs/test_fragments.py",

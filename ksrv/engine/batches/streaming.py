@@ -83,6 +83,8 @@ class ChunkSender:
             if outputs.only is not None and index not in outputs.only:
                 continue
             if isinstance(answer, InferResponse):
+                if handle.request.on_chunk is not None:
+                    handle.request.on_chunk(answer)
                 if stream.put(answer):
                     self.sent = True
                 else:

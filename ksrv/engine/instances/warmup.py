@@ -62,9 +62,10 @@ class WarmUp:
                 self._run_zeros(instance)
             return
         for name in wanted:
-            request = warmup_requests.sample(spec, self._folder / name)
+            requests = warmup_requests.samples(spec, self._folder / name)
             try:
-                self._run_sizes(instance, request)
+                for request in requests:
+                    self._run_sizes(instance, request)
             except KsrvError as error:
                 raise HandlerFailed(
                     f"the warm-up sample {Path(name).name} of the model {spec.name} fails: "

@@ -3,6 +3,7 @@
 They are generated from the model's description (zeros), or come from its sample files:
 
 - `.json`: a request as the REST route takes it, all of it in JSON;
+- `.jsonl`: records of requests (`ksrv.records`), of which the first 16 are run;
 - `.npy`: an array for the model's only input;
 - any other file: its bytes, as one image or element of the model's only input.
 
@@ -22,10 +23,13 @@ import numpy as np
 from ksrv._native.tensor import datatype
 from ksrv.datatypes import NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed, quote
+from ksrv.records.reading import SUFFIX, read_records
 from ksrv.request import Array, BatchInputs, Element, InferRequest, Tensor, single_request
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 EVERY_SIZE_TO = 8
+MOST_RECORDS = 16
+"""Requests of a file of records that are run."""
 
 
 def generated(spec: ModelSpec) -> InferRequest | None:
@@ -79,20 +83,32 @@ def layout_sentence(spec: ModelSpec) -> str:
     )
 
 
-def sample(spec: ModelSpec, path: Path) -> InferRequest:
-    """Return the request of a sample file.
+def samples(spec: ModelSpec, path: Path) -> list[InferRequest]:
+    """Return the requests of a sample file.
 
     Raises:
         HandlerFailed: The file cannot be read as a sample of this model.
     """
     try:
+        if path.suffix == SUFFIX:
+            return [
+                InferRequest(
+                    spec.name,
+                    spec.version,
+                    "warm-up",
+                    [one.tensor() for one in record.inputs],
+                    parameters=record.parameters,
+                )
+                for record in read_records(path, MOST_RECORDS)
+                if record.failure is None
+            ]
         tensors = _tensors(spec, path)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise HandlerFailed(
             f"the warm-up sample {path.name} of the model {spec.name} cannot be read: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return InferRequest(spec.name, spec.version, "warm-up", tensors)
+    return [InferRequest(spec.name, spec.version, "warm-up", tensors)]
 
 
 def sizes(spec: ModelSpec) -> list[int]:

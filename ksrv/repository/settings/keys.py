@@ -27,7 +27,7 @@ from msgspec import Meta
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
-from ksrv.source import Batching, Cache, ModelConfig, VersionPolicy
+from ksrv.source import Batching, Cache, ModelConfig, Recording, VersionPolicy
 from ksrv.spec import (
     LARGEST_SIZE,
     Color,
@@ -304,6 +304,7 @@ class OutputSection(TensorSection):
 
 BatchingSection = section("BatchingSection", Batching)
 CacheSection = section("CacheSection", Cache)
+RecordingSection = section("RecordingSection", Recording)
 SequencesSection = section("SequencesSection", SequenceLimits)
 VersionSection = section("VersionSection", VersionPolicy)
 ModelKeys = section(

@@ -136,6 +136,12 @@ def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConf
     if isinstance(settings.get("warmup"), tuple):
         found = [str(files.find("warmup", name)) for name in settings["warmup"]]
         settings["warmup"] = tuple(found)
+    recording = settings.get("record")
+    if recording is not None and not Path(recording.to).is_absolute():
+        document.fail(
+            ("record", "to"),
+            f"expected the absolute path of a folder, such as /var/lib/ksrv/records, found {recording.to!r}",
+        )
     if "requirements" in settings:
         settings["requirements"] = str(files.find("requirements", settings["requirements"]))
     for name in ("python", "requirements"):

@@ -155,6 +155,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
     late = late_answer(model)
     spec = model.spec
     no_route = model.limits_rate or model.cache is not None or bool(spec.concurrency)
+    no_route = no_route or model.recording is not None
     no_route = no_route or spec.sequences is not None or spec.accepts_any_inputs
     no_route = no_route or spec.has_optional_inputs
     if no_route or late is None:

@@ -1,0 +1,271 @@
+"""Sends recorded requests again, at their own pace or at another rate, and compares the answers with the recorded ones."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksrv.client import Client
+from ksrv.client.errors import ClientError, StatusError
+from ksrv.client.tensors import Array, decode
+from ksrv.errors import InferenceError
+from ksrv.records import Record, RecordedTensor, read_records
+
+MOST_SHOWN = 10
+"""Differences that are told in words."""
+
+Answer = dict[str, Array]
+
+
+class Incomparable(ValueError):
+    """A record cannot be sent again; the text says why."""
+
+
+@dataclass
+class Replayed:
+    """What came of a replay.
+
+    Attributes:
+        sent: Requests that were sent.
+        equal: Those whose answers were the recorded ones.
+        different: Those whose answers were not.
+        failed: Those that got no answer, by the kind of the failure; the records of errors have got that error.
+        skipped: Records that were not sent, by the reason.
+        examples: The first differences and failures, in words.
+        seconds: How long it took.
+        latest_s: How late a request was sent at most, because all connections waited.
+        latencies_ms: Of each answer.
+    """
+
+    sent: int = 0
+    equal: int = 0
+    different: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    latest_s: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        shown = sorted(self.latencies_ms)
+        return {
+            "sent": self.sent,
+            "equal": self.equal,
+            "different": self.different,
+            "failed": dict(self.failed),
+            "skipped": dict(self.skipped),
+            "seconds": self.seconds,
+            "latest_ms": self.latest_s * 1e3,
+            "p50_ms": shown[len(shown) // 2] if shown else None,
+            "p99_ms": shown[len(shown) * 99 // 100] if shown else None,
+            "examples": self.examples,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as a person reads it."""
+        document = self.document()
+        yield (
+            f"{self.sent} requests sent in {self.seconds:.1f} s: {self.equal} answers equal, {self.different} different, "
+            f"{sum(self.failed.values())} failed"
+        )
+        if self.latencies_ms:
+            yield f"latency: p50 {document['p50_ms']:.1f} ms, p99 {document['p99_ms']:.1f} ms"
+        for reason, count in self.skipped.items():
+            yield f"{count} records not sent: {reason}"
+        if self.latest_s > 0.1:
+            yield (
+                f"a request was sent {self.latest_s:.1f} s late, because all connections waited; give more --connections"
+            )
+        yield from self.examples
+
+
+def records_of(path: Path, model: str, version: str) -> list[Record]:
+    """Return the records of one model, in the order in which the requests came.
+
+    Args:
+        version: Only those of this version; "" for all.
+
+    Raises:
+        RecordError: They cannot be read.
+    """
+    found = [
+        one
+        for one in read_records(path)
+        if one.model == model and (not version or one.version == version)
+    ]
+    return sorted(found, key=lambda one: one.time)
+
+
+def due_times(records: Sequence[Record], rate: float | None, speed: float) -> list[float]:
+    """Return when each request is due, in seconds from the first.
+
+    Args:
+        rate: Requests a second; None for their own pace.
+        speed: How many times faster than their own pace.
+    """
+    if rate is not None:
+        return [number / rate for number in range(len(records))]
+    return [(one.time - records[0].time) / speed for one in records]
+
+
+def replay(
+    client: Client,
+    model: str,
+    version: str,
+    records: Sequence[Record],
+    due: Sequence[float],
+    *,
+    connections: int,
+    tolerance: float,
+    progress: Callable[[int], None] = lambda sent: None,
+) -> Replayed:
+    """Send requests when they are due, and compare their answers.
+
+    Args:
+        version: The version that is asked; "" for the default one.
+        connections: Requests that are under way at a time.
+        tolerance: How far a number may be from the recorded one, as a share of it (and absolutely below 1).
+        progress: Told how many were sent.
+    """
+    result = Replayed()
+    lock = threading.Lock()
+    begun = time.monotonic()
+
+    def one(record: Record, at: float) -> None:
+        late = time.monotonic() - begun - at
+        try:
+            answered_ms, difference, failure = _ask(client, model, version, record, tolerance)
+        except Incomparable as error:
+            with lock:
+                result.skipped[str(error)] += 1
+            return
+        with lock:
+            result.sent += 1
+            result.latest_s = max(result.latest_s, late)
+            result.latencies_ms.append(answered_ms)
+            if failure:
+                result.failed[failure] += 1
+            elif difference:
+                result.different += 1
+            else:
+                result.equal += 1
+            if difference and len(result.examples) < MOST_SHOWN:
+                result.examples.append(f"{record.id}: {difference}")
+            progress(result.sent)
+
+    with ThreadPoolExecutor(connections) as threads:
+        waiting = threading.Semaphore(connections)
+
+        def release(_: object) -> None:
+            waiting.release()
+
+        asked = []
+        for record, at in zip(records, due, strict=True):
+            time.sleep(max(0.0, begun + at - time.monotonic()))
+            waiting.acquire()
+            future = threads.submit(one, record, at)
+            future.add_done_callback(release)
+            asked.append(future)
+        for future in asked:
+            future.result()
+    result.seconds = time.monotonic() - begun
+    return result
+
+
+def _ask(
+    client: Client, model: str, version: str, record: Record, tolerance: float
+) -> tuple[float, str, str]:
+    """Send one request; return its milliseconds, in what its answer differs, and the kind of its failure."""
+    inputs = {one.name: _array(one) for one in record.inputs}
+    expected = [_answer(chunk) for chunk in record.chunks]
+    if record.outputs or not record.chunks:
+        expected.append(_answer(record.outputs or ()))
+    given = {
+        "version": version,
+        "outputs": record.wanted or None,
+        "parameters": record.parameters or None,
+        "request_id": record.id,
+    }
+    began = time.monotonic()
+    try:
+        if record.streamed:
+            got: list[Answer] = list(client.stream(model, inputs, **given))  # type: ignore[arg-type]
+        else:
+            got = [client.infer(model, inputs, **given)]  # type: ignore[arg-type]
+    except StatusError as error:
+        took = (time.monotonic() - began) * 1e3
+        if record.failure is not None and _same_status(client, record.failure.status, error.status):
+            return took, "", ""
+        return took, f"it failed with {error}", str(error.status)
+    except ClientError as error:
+        took = (time.monotonic() - began) * 1e3
+        return took, f"it failed: {error}", type(error).__name__
+    took = (time.monotonic() - began) * 1e3
+    if record.failure is not None:
+        return took, f"it was answered; recorded is the error {record.failure.status}", ""
+    if len(got) != len(expected):
+        return took, f"it has {len(got)} parts; recorded are {len(expected)}", ""
+    for wanted, found in zip(expected, got, strict=True):
+        if told := difference(wanted, found, tolerance):
+            return took, told, ""
+    return took, "", ""
+
+
+def _same_status(client: Client, wanted: int, got: int) -> bool:
+    if wanted == got or not client.url.startswith("grpc"):
+        return wanted == got
+    # One code of gRPC stands for several statuses.
+    return InferenceError("", wanted).grpc_code == InferenceError("", got).grpc_code
+
+
+def _array(tensor: RecordedTensor) -> Array:
+    if tensor.raw is None:
+        raise Incomparable("their images were left out (images: false)")
+    try:
+        return decode(tensor.datatype, tensor.shape, memoryview(tensor.raw))
+    except ValueError as error:
+        raise Incomparable(f"a tensor cannot be read: {error}") from None
+
+
+def _answer(tensors: Sequence[RecordedTensor]) -> Answer:
+    return {one.name: _array(one) for one in tensors}
+
+
+def difference(expected: Answer, got: Answer, tolerance: float) -> str:
+    """Return in what an answer differs from the recorded one; "" where it does not."""
+    if expected.keys() != got.keys():
+        return f"its outputs are {', '.join(got)}; recorded are {', '.join(expected)}"
+    for name, wanted in expected.items():
+        found = got[name]
+        if found.shape != wanted.shape:
+            return f"the output {name!r} has the shape {list(found.shape)}; recorded is {list(wanted.shape)}"
+        if found.dtype != wanted.dtype:
+            return f"the output {name!r} holds {found.dtype}; recorded is {wanted.dtype}"
+        wrong = _wrong(wanted, found, tolerance)
+        if wrong.any():
+            place = tuple(int(index[0]) for index in np.nonzero(wrong))
+            return (
+                f"the output {name!r} differs in {int(wrong.sum())} of {wrong.size} values; at {list(place)} it is "
+                f"{_shown(found[place])}, recorded is {_shown(wanted[place])}"
+            )
+    return ""
+
+
+def _wrong(wanted: Array, found: Array, tolerance: float) -> Array:
+    if wanted.dtype.kind != "f":
+        return np.asarray(wanted != found)
+    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    close = np.isclose(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return ~close
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]

@@ -1,0 +1,117 @@
+"""The files that one worker writes for one model: rotated by their size, the oldest removed.
+
+A file that is written is locked, so that no worker removes the file of another one that lives; those that dead workers left count
+among the files that are kept.
+"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from ksrv.records.reading import SUFFIX
+
+
+class RotatedFiles:
+    """Appends lines to files in a folder.
+
+    Args:
+        folder: Made when the first line is written.
+        size: Bytes after which a file is full.
+        count: Files that are kept, beside those that other workers write.
+    """
+
+    def __init__(self, folder: Path, size: int, count: int) -> None:
+        self._folder = folder
+        self._size = size
+        self._count = count
+        self._file = -1
+        self._written = 0
+        self._number = 0
+
+    def write(self, line: bytes) -> None:
+        """Append a line, whole or not at all.
+
+        Raises:
+            OSError: The disk takes no more, or the folder cannot be written to.
+        """
+        if self._file >= 0 and self._written and self._written + len(line) > self._size:
+            self.close()
+        if self._file < 0:
+            self._open(len(line))
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            os.ftruncate(self._file, self._written)  # half a line would spoil the next one
+            os.lseek(self._file, self._written, os.SEEK_SET)
+            raise
+        self._written += len(line)
+
+    def close(self) -> None:
+        """Close the file; the next line begins another one."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def _open(self, needed: int) -> None:
+        """Open a file that has room for the next line."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._go_on(needed):
+            return
+        self._number += 1
+        begun = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        name = f"{begun}-{os.getpid()}-{self._number}{SUFFIX}"
+        # Records hold what clients send: nobody but the server's user reads them.
+        self._file = os.open(
+            self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._written = 0
+        self._remove_oldest()
+
+    def _go_on(self, needed: int) -> bool:
+        """Take the newest file over if it has room and nobody writes it; False where it is not so."""
+        newest = max(self._folder.glob(f"*{SUFFIX}"), key=lambda path: path.name, default=None)
+        if newest is None:
+            return False
+        file = _locked(newest, os.O_RDWR, fcntl.LOCK_EX)
+        if file is None:
+            return False
+        size = os.fstat(file).st_size
+        whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
+        if size + needed > self._size or not whole:  # a worker was killed within a line
+            os.close(file)
+            return False
+        os.lseek(file, size, os.SEEK_SET)
+        self._file, self._written = file, size
+        return True
+
+    def _remove_oldest(self) -> None:
+        """Remove the oldest files that nobody writes, so that `count` are left, the new one included."""
+        idle = [path for path in self._folder.glob(f"*{SUFFIX}") if not _is_written(path)]
+        idle.sort(key=lambda path: path.name)
+        for path in idle[: max(0, len(idle) - (self._count - 1))]:
+            path.unlink(missing_ok=True)
+
+
+def _is_written(path: Path) -> bool:
+    file = _locked(path, os.O_RDONLY, fcntl.LOCK_SH)
+    if file is not None:
+        os.close(file)
+    return file is None
+
+
+def _locked(path: Path, access: int, lock: int) -> int | None:
+    """Open a file that nobody writes; None where somebody does, or has removed it."""
+    try:
+        file = os.open(path, access | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, lock | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file

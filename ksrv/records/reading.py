@@ -1,0 +1,72 @@
+"""Reads files of records."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ksrv.records.lines import Record
+
+SUFFIX = ".jsonl"
+LONGEST_LINE = 64 << 20
+"""Bytes of a line at most; a worker writes shorter ones."""
+
+
+class RecordError(ValueError):
+    """A record cannot be read; the text names file, line and cause."""
+
+
+def record_files(path: Path) -> list[Path]:
+    """Return the files of records at a path: itself, or all below the folder.
+
+    Raises:
+        RecordError: There is none.
+    """
+    if path.is_dir():
+        found = sorted(one for one in path.rglob(f"*{SUFFIX}") if one.is_file())
+        if not found:
+            raise RecordError(f"the folder {path} holds no file of records (*{SUFFIX})")
+        return found
+    if not path.is_file():
+        raise RecordError(f"{path} is neither a file of records (*{SUFFIX}) nor a folder with some")
+    return [path]
+
+
+def read_records(path: Path, most: int | None = None) -> Iterator[Record]:
+    """Yield the records of a file, or of all files below a folder, each file in its order.
+
+    A last line that is not whole is left out: its worker may be writing it.
+
+    Args:
+        most: How many at most.
+
+    Raises:
+        RecordError: There is no file, or a line is no record.
+    """
+    left = most
+    for file in record_files(path):
+        for record in _of_file(file):
+            if left is not None:
+                if left <= 0:
+                    return
+                left -= 1
+            yield record
+
+
+def _of_file(file: Path) -> Iterator[Record]:
+    decoder = msgspec.json.Decoder(Record)
+    number = 0
+    try:
+        with file.open("rb") as lines:
+            while line := lines.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise RecordError(f"{file}:{number}: a line has more than {LONGEST_LINE} bytes")
+                if not line.endswith(b"\n"):
+                    return
+                if line.strip():
+                    yield decoder.decode(line)
+    except msgspec.MsgspecError as error:
+        raise RecordError(f"{file}:{number}: the line is no record: {error}") from None
+    except OSError as error:
+        raise RecordError(f"{file} cannot be read: {error.strerror or error}") from error

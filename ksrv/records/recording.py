@@ -1,0 +1,300 @@
+"""Records sampled requests of a model and their answers, off the requests' path.
+
+The thread of a sampled request copies its tensors into a bounded queue. One thread, which starts with the first record, makes lines
+of them and writes. Where the disk is slow or full, records are dropped and counted; requests never wait.
+"""
+
+import logging
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from ksrv.errors import Cancelled, HandlerFailed, KsrvError
+from ksrv.records.files import RotatedFiles
+from ksrv.records.lines import Failure, Record, RecordedTensor, recorded
+from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
+from ksrv.source import Recording
+from ksrv.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 1024
+"""Records that wait to be written."""
+MOST_WAITING_BYTES = 64 << 20
+"""Bytes of tensors that wait to be written."""
+LARGEST_RECORD = 16 << 20
+"""Bytes of tensors of one record, its answer included."""
+IDLE_SECONDS = 10.0
+"""After which the thread ends; the next record starts another one."""
+CLOSE_SECONDS = 2.0
+"""How long the end of a model waits for what is not written yet."""
+WARNING_SECONDS = 60.0
+
+WRITTEN, QUEUE_FULL, TOO_LARGE, DISK = "written", "queue_full", "too_large", "disk"
+CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""The headers that no record has."""
+
+
+class TooLarge(Exception):
+    """A record would hold more than `LARGEST_RECORD`."""
+
+
+class ModelRecording:
+    """The recording of one model version, in one worker.
+
+    Args:
+        rules: The section `record` of its model.yaml.
+        count: Counts records that were written or dropped, by what became of them.
+
+    Raises:
+        HandlerFailed: The folder cannot be made or written to.
+    """
+
+    def __init__(
+        self, rules: Recording, spec: ModelSpec, count: Callable[[str, int], None]
+    ) -> None:
+        self._rules = rules
+        self._count = count
+        self._left_out = CREDENTIALS | {name.lower() for name in rules.without}
+        self._images = frozenset() if rules.images else _image_inputs(spec)
+        folder = Path(rules.to) / spec.name / (spec.version or "0")
+        _check(folder)
+        self._files = RotatedFiles(folder, rules.size, rules.count)
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Record, int]] = deque()
+        self._nbytes = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._warned_s = -WARNING_SECONDS
+        for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):
+            count(outcome, 0)
+
+    # ---- on the requests' threads -----------------------------------------------------------
+
+    def follow(
+        self, request: InferRequest, callback: Callable[[RequestHandle], None] | None
+    ) -> Callable[[RequestHandle], None] | None:
+        """Return what is to be called when a request has ended, which records it if it is sampled.
+
+        Args:
+            callback: What is called anyway, after that.
+        """
+        if request.explain or random.random() >= self._rules.sample:
+            return callback
+        try:
+            sampled = _Sampled(self, request)
+        except TooLarge:
+            self._count(TOO_LARGE, 1)
+            return callback
+        if request.stream is not None:
+            request.on_chunk = sampled.take_chunk
+        return partial(sampled.end, callback)
+
+    def copied(
+        self, tensors: Iterable[Tensor], room: int
+    ) -> tuple[tuple[RecordedTensor, ...], int]:
+        """Return copies of tensors, and the bytes that are left of `room`.
+
+        Raises:
+            TooLarge: There is not enough room.
+        """
+        made = []
+        for tensor in tensors:
+            if tensor.name in self._images:
+                made.append(RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape)))
+                continue
+            room -= tensor.nbytes
+            if room < 0:
+                raise TooLarge
+            made.append(recorded(tensor))
+        return tuple(made), room
+
+    def kept_headers(self, request: InferRequest) -> dict[str, str]:
+        """Return the headers that a record has."""
+        return {
+            name.lower(): str(request.headers[name])
+            for name in request.headers
+            if name.lower() not in self._left_out
+        }
+
+    def put(self, record: Record, nbytes: int) -> None:
+        """Have a record written; drop it where too much waits."""
+        if not self._queued(record, nbytes):
+            self._count(QUEUE_FULL, 1)
+
+    def _queued(self, record: Record, nbytes: int) -> bool:
+        with self._changed:
+            full = len(self._waiting) >= MOST_WAITING or self._nbytes + nbytes > MOST_WAITING_BYTES
+            if full or self._closed:
+                return False
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no thread for it; the next record tries again
+                    return False
+                self._thread = thread
+            self._waiting.append((record, nbytes))
+            self._nbytes += nbytes
+            self._changed.notify_all()
+            return True
+
+    def drop(self) -> None:
+        """Count a record that grew too large."""
+        self._count(TOO_LARGE, 1)
+
+    # ---- the writer -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            record, nbytes = found
+            outcome = WRITTEN
+            try:
+                self._files.write(record.line())
+            except OSError as error:
+                outcome = DISK
+                self._warn(error)
+            except Exception:
+                outcome = DISK
+                log.exception("a record of the model %s cannot be written", record.model)
+            with self._changed:
+                self._nbytes -= nbytes
+            self._count(outcome, 1)
+
+    def _next(self) -> tuple[Record, int] | None:
+        """Wait for a record; None when the thread shall end."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closed, IDLE_SECONDS)
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._closed:
+                self._files.close()
+            self._thread = None
+            self._changed.notify_all()
+            return None
+
+    def _warn(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now - self._warned_s < WARNING_SECONDS:
+            return
+        self._warned_s = now
+        log.warning(
+            "records are dropped: %s cannot be written to: %s",
+            self._rules.to,
+            error.strerror or error,
+        )
+
+    def close(self) -> None:
+        """Take no further records, and write those that wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            if self._changed.wait_for(lambda: self._thread is None, CLOSE_SECONDS):
+                self._files.close()
+
+
+class _Sampled:
+    """One sampled request, until it has ended.
+
+    Raises:
+        TooLarge: Its inputs are.
+    """
+
+    def __init__(self, recording: ModelRecording, request: InferRequest) -> None:
+        self._recording = recording
+        self._request = request
+        self._began_s = time.time()
+        self._began_ns = time.monotonic_ns()
+        self._lock = threading.Lock()
+        self._too_large = False
+        self._chunks: list[tuple[RecordedTensor, ...]] = []
+        # The handler may write into its inputs, and the client's shared memory may change.
+        self._inputs, self._room = recording.copied(request.inputs, LARGEST_RECORD)
+
+    def take_chunk(self, response: InferResponse) -> None:
+        """Take an intermediate answer."""
+        with self._lock:
+            if self._too_large:
+                return
+            try:
+                chunk, self._room = self._recording.copied(response.outputs, self._room)
+            except TooLarge:
+                self._too_large = True
+                self._chunks.clear()
+                return
+            self._chunks.append(chunk)
+
+    def end(self, callback: Callable[[RequestHandle], None] | None, handle: RequestHandle) -> None:
+        """Record the request, whose answer nobody else has yet."""
+        try:
+            self._record(handle)
+        except Exception:  # the client gets its answer all the same
+            log.exception("a request of the model %s cannot be recorded", self._request.model_name)
+        finally:
+            if callback is not None:
+                callback(handle)
+
+    def _record(self, handle: RequestHandle) -> None:
+        outputs: tuple[RecordedTensor, ...] | None = None
+        failure = None
+        answer_parameters: dict[str, bool | int | float | str] = {}
+        try:
+            response = handle.wait()
+        except Cancelled:
+            return
+        except KsrvError as error:
+            failure = Failure(int(error.http_status), error.message)
+            error.__traceback__ = None  # whose frames hold the request, which holds the error
+        else:
+            answer_parameters = dict(response.parameters)
+            with self._lock:
+                try:
+                    outputs, self._room = self._recording.copied(response.outputs, self._room)
+                except TooLarge:
+                    self._too_large = True
+        if self._too_large:
+            self._recording.drop()
+            return
+        request = self._request
+        target = request.target
+        record = Record(
+            time=self._began_s,
+            id=request.id,
+            model=request.model_name,
+            version=request.model_version if target is None else target.spec.version,
+            duration_ms=(time.monotonic_ns() - self._began_ns) / 1e6,
+            inputs=self._inputs,
+            outputs=outputs,
+            failure=failure,
+            parameters=dict(request.parameters),
+            wanted={
+                one.name: {"classification": one.classification} if one.classification else {}
+                for one in request.outputs
+            },
+            headers=self._recording.kept_headers(request),
+            answer_parameters=answer_parameters,
+            chunks=tuple(self._chunks),
+            streamed=request.stream is not None,
+        )
+        self._recording.put(record, LARGEST_RECORD - self._room)
+
+
+def _check(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise HandlerFailed(
+            f"model.yaml: record.to: the folder {folder} cannot be made: {error.strerror or error}"
+        ) from None
+    if not writable:
+        raise HandlerFailed(f"model.yaml: record.to: the folder {folder} cannot be written to")
+
+
+def _image_inputs(spec: ModelSpec) -> frozenset[str]:
+    return frozenset(entry.name for entry in spec.inputs if entry.image is not None)
