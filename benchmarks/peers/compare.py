@@ -8,7 +8,7 @@ every form that it reads; a server that answers wrongly is not timed. Parts:
 closed  for each workload over REST and gRPC, cleartext and TLS: all servers are up, a round gives each in turn some seconds of
         load from as many clients as the workload has. Requests a second, and CPU time of all the server's processes for a
         request, are medians of the rounds.
-open    W1, W3 and W5 over REST at fixed rates: requests are due whatever the server does, and latency counts from then. At
+open    W1, W3 and W5 over REST and gRPC at fixed rates: requests are due whatever the server does, and latency counts from then. At
         half and at 80 % of what the slowest server did in the closed part, and of what the server itself did; then three
         seconds of 150 % and three of 50 %: answers within the former, refusals, and how long until latencies are again at most twice
         those of 50 %.
@@ -237,65 +237,60 @@ def show(row: dict[str, Any]) -> None:
 def open_rows(
     load: Load, servers: list[Any], workload: str, closed: list[dict[str, Any]], given: Any
 ) -> list[dict[str, Any]]:
-    """Measure latencies at fixed rates over REST in cleartext."""
-    capacity = {
-        row["server"]: row["requests_s"]
-        for row in closed
-        if row["workload"] == workload and row["protocol"] == "REST" and row["transport"] == "cleartext" and row.get("requests_s")
-    }  # fmt: skip
-    if not capacity:
-        return []
-    slowest = min(capacity.values())
+    """Measure latencies at fixed rates in cleartext, over each protocol beside those who have it."""
     rows = []
-    for server in servers:
-        own = capacity.get(server.peer.name)
-        if own is None:
-            continue
-        call = calls_of(server, workload)["REST"]
-        for of, share, rate in [("the slowest", 0.5, 0.5 * slowest), ("the slowest", 0.8, 0.8 * slowest),
-                                ("own", 0.5, 0.5 * own), ("own", 0.8, 0.8 * own)]:  # fmt: skip
-            row = {
-                "server": server.peer.name,
-                "workload": workload,
-                "of": of,
-                "share": share,
-                "rate": rate,
+    for protocol in ("REST", "gRPC"):
+        capacity = {
+            row["server"]: row["requests_s"]
+            for row in closed
+            if (row["workload"], row["protocol"], row["transport"]) == (workload, protocol, "cleartext")
+            and row.get("requests_s")
+        }  # fmt: skip
+        for server in servers:
+            if server.peer.name in capacity:
+                begin = {"server": server.peer.name, "workload": workload, "protocol": protocol}
+                rows += fixed_rates(load, server, begin, capacity, given)
+    return rows
+
+
+def fixed_rates(
+    load: Load, server: Any, begin: dict[str, Any], capacity: dict[str, float], given: Any
+) -> list[dict[str, Any]]:
+    """Measure one server at fixed rates.
+
+    Args:
+        begin: What its rows begin with: server, workload, protocol.
+        capacity: The requests a second of each server over the protocol, of which this is one.
+    """
+    workload, own, slowest = begin["workload"], capacity[begin["server"]], min(capacity.values())
+    call = calls_of(server, workload)[begin["protocol"]]
+    name = f"{workload} {begin['protocol']:5} {begin['server']:11}"
+    rows: list[dict[str, Any]] = []
+    for of, share, rate in [("the slowest", 0.5, 0.5 * slowest), ("the slowest", 0.8, 0.8 * slowest),
+                            ("own", 0.5, 0.5 * own), ("own", 0.8, 0.8 * own)]:  # fmt: skip
+        row: dict[str, Any] = begin | {"of": of, "share": share, "rate": rate}
+        phase = f"{rate:.2f}:{given.open_seconds}"
+        try:
+            found = load.run(server, workload, call, phase, clients=OPEN_CONNECTIONS)
+            row |= {
+                key: found[0][key]
+                for key in ("p50_ms", "p99_ms", "p999_ms", "sent", "answered", "errors")
             }
-            try:
-                found = load.run(
-                    server,
-                    workload,
-                    call,
-                    f"{rate:.2f}:{given.open_seconds}",
-                    clients=OPEN_CONNECTIONS,
-                )
-                row |= {
-                    key: found[0][key]
-                    for key in ("p50_ms", "p99_ms", "p999_ms", "sent", "answered", "errors")
-                }
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                row["failed"] = str(error)[-300:]
-            rows.append(row)
-            print(
-                f"{workload} {server.peer.name:11} {rate:10,.1f}/s ({share:.0%} of {of})",
-                {k: row.get(k) for k in ("p50_ms", "p99_ms", "p999_ms", "errors", "failed")},
-                flush=True,
-            )
-        rows.append(overload(load, server, workload, call, own, rows[-2].get("p99_ms", 0.0)))
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            row["failed"] = str(error)[-300:]
+        rows.append(row)
+        shown = {key: row.get(key) for key in ("p50_ms", "p99_ms", "p999_ms", "errors", "failed")}
+        print(f"{name} {rate:10,.1f}/s ({share:.0%} of {of})", shown, flush=True)
+    rows.append(overload(load, server, begin, call, own, rows[-2].get("p99_ms", 0.0)))
     return rows
 
 
 def overload(
-    load: Load, server: Any, workload: str, call: Any, own: float, usual_ms: float
+    load: Load, server: Any, begin: dict[str, Any], call: Any, own: float, usual_ms: float
 ) -> dict[str, Any]:
     """Ask for more than a server can do, then for half of that; returns goodput, refusals and recovery."""
-    row = {
-        "server": server.peer.name,
-        "workload": workload,
-        "of": "own",
-        "share": 1.5,
-        "rate": 1.5 * own,
-    }
+    row: dict[str, Any] = begin | {"of": "own", "share": 1.5, "rate": 1.5 * own}
+    workload = begin["workload"]
     phases = f"{1.5 * own:.2f}:{OVERLOAD_SECONDS}", f"{0.5 * own:.2f}:{OVERLOAD_SECONDS}"
     try:
         found = load.run(server, workload, call, *phases, clients=OPEN_CONNECTIONS)
@@ -310,7 +305,7 @@ def overload(
         "recovery_s": (slow[-1] + 1) / 10 if slow else 0.0,
         "p99_ms": found[0]["p99_ms"],
     }
-    print(f"{workload} {server.peer.name:11} 150 %: goodput {row['goodput']:.2f} of its capacity, {row['refused']:.1%} refused, "
+    print(f"{workload} {begin['protocol']:5} {server.peer.name:11} 150 %: goodput {row['goodput']:.2f} of its capacity, {row['refused']:.1%} refused, "
           f"recovers in {row['recovery_s']:.1f} s", flush=True)  # fmt: skip
     return row
 

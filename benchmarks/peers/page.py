@@ -19,6 +19,8 @@ WORK = {
     "W1": "16 numbers", "W2": "602 KB tensor", "W3": "8 JPEGs", "W4": "64 MiB tensor",
     "W5": "ResNet-18", "W6": "forest, JSON", "W7": "64 words streamed",
 }  # fmt: skip
+OPEN = ("W1", "W3", "W5")
+"""What is measured at fixed rates."""
 OURS = "ksrv"
 LIMIT = "the limit"
 
@@ -41,7 +43,7 @@ server (W3, W5, W6). A value of the limit below 1 is what ksrv could still save.
 ## Latency at a fixed rate
 
 Requests arrive at random times, whether or not the server has answered the ones before, and a latency counts from when its request was due. The
-plot shows each server at half and at 80 % of what it can do, and all of them at 80 % of what the slowest can do.
+plots show each server at half and at 80 % of what it can do, and all of them at half and at 80 % of what the slowest can do, over REST and gRPC.
 
 ![99th percentile at fixed rates](images/bench-latency.svg)
 
@@ -136,14 +138,14 @@ def losses(results: dict[str, Any]) -> str:
                 f"- {where}: {row['server']} answers {row['requests_s'] / mine['requests_s']:.2f} times ksrv's requests a second"
             )
     fixed = {
-        (row["workload"], row["rate"]): row
+        (row["workload"], row["protocol"], row["rate"]): row
         for row in results["open"]
         if row["server"] == OURS and row["of"] != "own"
     }
     for row in results["open"]:
-        mine = fixed.get((row["workload"], row["rate"]))
+        mine = fixed.get((row["workload"], row["protocol"], row["rate"]))
         if mine and row["server"] != OURS and row.get("p99_ms", 1e9) < mine.get("p99_ms", 1e9):
-            lines.append(f"- {row['workload']} at {row['rate']:,.0f} requests a second: {row['server']}'s 99th percentile is "
+            lines.append(f"- {row['workload']}, {row['protocol']}, at {row['rate']:,.0f} requests a second: {row['server']}'s 99th percentile is "
                          f"{row['p99_ms'] / mine['p99_ms']:.2f} of ksrv's")  # fmt: skip
     return "\n".join(lines) if lines else "In no row of this run."
 
@@ -209,38 +211,43 @@ def plot_cpu(results: dict[str, Any], path: Path) -> None:
 
 
 def plot_latency(results: dict[str, Any], path: Path) -> None:
-    """Plot the 99th percentiles over the rates."""
-    figure, all_axes = plt.subplots(1, 3, figsize=(11, 4))
-    for axes, workload in zip(all_axes, ("W1", "W3", "W5"), strict=True):
+    """Plot the 99th percentiles over the rates, over REST above and over gRPC below."""
+    figure, all_axes = plt.subplots(2, 3, figsize=(11, 7.5))
+    panels = [(protocol, workload) for protocol in ("REST", "gRPC") for workload in OPEN]
+    for axes, (protocol, workload) in zip(all_axes.flat, panels, strict=True):
+        rows = [row for row in results["open"] if (row["protocol"], row["workload"]) == (protocol, workload)]  # fmt: skip
         for name in results["servers"]:
             points = sorted(
-                (row["rate"], row["p99_ms"]) for row in results["open"]
-                if row["server"] == name and row["workload"] == workload and row["share"] < 1 and row.get("p99_ms")
+                (row["rate"], row["p99_ms"]) for row in rows
+                if row["server"] == name and row["share"] < 1 and row.get("p99_ms")
             )  # fmt: skip
+            # One that does not speak the protocol has no points, and its colour all the same.
             axes.plot(
                 *zip(*points, strict=True) if points else ([], []),
                 "s-" if name == OURS else "o-",
                 label=name,
                 markersize=4,
             )
-        axes.set(
-            xscale="log",
-            yscale="log",
-            xlabel="requests a second",
-            title=f"{workload} {WORK[workload]}",
-        )
+        axes.set(xlabel="requests a second", title=f"{workload} {WORK[workload]}, {protocol}")
+        if rows:  # nothing has no logarithm
+            axes.set(xscale="log", yscale="log")
         axes.grid(alpha=0.3)
-    all_axes[0].set_ylabel("99th percentile, ms")
-    all_axes[2].legend(fontsize=7)
+    for axes in all_axes[:, 0]:
+        axes.set_ylabel("99th percentile, ms")
+    all_axes[0, 2].legend(fontsize=7)
     finish(figure, path)
 
 
 def plot_overload(results: dict[str, Any], path: Path) -> None:
-    """Plot goodput at 150 % and the time until a server has recovered."""
-    rows = [row for row in results["open"] if row["share"] > 1 and "goodput" in row]
+    """Plot goodput over REST at 150 % and the time until a server has recovered."""
+    rows = [
+        row
+        for row in results["open"]
+        if row["share"] > 1 and "goodput" in row and row["protocol"] == "REST"
+    ]
     names = list(results["servers"])
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-    for index, workload in enumerate(("W1", "W3", "W5")):
+    for index, workload in enumerate(OPEN):
         of = {row["server"]: row for row in rows if row["workload"] == workload}
         places = [names.index(name) + (index - 1) * 0.25 for name in of]
         left.bar(
