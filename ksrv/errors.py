@@ -224,7 +224,16 @@ class NotReady(KsrvError):
 
 
 class NotLoaded(NotReady):
-    """The model is loaded by the first request that names it, and none has."""
+    """The model is loaded by the first request that names it, and none has.
+
+    Args:
+        message: The text for the client.
+        model: The model's name.
+    """
+
+    def __init__(self, message: str, model: str = "") -> None:
+        super().__init__(message)
+        self.model = model
 
 
 class DeadlineExceeded(KsrvError):

@@ -291,11 +291,20 @@ class Engine:
         """
         return self._served(name, version).spec
 
-    def wait_elsewhere(self, call: Callable[[], object]) -> bool:
-        """Run a call that may wait for a load on a thread of its own; False where no load is waited for."""
+    def wait_elsewhere(
+        self,
+        name: str,
+        call: Callable[[], object],
+        refuse: Callable[[Exception], object],
+    ) -> bool:
+        """Have a call run once a dormant model is loaded, on another thread; False where no load is waited for.
+
+        Args:
+            refuse: Called in its place with why there was no load in the model's `timeout_ms`.
+        """
         if self.lazy is None or self._closing.is_set():
             return False
-        self.lazy.run(call)
+        self.lazy.run(name, self._models.timeout_of(name), call, refuse)
         return True
 
     def describe(self, name: str, version: str = "") -> ModelSpec:

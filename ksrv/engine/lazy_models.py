@@ -14,11 +14,13 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.model_versions import ModelVersions
@@ -32,7 +34,22 @@ RETIRED_SECONDS = 5.0
 """How long the memory of a model that was put away may take to come free before more models are put away."""
 
 WAITING_THREADS = 64
-"""Requests in the usual form that wait for loads at a time; further ones wait for their turn."""
+"""Models whose loads requests in the usual form wait for at a time; those of further models wait for their turn."""
+
+
+class Waiting(NamedTuple):
+    """A request that waits for a load.
+
+    Attributes:
+        until: When it is refused (`time.monotonic`).
+        call: Goes on with it.
+        refuse: Refuses it.
+    """
+
+    load: "Future[None]"
+    until: float
+    call: Callable[[], object]
+    refuse: Callable[[Exception], object]
 
 
 class LazyModels:
@@ -55,7 +72,8 @@ class LazyModels:
         self._lock = threading.Lock()
         self._loads: dict[str, Future[None]] = {}
         self._making_room = threading.Lock()
-        self._waiting = ThreadPoolExecutor(WAITING_THREADS, "ksrv-lazy-wait")
+        self._waiting: dict[str, deque[Waiting]] = {}  # by the model
+        self._waiters = ThreadPoolExecutor(WAITING_THREADS, "ksrv-lazy-wait")
         self._warned = False
         self._loaded = 0
         self._away = 0
@@ -76,12 +94,7 @@ class LazyModels:
             DeadlineExceeded: It takes longer than that.
             Overloaded: The system has no thread to load it.
         """
-        try:
-            self._load_of(name).result(max(seconds, 0.0))
-        except NotDone:
-            raise DeadlineExceeded(
-                f"the model {name} is still being loaded after {seconds:g} s; a later request finds it loaded"
-            ) from None
+        _wait(name, self._load_of(name), seconds)
 
     def _load_of(self, name: str) -> "Future[None]":
         with self._lock:
@@ -100,9 +113,56 @@ class LazyModels:
                 self._loads[name] = load
             return load
 
-    def run(self, call: Callable[[], object]) -> None:
-        """Run a call that may wait for a load, beside the threads that serve connections."""
-        self._waiting.submit(call)
+    def run(
+        self,
+        name: str,
+        seconds: float,
+        call: Callable[[], object],
+        refuse: Callable[[Exception], object],
+    ) -> None:
+        """Run a call once a dormant model is loaded; one thread waits for all calls of a model.
+
+        Args:
+            seconds: How long a call waits; the same for all of a model.
+            refuse: Called in its place with why there was no load in time.
+        """
+        try:
+            waiting = Waiting(self._load_of(name), time.monotonic() + seconds, call, refuse)
+        except Overloaded as error:
+            refuse(error)
+            return
+        with self._lock:
+            is_first = name not in self._waiting
+            self._waiting.setdefault(name, deque()).append(waiting)
+        if is_first:
+            try:
+                self._waiters.submit(self._call_waiting, name)
+            except RuntimeError as error:  # the system has no thread
+                self._call_waiting(name, Overloaded(f"no load is waited for: {error}", "threads"))
+
+    def _call_waiting(self, name: str, refusal: Exception | None = None) -> None:
+        while (waiting := self._next_waiting(name)) is not None:
+            failure = refusal
+            try:
+                if failure is None:
+                    _wait(name, waiting.load, waiting.until - time.monotonic())
+            except Exception as error:  # noqa: BLE001  its client is told
+                failure = error
+            try:
+                if failure is None:
+                    waiting.call()
+                else:
+                    waiting.refuse(failure)
+            except Exception:
+                log.exception("a request that waited for the model %s is lost", name)
+
+    def _next_waiting(self, name: str) -> Waiting | None:
+        with self._lock:
+            calls = self._waiting.get(name)
+            if not calls:
+                self._waiting.pop(name, None)
+                return None
+            return calls.popleft()
 
     def _run(self, name: str, load: "Future[None]") -> None:
         try:
@@ -167,6 +227,20 @@ class LazyModels:
                 self._bound,
                 loading,
             )
+
+
+def _wait(name: str, load: "Future[None]", seconds: float) -> None:
+    """Wait for a load.
+
+    Raises:
+        DeadlineExceeded: It takes longer.
+    """
+    try:
+        load.result(max(seconds, 0.0))
+    except NotDone:
+        raise DeadlineExceeded(
+            f"the model {name} is still being loaded; a later request finds it loaded"
+        ) from None
 
 
 def is_idle(served: ModelVersions) -> bool:

@@ -142,7 +142,9 @@ class ModelRegistry:
                 f"it has {known}"
             )
         if served.dormant and time.monotonic() >= served.retry_at:
-            raise NotLoaded(f"the model {name} is not loaded; the first request for it loads it")
+            raise NotLoaded(
+                f"the model {name} is not loaded; the first request for it loads it", name
+            )
         if state is None:
             state = served.highest_state
         why = f": {state.reason}" if state and state.reason else "."

@@ -256,7 +256,9 @@ class NativeGrpcServer:
                 self._infer(method, call, message)
         except NotLoaded as error:  # a thread that serves connections waits for no load
             wait = functools.partial(self._infer_later, method, call, message, False)
-            if not self._engine.wait_elsewhere(wait):
+            if not self._engine.wait_elsewhere(
+                error.model, wait, lambda why: refuse(call, failure_of(why))
+            ):
                 refuse(call, failure_of(error))
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))

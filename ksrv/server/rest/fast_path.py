@@ -278,7 +278,9 @@ class FastPath:
             if isinstance(watched, NativeHandle) and not watched.done():
                 exchange.watch(watched)
         except NotLoaded as error:
-            if waits or not self._engine.wait_elsewhere(partial(self._start, exchange, waits=True)):
+            again = partial(self._start, exchange, waits=True)
+            told = partial(self.refuse, exchange)
+            if waits or not self._engine.wait_elsewhere(exchange.model, again, told):
                 self.refuse(exchange, error)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)

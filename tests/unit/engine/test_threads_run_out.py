@@ -1,11 +1,13 @@
 """A system without a further thread: what needs one fails or waits by itself, and goes on once there are threads again."""
 
 import threading
+from functools import partial
+from queue import Queue
 
 import pytest
 
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.errors import NotFound, Overloaded
+from ksrv.errors import DeadlineExceeded, NotFound, Overloaded
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 from tests.support.wait_until import wait_until
 
@@ -40,6 +42,57 @@ def test_a_dormant_model_is_loaded_by_a_later_request(refused):
             made.infer(request(model="m"))
     refused.clear()
     made.infer(request(model="m"))
+    made.close(20)
+
+
+def test_requests_of_one_load_take_one_thread_and_keep_no_other_model_waiting():
+    go = threading.Event()
+
+    class Executor(FunctionExecutor):
+        def start(self):
+            assert self.name != "slow" or go.wait(60)
+            return super().start()
+
+    def make(one, number, threads):
+        made = Executor(one, lambda batch: batch.tensors["x"].data)
+        made.name = one.name
+        return made
+
+    models = Models(source("slow"), source("quick"))
+    made = Engine(models, EngineSettings(model_control="lazy"), make_executor=make)
+    made.start()
+    told: Queue[object] = Queue()
+    for number in range(200):
+        assert made.wait_elsewhere("slow", partial(told.put, number), told.put)
+    assert made.wait_elsewhere("quick", partial(told.put, "quick"), told.put)
+    assert told.get(timeout=60) == "quick"
+    waiters = [one for one in threading.enumerate() if one.name.startswith("ksrv-lazy-wait")]
+    assert len(waiters) <= 2
+    go.set()
+    assert [told.get(timeout=60) for _ in range(200)] == list(range(200))
+    made.close(20)
+
+
+def test_a_request_that_waits_too_long_for_a_load_is_refused():
+    go = threading.Event()
+
+    class Executor(FunctionExecutor):
+        def start(self):
+            assert go.wait(60)
+            return super().start()
+
+    made = Engine(
+        Models(source("m", timeout_ms=50)),
+        EngineSettings(model_control="lazy"),
+        make_executor=lambda one, number, threads: Executor(
+            one, lambda batch: batch.tensors["x"].data
+        ),
+    )
+    made.start()
+    told: Queue[object] = Queue()
+    assert made.wait_elsewhere("m", partial(told.put, "called"), told.put)
+    assert isinstance(told.get(timeout=60), DeadlineExceeded)
+    go.set()
     made.close(20)
 
 
