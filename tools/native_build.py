@@ -88,7 +88,8 @@ class Flavour:
 
 def sanitized(*names: str, level: str = "-O1") -> list[str]:
     # A report names functions and lines, for which -g1 is enough at four fifths of -g's time.
-    return [level, "-g1", "-fno-omit-frame-pointer", f"-fsanitize={','.join(names)}"]
+    checks = ["-fno-omit-frame-pointer", "-DKSRV_CHECKS_PHASES"]
+    return [level, "-g1", *checks, f"-fsanitize={','.join(names)}"]
 
 
 def flavours() -> dict[str, Flavour]:

@@ -69,25 +69,17 @@ void Call::note_model(const std::string &its_model, const std::string &its_versi
 }
 
 void Call::identify() noexcept {
-    const auto named = [this](const Entry &entry, const char *name) {
-        return entry.name_length == strlen(name) && memcmp(text.data() + entry.name, name, entry.name_length) == 0;
+    std::string_view id, trace;
+    size_t ids = 0, traces = 0;
+    const auto names_id = [&](const Entry &entry) {
+        if (name_of(entry) == "traceparent") trace = traces++ ? std::string_view() : value_of(entry);
+        if (name_of(entry) != "x-request-id") return false;
+        id = ids++ ? std::string_view() : value_of(entry);
+        return true;
     };
-    const Entry none{};
-    const auto only = [&](const char *name) {
-        const Entry *found = &none;
-        for (const Entry &entry : entries) {
-            if (!named(entry, name)) continue;
-            if (found != &none) return none;
-            found = &entry;
-        }
-        return *found;
-    };
-    const Entry id = only("x-request-id"), trace = only("traceparent");
-    choose_request_id(&request_id, text.data() + id.value, id.value_length, text.data() + trace.value,
-                      trace.value_length);
-    const auto gone = std::remove_if(entries.begin(), entries.end(),
-                                     [&](const Entry &entry) { return named(entry, "x-request-id"); });
+    const auto gone = std::remove_if(entries.begin(), entries.end(), names_id);
     entries.drop_last(static_cast<std::size_t>(entries.end() - gone));
+    choose_request_id(&request_id, id.data(), id.size(), trace.data(), trace.size());
 }
 
 void Call::write(Payload *payload) noexcept {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -102,10 +103,14 @@ struct Call {
     std::atomic<int> refs{1};
     const Method *method = nullptr;
 
-    // Metadata: names and values one behind the other in `text`; written before the call is shown to others.
+    // Metadata: lines of "name: value" in `text`, as HTTP/1.1 writes them; written before the call is shown to others.
     struct Entry {
         uint32_t name, name_length, value, value_length;
     };
+    std::string_view name_of(const Entry &entry) const noexcept { return {text.data() + entry.name, entry.name_length}; }
+    std::string_view value_of(const Entry &entry) const noexcept {
+        return {text.data() + entry.value, entry.value_length};
+    }
     SmallVector<char, 192> text;
     SmallVector<Entry, 6> entries;
     size_t head_bytes = 0;

@@ -98,11 +98,7 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
 }
 
 // The metadata in the form of a head of HTTP/1, which every reader of a request's headers knows.
-size_t head_bytes(const Call &call) noexcept {
-    size_t length = 4 + 16 + call.request_id.length;
-    for (const Call::Entry &entry : call.entries) length += entry.name_length + entry.value_length + 4;
-    return length;
-}
+size_t head_bytes(const Call &call) noexcept { return 2 + call.text.size() + 18 + call.request_id.length; }
 
 void put_head(const Call &call, char *to) noexcept {
     const auto put = [&to](const char *from, size_t length) {
@@ -110,12 +106,7 @@ void put_head(const Call &call, char *to) noexcept {
         to += length;
     };
     put("\r\n", 2);
-    for (const Call::Entry &entry : call.entries) {
-        put(call.text.data() + entry.name, entry.name_length);
-        put(": ", 2);
-        put(call.text.data() + entry.value, entry.value_length);
-        put("\r\n", 2);
-    }
+    put(call.text.data(), call.text.size());
     put("x-request-id: ", 14);
     put(call.request_id.text, call.request_id.length);
     put("\r\n\r\n", 4);

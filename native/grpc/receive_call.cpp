@@ -25,13 +25,12 @@ constexpr size_t WORTH_ALIGNING = 32;
 constexpr uint64_t LIVED_NS = 10000000u;  // after which a peer may reset a stream: 128 of them are few in this time
 constexpr uint64_t LATEST_NS = 100000000u;  // of which resets are forgiven, where a connection was not read for longer
 
-bool is(const char *name, size_t length, const char *text) noexcept {
-    return strlen(text) == length && memcmp(name, text, length) == 0;
+template <size_t N> inline bool is(const char *name, size_t length, const char (&text)[N]) noexcept {
+    return length == N - 1 && memcmp(name, text, N - 1) == 0;
 }
 
-bool begins(const char *name, size_t length, const char *text) noexcept {
-    const size_t wanted = strlen(text);
-    return length >= wanted && memcmp(name, text, wanted) == 0;
+template <size_t N> inline bool begins(const char *name, size_t length, const char (&text)[N]) noexcept {
+    return length >= N - 1 && memcmp(name, text, N - 1) == 0;
 }
 
 // Where the bytes of the first raw tensor begin in a ModelInferRequest; 0 where that does not show yet.
@@ -115,11 +114,15 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
             call->has_authorization = true;
             call->authorization.assign(value, value_length);
         }
-        const size_t at = call->text.size();
-        call->text.append(name, name_length);
-        call->text.append(value, value_length);
+        const size_t at = call->text.size(), value_at = at + name_length + 2;
+        char *const line = call->text.extend(name_length + value_length + 4);
+        if (!line) throw std::bad_alloc();
+        memcpy(line, name, name_length);
+        memcpy(line + name_length, ": ", 2);
+        memcpy(line + name_length + 2, value, value_length);
+        memcpy(line + name_length + 2 + value_length, "\r\n", 2);
         call->entries.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(name_length),
-                                 static_cast<uint32_t>(at + name_length), static_cast<uint32_t>(value_length)});
+                                 static_cast<uint32_t>(value_at), static_cast<uint32_t>(value_length)});
     } catch (const std::bad_alloc &) {
         call->head_too_large = true;
     }

@@ -41,6 +41,31 @@ enum class Phase : uint8_t {
     linger,           // answered and shut down; further bytes are thrown away
 };
 
+constexpr int PHASES = 10;
+
+constexpr uint16_t phases() noexcept { return 0; }
+template <class... Others> constexpr uint16_t phases(Phase one, Others... others) noexcept {
+    return static_cast<uint16_t>(1u << static_cast<int>(one) | phases(others...));
+}
+
+// Which phases may come behind each; `free` may come behind any.
+constexpr uint16_t BEHIND[PHASES] = {
+    /* free */ phases(Phase::idle),
+    /* proxy_header */ phases(Phase::handshake, Phase::idle, Phase::head),
+    /* handshake */ phases(Phase::idle, Phase::send, Phase::linger),
+    // A place that was just taken is idle before it begins; a stream begins with its head.
+    /* idle */ phases(Phase::proxy_header, Phase::handshake, Phase::idle, Phase::head),
+    /* head */
+    phases(Phase::awaiting_memory, Phase::body, Phase::run, Phase::send, Phase::linger, Phase::idle, Phase::head),
+    /* awaiting_memory */ phases(Phase::body, Phase::send, Phase::linger),
+    /* body */ phases(Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger),
+    // Back to `head` once the caller is known, to `body` where the app asks for it.
+    /* run */
+    phases(Phase::head, Phase::body, Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger, Phase::idle),
+    /* send */ phases(Phase::run, Phase::idle, Phase::head, Phase::linger),
+    /* linger */ phases(),
+};
+
 // Whether a connection waits for bytes of its client.
 inline bool receives(Phase phase) noexcept {
     return phase == Phase::proxy_header || phase == Phase::handshake || phase == Phase::idle || phase == Phase::head ||
@@ -108,6 +133,7 @@ struct Connection : Transport {
     ChunkDecoder chunks;          // of a chunked body, whose bytes wait in the buffer behind the head
     size_t message_end = 0;       // bytes of the buffer up to which the message goes
     Head head;
+    Verdict verdict = Verdict::incomplete;  // on its head
     RequestId request_id;         // of the message; chosen when its head is complete
 
     Block *block = nullptr;
@@ -139,6 +165,18 @@ struct Connection : Transport {
     socklen_t peer_length = 0;
 
     ~Connection() { free(buffer); }
+
+    // Bytes of the body that have come with the head.
+    size_t came_with_head() const noexcept { return byte_stream ? byte_stream->waiting() : filled - head.length; }
+
+    // Builds for sanitizers and fuzzers stop at a phase that may not come behind the present one.
+    void enter(Phase next, std::memory_order order = std::memory_order_relaxed) noexcept {
+#ifdef KSRV_CHECKS_PHASES
+        const int now = static_cast<int>(phase.load(std::memory_order_relaxed));
+        if (next != Phase::free && !(BEHIND[now] >> static_cast<int>(next) & 1)) abort();
+#endif
+        phase.store(next, order);
+    }
 
     bool claim_for_event() noexcept {
         for (;;) {
@@ -196,6 +234,7 @@ struct Connection : Transport {
 
     void reset_message() noexcept {
         head = Head{};
+        verdict = Verdict::incomplete;
         request_id.length = 0;
         body_state = BodyState::none;
         body_asked = false;

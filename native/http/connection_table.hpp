@@ -38,14 +38,14 @@ class Connections {
             used_.store(used + 1, std::memory_order_release);
         }
         connection->next = nullptr;
-        connection->phase.store(Phase::idle, std::memory_order_release);
+        connection->enter(Phase::idle, std::memory_order_release);
         open_.fetch_add(1, std::memory_order_relaxed);
         return connection;
     }
 
     void give_back(Connection *connection) noexcept {
         connection->generation.fetch_add(1, std::memory_order_release);
-        connection->phase.store(Phase::free, std::memory_order_release);
+        connection->enter(Phase::free, std::memory_order_release);
         std::lock_guard<std::mutex> guard(mutex_);
         connection->next = free_;
         free_ = connection;

@@ -28,6 +28,7 @@ struct Outgoing {
     iovec *parts = nullptr;
     int count = 0;
     int at = 0;
+    size_t head_bytes = 0;      // at the beginning of the first part, until a stream has taken them
     iovec inline_parts[4];
     iovec *spilled = nullptr;   // malloc'ed when there are more than fit inline
     char head[ANSWER_HEAD];
@@ -62,6 +63,7 @@ inline void forget_outgoing(Outgoing *out) noexcept {
     out->parts = out->inline_parts;
     out->count = 0;
     out->at = 0;
+    out->head_bytes = 0;
     out->total = 0;
 }
 

@@ -88,9 +88,9 @@ bool loose_number(const unsigned char *at, const unsigned char *end, uint64_t *v
     return true;
 }
 
-// The end of the run of field value bytes that starts at `at`. Eight bytes at a time while all of
+// The end of the run of plain field value bytes that starts at `at`. Eight bytes at a time while all of
 // them are 0x20 to 0x7e, then one by one.
-const unsigned char *value_end(const unsigned char *at, const unsigned char *end) noexcept {
+const unsigned char *plain_end(const unsigned char *at, const unsigned char *end) noexcept {
     for (;;) {
         while (end - at >= 8) {
             uint64_t word;
@@ -467,6 +467,37 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
     return HeadFault::none;
 }
 
+const unsigned char *HeadReader::name_end(const unsigned char *at) noexcept {
+    while (is(*at, FIELD)) ++at;
+    if (!is(*at, TOKEN)) return at;
+    while (is(*at, TOKEN)) ++at;
+    leave_to_app();
+    return at;
+}
+
+const unsigned char *HeadReader::value_end(const unsigned char *at, const unsigned char *end) noexcept {
+    at = plain_end(at, end);
+    while (at < end && *at >= 0x80) {  // obs-text (RFC 9110 5.5)
+        at = plain_end(at + 1, end);
+        leave_to_app();
+    }
+    return at;
+}
+
+HeadFault HeadReader::begin_unread(const unsigned char *line, const unsigned char *target,
+                                   const unsigned char *target_end) noexcept {
+    const unsigned char *at = line;
+    if (!method(at, target) || at != target) return HeadFault::method;
+    while (is(*at, TARGET)) ++at;
+    return at == target_end ? begin(line, target, target_end, '1') : HeadFault::target;
+}
+
+HeadFault HeadReader::unread_field(const unsigned char *name, size_t width, const unsigned char *value,
+                                   const unsigned char *stop) noexcept {
+    if (width == 0 || name_end(name) != name + width) return HeadFault::field_name;
+    return value_end(value, stop) == stop ? field(name, width, value, stop) : HeadFault::field_value;
+}
+
 Verdict HeadReader::end(size_t length) noexcept {
     head_.length = static_cast<uint32_t>(length);
     if (app_ || length > limits_.head) native_ = false;
@@ -520,19 +551,11 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     head->fields = static_cast<uint32_t>(at - data);
     while (at < end && fault == HeadFault::none) {
         const unsigned char *const name = at;
-        while (is(*at, FIELD)) ++at;
-        if (is(*at, TOKEN)) {  // a name that few fields have: the app's
-            while (is(*at, TOKEN)) ++at;
-            reader.leave_to_app();
-        }
+        at = reader.name_end(at);
         const size_t width = static_cast<size_t>(at - name);
         if (width == 0 || *at != ':') return refuse(head, name_fault(name, at, end));
         const unsigned char *const value = ++at;
-        at = value_end(at, end);
-        while (at < end && *at >= 0x80) {  // obs-text (RFC 9110 5.5)
-            at = value_end(at + 1, end);
-            reader.leave_to_app();
-        }
+        at = reader.value_end(at, end);
         const unsigned char *const stop = at;
         if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::field_value);
         fault = reader.field(name, width, value, stop);

@@ -126,6 +126,15 @@ class HeadReader {
                     const unsigned char *stop) noexcept;
     Verdict end(size_t length) noexcept;
 
+    // The same of parts whose bytes nobody has looked at; a value begins behind the colon.
+    HeadFault begin_unread(const unsigned char *method, const unsigned char *target,
+                           const unsigned char *target_end) noexcept;
+    HeadFault unread_field(const unsigned char *name, size_t width, const unsigned char *value,
+                           const unsigned char *stop) noexcept;
+
+    // Where a name or a value ends; one that is unusual is for the app. Both may end at `end`, and no later.
+    const unsigned char *name_end(const unsigned char *at) noexcept;
+    const unsigned char *value_end(const unsigned char *at, const unsigned char *end) noexcept;
     void leave_to_app() noexcept { app_ = true; }
 
   private:

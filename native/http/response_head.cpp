@@ -62,6 +62,7 @@ bool put_head(Outgoing *out, const char *status, size_t status_length, const cha
     put("\r\n", 2);
     put(fields, fields_length);
     put("\r\n", 2);
+    out->head_bytes = static_cast<size_t>(at - text);
     if (body_length) put(body, body_length);
     add_part(out, text, static_cast<size_t>(at - text));
     return true;

@@ -43,12 +43,17 @@ Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
     return Sent::all;
 }
 
-Sent send_to_stream(ByteStream *stream, Outgoing *out) noexcept {
-    while (out->at < out->count) {
-        const ssize_t sent = stream->send(out->parts + out->at, out->count - out->at);
+Sent send_to_stream(ByteStream *stream, Outgoing *out, bool last) noexcept {
+    if (const size_t head = out->head_bytes) {
+        if (!stream->send_head(static_cast<const char *>(out->parts[0].iov_base), head)) return Sent::broken;
+        out->head_bytes = 0;
+        out->advance(head);
+    }
+    do {
+        const ssize_t sent = stream->send(out->parts + out->at, out->count - out->at, last);
         if (sent < 0) return would_block(errno) ? Sent::blocked : Sent::broken;
         out->advance(static_cast<size_t>(sent));
-    }
+    } while (out->at < out->count);
     return Sent::all;
 }
 
@@ -102,10 +107,7 @@ bool is_peer_gone(Transport *transport, bool *probed) noexcept {
 }
 
 bool send_continue(Transport *transport) noexcept {
-    if (transport->byte_stream) {
-        const iovec interim{const_cast<char *>(INTERIM), INTERIM_LENGTH};
-        return transport->byte_stream->send(&interim, 1) == static_cast<ssize_t>(INTERIM_LENGTH);
-    }
+    if (transport->byte_stream) return transport->byte_stream->send_continue();
     if (transport->tls) return send_interim(&transport->tls) != Sent::broken;
     ssize_t sent;
     do {
@@ -114,8 +116,8 @@ bool send_continue(Transport *transport) noexcept {
     return sent == static_cast<ssize_t>(INTERIM_LENGTH) || (sent < 0 && would_block(errno));
 }
 
-Sent send_now(Transport *transport, Outgoing *out) noexcept {
-    if (transport->byte_stream) return send_to_stream(transport->byte_stream, out);
+Sent send_now(Transport *transport, Outgoing *out, bool last) noexcept {
+    if (transport->byte_stream) return send_to_stream(transport->byte_stream, out, last);
     if (TlsSession *tls = &transport->tls; *tls) {
         // The library must be given the unsent bytes again.
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
@@ -138,10 +140,6 @@ Sent send_now(Transport *transport, Outgoing *out) noexcept {
 }
 
 void end_sending(Transport *transport) noexcept {
-    if (transport->byte_stream) {
-        transport->byte_stream->end_sending();
-        return;
-    }
     if (transport->tls) {
         transport->tls.say_farewell();
         transport->tls.end();

@@ -54,13 +54,13 @@ bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 enum class Peer : uint8_t { open, half_closed, gone };
 Peer look_at_peer(Transport *transport) noexcept;
 
-// Sends as much of a message as the socket takes now.
-Sent send_now(Transport *transport, Outgoing *out) noexcept;
+// Sends as much of an answer as the socket takes now; a stream is told whether its `last` bytes are among these.
+Sent send_now(Transport *transport, Outgoing *out, bool last) noexcept;
 
 // Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
 bool send_continue(Transport *transport) noexcept;
 
-// Nothing more is sent; what the peer still sends is only to be thrown away.
+// Nothing more is sent on a socket; what the peer still sends is only to be thrown away.
 void end_sending(Transport *transport) noexcept;
 
 void close_transport(Transport *transport) noexcept;

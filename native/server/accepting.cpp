@@ -32,16 +32,16 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
     connection->ends_ns = config.end.at(now, tag_of(connection));
     connection->requests_left = config.end.most_requests();
     if (config.proxy.versions != ProxyVersions::off) {
-        connection->phase.store(Phase::proxy_header, std::memory_order_release);
+        connection->enter(Phase::proxy_header, std::memory_order_release);
         arm_for_phase(connection, now);
         return;
     }
     if (tls) {  // begins with the client's first bytes: a silent one costs no memory
-        connection->phase.store(Phase::handshake, std::memory_order_release);
+        connection->enter(Phase::handshake, std::memory_order_release);
         arm_for_phase(connection, now);
         return;
     }
-    connection->phase.store(Phase::idle, std::memory_order_release);
+    connection->enter(Phase::idle, std::memory_order_release);
     if (serves) {
         advance(connection, now);
     } else {

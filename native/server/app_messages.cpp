@@ -21,7 +21,7 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
         ask_app(connection, BodyState::none);
         return false;
     }
-    const size_t with_head = connection->filled - head.length;
+    const size_t with_head = connection->came_with_head();
     const bool waits = head.expects_continue && with_head == 0;
     if (waits || (!head.chunked && head.content_length > std::min(EARLY_BODY, config.limits.body))) {
         ask_app(connection, BodyState::unread);
@@ -39,7 +39,7 @@ void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     timers.set(connection->slot, Timers::NONE);
     connection->body_state = state;
     if (state != BodyState::none && state != BodyState::whole) connection->close_after = true;
-    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    connection->enter(Phase::run);
     begin_turn(connection);
     app_queue_.push(connection->head.question ? AppQueueKind::metadata : AppQueueKind::others, connection);
 }
@@ -64,7 +64,7 @@ void HttpServer::receive_for_app(Connection *connection, uint64_t most) noexcept
         return;
     }
     connection->stage_ns = now;
-    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    connection->enter(Phase::body);
     receive_body(connection, now);
 }
 

@@ -200,7 +200,7 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     }
     count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
     connection->saw_bytes = true;  // its peer may keep idle connections
-    connection->phase.store(Phase::idle, std::memory_order_relaxed);
+    connection->enter(Phase::idle);
     if (!adopt_http2 || !connection->tls.agreed_on("h2")) return true;
     hand_over(connection);
     return false;
@@ -274,13 +274,14 @@ void HttpServer::on_handshake(uint64_t tag, uint64_t now) noexcept {
 void HttpServer::go_on(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::send: {
-        const Sent sent = flush(connection);
+        const bool piece = connection->stream.load(std::memory_order_relaxed) == StreamState::waiting;
+        const Sent sent = flush(connection, !piece);
         if (sent == Sent::blocked) {
             arm_for_phase(connection, now);
         } else if (sent == Sent::broken) {
             count(SERVER_DISCONNECTED);
             drop(connection);
-        } else if (connection->stream.load(std::memory_order_relaxed) == StreamState::waiting) {
+        } else if (piece) {
             resume_stream(connection);
         } else {
             defer_decref(connection);

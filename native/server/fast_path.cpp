@@ -170,7 +170,7 @@ bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &r
     if (!request) return false;
     count(SERVER_FAST_PATH);
     timers.set(connection->slot, Timers::NONE);
-    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    connection->enter(Phase::run);
     if (route.queue->inline_for_all.load() && request->layout.decodes_quickly()) {
         connection->fast_request = request;
         queue_to_run(connection);

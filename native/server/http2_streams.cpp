@@ -3,8 +3,8 @@
 //
 // Strategy: whether a connection speaks HTTP/2 shows in its first bytes, or TLS has agreed on it. It goes to
 // the server of HTTP/2 then (native/grpc), which owns its socket from there on. A request that is not gRPC's
-// comes back as a connection whose bytes are a `ByteStream`'s, with a head of HTTP/1.1, for one message. So
-// heads, bodies, callers, deadlines, budgets, answers and the access log have one meaning over both.
+// comes back with its head read, in a connection's place for one message, whose body and answer are a `ByteStream`'s. So
+// routes, bodies, callers, deadlines, budgets, answers and the access log have one meaning over both.
 
 #include <errno.h>
 
@@ -24,7 +24,7 @@ constexpr size_t PREFACE_LENGTH = sizeof PREFACE - 1;
 // Whether a connection begins with the preface of HTTP/2, or may still do so.
 HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcept {
     if (!adopt_http2 || !connection->filled || connection->buffer[0] != PREFACE[0]) return Preface::none;
-    if (connection->byte_stream || connection->out.sent != 0) return Preface::none;  // it is no beginning
+    if (connection->out.sent != 0) return Preface::none;  // it is no beginning
     if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
     const size_t length = std::min(connection->filled, PREFACE_LENGTH);
     if (memcmp(connection->buffer, PREFACE, length) != 0) {
@@ -56,9 +56,9 @@ void HttpServer::hand_over(Connection *connection) noexcept {
     drop(connection);
 }
 
-// Serves a request whose bytes a stream carries. False where there is no room for it.
-bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
-                             uint16_t listener) noexcept {
+// Serves a message of HTTP/2. False where there is no room for it.
+bool HttpServer::open_stream(ByteStream *stream, const StreamHead &head, const sockaddr_storage &peer,
+                             socklen_t peer_length, uint16_t listener) noexcept {
     if (stopping_.load(std::memory_order_acquire)) return false;
     if (streams_.fetch_add(1, std::memory_order_relaxed) >= most_streams()) {
         streams_.fetch_sub(1, std::memory_order_relaxed);
@@ -74,6 +74,17 @@ bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, s
     }
     const uint64_t now = unsigned_now_ns();
     begin_connection(connection, -1, listener, now);
+    if (!connection->reserve(head.text.size())) {
+        streams_.fetch_sub(1, std::memory_order_relaxed);
+        give_back_place(connection);
+        return false;
+    }
+    memcpy(connection->buffer, head.text.data(), head.text.size());
+    connection->filled = head.text.size();
+    connection->head = head.head;
+    connection->verdict = head.verdict;
+    connection->message_ns = now;
+    connection->saw_bytes = true;
     connection->peer = peer;
     connection->peer_length = peer_length;
     connection->byte_stream = stream;
@@ -81,7 +92,7 @@ bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, s
     stream->cut = [](void *owner, uint64_t tag) { static_cast<HttpServer *>(owner)->cut_stream(tag); };
     stream->owner = this;
     stream->tag = tag_of(connection);
-    connection->phase.store(Phase::idle, std::memory_order_release);
+    connection->enter(Phase::head, std::memory_order_release);
     arm_for_phase(connection, now);
     return true;
 }

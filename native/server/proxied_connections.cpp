@@ -68,11 +68,11 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
 // the look for a header, but none of TLS, which no header begins like.
 bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
     if (!tls) {
-        connection->phase.store(Phase::idle, std::memory_order_relaxed);
+        connection->enter(Phase::idle);
         if (!connection->filled) return true;
         connection->message_ns = connection->stage_ns;
         connection->saw_bytes = true;
-        connection->phase.store(Phase::head, std::memory_order_relaxed);
+        connection->enter(Phase::head);
         return true;
     }
     if (connection->filled) {
@@ -81,7 +81,7 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     take_from_epoll(connection);  // handshakes wait in one of their own
-    connection->phase.store(Phase::handshake, std::memory_order_release);
+    connection->enter(Phase::handshake, std::memory_order_release);
     arm_for_phase(connection, now);
     return false;
 }

@@ -24,16 +24,17 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             receive_body(connection, now);
             return;
         }
-        Verdict verdict = Verdict::incomplete;
-        const Preface preface = look_for_preface(connection);
-        if (preface == Preface::whole) {
-            hand_over(connection);
-            return;
+        if (connection->verdict == Verdict::incomplete) {
+            const Preface preface = look_for_preface(connection);
+            if (preface == Preface::whole) {
+                hand_over(connection);
+                return;
+            }
+            if (connection->filled && preface == Preface::none)
+                connection->verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
+                                                    config.limits, &connection->head);
         }
-        if (connection->filled && preface == Preface::none) {
-            verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
-                                    config.limits, &connection->head);
-        }
+        const Verdict verdict = connection->verdict;
         if (verdict != Verdict::incomplete) {
             connection->message_end = connection->head.length;
             connection->identify();
@@ -103,7 +104,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         if (phase == Phase::idle) {
-            connection->phase.store(Phase::head, std::memory_order_relaxed);
+            connection->enter(Phase::head);
             connection->message_ns = now;
             connection->saw_bytes = true;
         }
@@ -135,7 +136,7 @@ bool HttpServer::check_first(Connection *connection) noexcept {
     if (is_admitted(connection)) return false;
     timers.set(connection->slot, Timers::NONE);
     connection->checking = true;
-    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    connection->enter(Phase::run);
     queue_to_run(connection);
     return true;
 }
@@ -148,7 +149,7 @@ void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     }
     connection->admitted = true;
     remember_caller(connection);
-    connection->phase.store(Phase::head, std::memory_order_relaxed);
+    connection->enter(Phase::head);
     advance(connection, unsigned_now_ns());
 }
 
@@ -164,7 +165,7 @@ bool HttpServer::is_routed(Connection *connection) noexcept {
 bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
     const Head &head = connection->head;
     const uint64_t need = head.content_length;
-    const size_t with_head = connection->filled - head.length;
+    const size_t with_head = connection->came_with_head();
     if (need > process_budget().most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
         ask_app(connection, BodyState::unread);
         return false;
@@ -211,7 +212,7 @@ void HttpServer::begin_infer(Connection *connection) noexcept {
     count(SERVER_INFER);
     if (connection->body_got == connection->head.content_length && try_route(connection, true)) return;
     timers.set(connection->slot, Timers::NONE);
-    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    connection->enter(Phase::run);
     queue_to_run(connection);
 }
 

@@ -27,7 +27,7 @@ uint64_t announced(const Connection *connection) noexcept {
 bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const Head &head = connection->head;
     const uint64_t need = head.chunked ? FIRST_CHUNKS : head.content_length;
-    const size_t with_head = connection->filled - head.length;
+    const size_t with_head = connection->came_with_head();
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
     connection->block = process_pool().lease_body(connection->body_offset + need);
@@ -35,7 +35,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
     }
-    const size_t taken = head.chunked ? 0 : std::min(with_head, static_cast<size_t>(need));
+    const size_t taken = head.chunked || connection->byte_stream ? 0 : std::min(with_head, static_cast<size_t>(need));
     connection->body_got = taken;
     if (head.chunked) {
         connection->chunks.begin(config.limits.chunks);
@@ -63,7 +63,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     connection->slow_body = false;
     connection->message_end = head.length + taken;  // to be consumed when answered
     connection->stage_ns = now;
-    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    connection->enter(Phase::body);
     return true;
 }
 
@@ -111,7 +111,7 @@ uint64_t HttpServer::take_counted(Connection *connection) noexcept {
 void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
     if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
         connection->memory_wait_ns = now;
-        connection->phase.store(Phase::awaiting_memory, std::memory_order_relaxed);
+        connection->enter(Phase::awaiting_memory);
     } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
         refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return;
@@ -132,7 +132,7 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
         return;
     }
     connection->stage_ns += now - connection->memory_wait_ns;  // the peer could do nothing meanwhile
-    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    connection->enter(Phase::body);
     receive_body(connection, now);
 }
 
@@ -141,7 +141,7 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
 // Receives until the body is complete or cut short, the socket is empty, or it is the others' turn.
 void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     if (connection->head.chunked) {
-        receive_chunks(connection, now);
+        connection->byte_stream ? receive_unannounced(connection, now) : receive_chunks(connection, now);
         return;
     }
     const size_t need = static_cast<size_t>(connection->head.content_length);
@@ -200,15 +200,7 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
             end_body(connection, BodyState::malformed);
             return;
         case Decoded::end:
-            connection->head.content_length = connection->body_got;
-            connection->block->unwritten =
-                !connection->block->pooled_before && 2 * connection->body_got < connection->block->capacity;
-            connection->block->size = connection->body_offset + connection->body_got;
-            if (connection->counted > connection->body_got) {
-                process_budget().give_back(connection->counted - connection->body_got);
-                connection->counted = connection->body_got;
-            }
-            end_body(connection, BodyState::whole);
+            end_chunks(connection);
             return;
         }
         if (turn >= TURN_BYTES) {  // the others first
@@ -258,6 +250,55 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
             return;
         }
     }
+}
+
+// The same for a body over HTTP/2 of which nobody has told how long it is.
+void HttpServer::receive_unannounced(Connection *connection, uint64_t now) noexcept {
+    for (size_t turn = 0; turn < TURN_BYTES;) {
+        const size_t come = connection->byte_stream->waiting();
+        connection->chunks.announce(connection->body_got + come);
+        if (connection->body_got + come > connection->body_most) {
+            end_body(connection, BodyState::too_long);
+            return;
+        }
+        const Decoded room = make_room(connection, come);
+        if (room == Decoded::no_room) {
+            await_memory(connection, now);
+            return;
+        }
+        if (room == Decoded::no_memory) {
+            refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+            return;
+        }
+        unsigned char *const to = connection->block->data + connection->body_offset + connection->body_got;
+        const ssize_t got = receive_some(connection, to, come);
+        if (got == 0) {
+            end_chunks(connection);
+            return;
+        }
+        if (got < 0) {
+            if (errno != EAGAIN) {
+                drop(connection);
+                return;
+            }
+            break;
+        }
+        connection->body_got += static_cast<size_t>(got);
+        turn += static_cast<size_t>(got);
+    }
+    arm_for_phase(connection, now);
+}
+
+// A body whose length was not announced is whole.
+void HttpServer::end_chunks(Connection *connection) noexcept {
+    connection->head.content_length = connection->body_got;
+    connection->block->unwritten = !connection->block->pooled_before && 2 * connection->body_got < connection->block->capacity;
+    connection->block->size = connection->body_offset + connection->body_got;
+    if (connection->counted > connection->body_got) {
+        process_budget().give_back(connection->counted - connection->body_got);
+        connection->counted = connection->body_got;
+    }
+    end_body(connection, BodyState::whole);
 }
 
 // Makes room for `more` bytes of contents behind those that have come: counted, and in the block.

@@ -18,8 +18,8 @@ void tell_version(std::string *head, const char *version) {
 
 }  // namespace
 
-Sent HttpServer::flush(Connection *connection) noexcept {
-    return send_now(connection, &connection->out);
+Sent HttpServer::flush(Connection *connection, bool last) noexcept {
+    return send_now(connection, &connection->out, last);
 }
 
 // Whether the next answer is the last one of a connection that has its age or its number of requests.
@@ -167,10 +167,10 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
     connection->consume(connection->message_end);
     connection->shrink();
     connection->reset_message();
-    connection->phase.store(Phase::idle, std::memory_order_relaxed);
+    connection->enter(Phase::idle);
     if (connection->filled) {  // the next message was sent without waiting for this answer
         connection->message_ns = now;
-        connection->phase.store(Phase::head, std::memory_order_relaxed);
+        connection->enter(Phase::head);
     }
     return true;
 }
@@ -191,7 +191,7 @@ void HttpServer::wait_for_reader(Connection *connection, uint64_t now) noexcept 
     }
     connection->stage_ns = now;
     connection->out.taken = acknowledged(connection);
-    connection->phase.store(Phase::send, std::memory_order_relaxed);
+    connection->enter(Phase::send);
     arm_for_phase(connection, now);
 }
 
@@ -208,14 +208,14 @@ bool HttpServer::still_reading(Connection *connection, uint64_t now) noexcept {
 
 // Sends no more, and closes when the peer has received the sent bytes.
 void HttpServer::linger(Connection *connection, uint64_t now) noexcept {
-    end_sending(connection);
     if (connection->byte_stream) {  // which keeps what was sent, whatever still comes
         drop(connection);
         return;
     }
+    end_sending(connection);
     connection->filled = 0;
     connection->stage_ns = now;
-    connection->phase.store(Phase::linger, std::memory_order_relaxed);
+    connection->enter(Phase::linger);
     arm_for_phase(connection, now);
 }
 

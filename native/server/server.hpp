@@ -208,8 +208,8 @@ class HttpServer final : public Protocol {
         return streams_.load(std::memory_order_relaxed) >= most_streams() - most_streams() / 4;
     }
     void note_refused(AccessRecord made) noexcept;  // of a stream that was answered before it was opened
-    bool open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
-                     uint16_t listener) noexcept;
+    bool open_stream(ByteStream *stream, const StreamHead &head, const sockaddr_storage &peer,
+                     socklen_t peer_length, uint16_t listener) noexcept;
 
     // ---- messages for the app ----
     Connection *next_app_message(AppQueueKind kind) noexcept;
@@ -314,6 +314,8 @@ class HttpServer final : public Protocol {
     void retry_memory(Connection *connection, uint64_t now) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
     void receive_chunks(Connection *connection, uint64_t now) noexcept;
+    void receive_unannounced(Connection *connection, uint64_t now) noexcept;
+    void end_chunks(Connection *connection) noexcept;
     Decoded make_room(Connection *connection, uint64_t more) noexcept;
     Decoded decode_chunks(Connection *connection) noexcept;
     void end_body(Connection *connection, BodyState state) noexcept;
@@ -342,7 +344,7 @@ class HttpServer final : public Protocol {
     bool put_prepared(Connection *connection, const PreparedAnswer &made) noexcept;
     void refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
-    Sent flush(Connection *connection) noexcept;
+    Sent flush(Connection *connection, bool last = true) noexcept;
     static uint64_t acknowledged(Connection *connection) noexcept;
     void wait_for_reader(Connection *connection, uint64_t now) noexcept;
     bool still_reading(Connection *connection, uint64_t now) noexcept;

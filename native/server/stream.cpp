@@ -11,7 +11,7 @@ namespace ksrv {
 // Sends what lies in `connection->out`. False: the peer has gone, or reads too slowly, and the connection is
 // closed.
 bool HttpServer::send_piece(Connection *connection) noexcept {
-    const Sent sent = flush(connection);
+    const Sent sent = flush(connection, false);
     if (sent == Sent::all) return true;
     if (sent == Sent::broken) {
         count(SERVER_DISCONNECTED);
@@ -54,7 +54,7 @@ void HttpServer::resume_stream(Connection *connection) noexcept {
     process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
     connection->answer_room = AnswerRoom::none;
     timers.set(connection->slot, Timers::NONE);
-    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    connection->enter(Phase::run);
     std::lock_guard<std::mutex> guard(stream_mutex_);
     connection->stream.store(StreamState::taken, std::memory_order_release);
     stream_moved_.notify_all();

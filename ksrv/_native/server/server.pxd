@@ -149,6 +149,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     cdef cppclass Connection:
         uint32_t slot
         int fd
+        void *byte_stream
         uint16_t listener
         cbool close_after
         cbool checking

@@ -24,13 +24,13 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
         refuse_rest(call, 431);
         return;
     }
+    StreamHead head;
     try {
-        auto made = std::make_unique<RestStream>(call);
-        if (!made->begin(*call, has_body)) {
+        if (!RestStream::read_head(*call, has_body, server_->http()->config.limits, &head)) {
             refuse_rest(call, 400);
             return;
         }
-        call->rest = std::move(made);
+        call->rest = std::make_unique<RestStream>(call);
     } catch (const std::bad_alloc &) {
         session_.reset(call->stream, http2::REFUSED_STREAM);
         return;
@@ -39,7 +39,7 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
     if (server_->http()->lacks_streams())
         server_->free_streams(std::max(stalled.load(std::memory_order_relaxed), 1u), now_);
     call->retain();  // until `RestStream::close`
-    if (server_->http()->open_stream(call->rest.get(), address, address_length, listener_)) return;
+    if (server_->http()->open_stream(call->rest.get(), head, address, address_length, listener_)) return;
     call->release();
     call->trailed = true;
     session_.reset(call->stream, http2::REFUSED_STREAM);
@@ -127,13 +127,8 @@ void Connection::answer_rest(Call *call) noexcept {
     call->answer_ns = call->answer_looked = now_;
     call->trailed = found.alone;
     try {
-        std::vector<http2::Field> fields;
-        const std::string &status = call->rest->status();
-        fields.reserve(1 + call->rest->fields().size());
-        fields.push_back(http2::field_of(":status", 7, status.data(), status.size(), 0));
-        for (const auto &field : call->rest->fields())
-            fields.push_back(http2::field_of(field.first.data(), field.first.size(), field.second.data(),
-                                             field.second.size(), 0));
+        SmallVector<http2::Field, 16> fields;
+        call->rest->fields(&fields);
         session_.answer(call->stream, fields.data(), fields.size(), !found.alone);
     } catch (const std::bad_alloc &) {
         session_.reset(call->stream, http2::INTERNAL_ERROR);

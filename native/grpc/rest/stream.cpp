@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <string_view>
 
 #include "grpc/call.hpp"
 #include "grpc/connection.hpp"
@@ -14,38 +15,124 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr size_t LONGEST_HEAD = 65536;  // of an answer
 constexpr size_t CREDIT = 16384;        // bytes that were read before the peer's window opens
-constexpr size_t WIDE_FROM = 32768;     // bytes of a message that was read before its window grows
+constexpr size_t WIDE_FROM = 32768;     // bytes of a body that was read before its window grows
 constexpr size_t LEAST_PIECE = 512;
 
-bool is_token(const std::string &text) noexcept {
-    static constexpr char OTHERS[] = "!#$%&'*+-.^_`|~";
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               (c && strchr(OTHERS, c));
-    });
+template <size_t N> bool is(std::string_view text, const char (&other)[N]) noexcept {
+    return text.size() == N - 1 && memcmp(text.data(), other, N - 1) == 0;
 }
 
-bool is_target(const std::string &text) noexcept {
+// Fields that tell of a connection of HTTP/1.1.
+bool is_of_connection(std::string_view name) noexcept {
+    return is(name, "connection") || is(name, "keep-alive") || is(name, "transfer-encoding") ||
+           is(name, "proxy-connection") || is(name, "upgrade");
+}
+
+bool is_line(std::string_view text) noexcept {
     return !text.empty() && std::none_of(text.begin(), text.end(), [](char c) {
         return static_cast<unsigned char>(c) <= ' ' || c == 127;
     });
 }
 
-bool is_line(const char *text, size_t length) noexcept {
-    return std::none_of(text, text + length, [](char c) { return c == '\r' || c == '\n' || c == 0; });
-}
+// Writes a head, whose text it has room for, and has each part of it judged.
+class HeadWriter {
+  public:
+    HeadWriter(const HeadLimits &limits, StreamHead *out) noexcept
+        : out_(*out), at_(out->text.begin()), reader_(at_, limits, &out->head) {}
 
-bool is(const std::string &text, const char *other) noexcept { return text == other; }
+    void put(std::string_view text) noexcept {
+        memcpy(at_, text.data(), text.size());
+        at_ += text.size();
+    }
 
-// Fields that tell of a connection of HTTP/1.1.
-bool is_of_connection(const std::string &name) noexcept {
-    return is(name, "connection") || is(name, "keep-alive") || is(name, "transfer-encoding") ||
-           is(name, "proxy-connection") || is(name, "upgrade");
-}
+    void begin(const std::string &method, const std::string &target) noexcept {
+        put(method);
+        put(" ");
+        const unsigned char *const from = at_;
+        put(target);
+        const unsigned char *const end = at_;
+        put(" HTTP/1.1\r\n");
+        fault_ = reader_.begin_unread(out_.text.begin(), from, end);
+        out_.head.fields = static_cast<uint32_t>(at_ - out_.text.begin());
+    }
+
+    void field(std::string_view name, std::string_view value) noexcept {
+        const unsigned char *const from = at_;
+        put(name);
+        put(": ");
+        put(value);
+        end_field(from, name.size());
+    }
+
+    // Of a field whose value was put already.
+    void end_field(const unsigned char *name, size_t width) noexcept {
+        const unsigned char *const stop = at_;
+        put("\r\n");
+        if (fault_ == HeadFault::none) fault_ = reader_.unread_field(name, width, name + width + 1, stop);
+    }
+
+    unsigned char *at() const noexcept { return at_; }
+
+    // False: a field holds what it may not.
+    bool end() noexcept {
+        put("\r\n");
+        const size_t length = static_cast<size_t>(at_ - out_.text.begin());
+        out_.text.drop_last(out_.text.size() - length);
+        out_.head.length = static_cast<uint32_t>(length);
+        out_.head.fault = fault_;
+        out_.verdict = fault_ == HeadFault::none ? reader_.end(length) : Verdict::refused;
+        return fault_ != HeadFault::field_name && fault_ != HeadFault::field_value;
+    }
+
+  private:
+    StreamHead &out_;
+    unsigned char *at_;
+    HeadReader reader_;
+    HeadFault fault_ = HeadFault::none;
+};
 
 }  // namespace
+
+bool RestStream::read_head(const Call &call, bool has_body, const HeadLimits &limits, StreamHead *out) {
+    constexpr size_t OTHERS = 96;  // what is written beside the call's own texts
+    if (!is_line(call.verb) || !is_line(call.path) || call.verb == "CONNECT") return false;
+    const bool has_host = !call.authority.empty();
+    bool has_length = false, has_cookies = false;
+    const size_t most = call.verb.size() + call.path.size() + call.authority.size() + call.text.size() + OTHERS;
+    if (!out->text.extend(most)) throw std::bad_alloc();
+    HeadWriter head(limits, out);
+    head.begin(call.verb, call.path);
+    if (has_host) head.field("host", call.authority);
+    for (const Call::Entry &entry : call.entries) {
+        const std::string_view name = call.name_of(entry);
+        if (is(name, "cookie")) {
+            has_cookies = true;
+            continue;
+        }
+        if (is_of_connection(name) || (has_host && is(name, "host"))) continue;
+        if (is(name, "content-length")) has_length = true;
+        head.field(name, call.value_of(entry));
+    }
+    if (has_cookies) {  // one field in HTTP/1.1 (RFC 9113 8.2.3)
+        const unsigned char *const from = head.at();
+        head.put("cookie:");
+        std::string_view between = " ";
+        for (const Call::Entry &entry : call.entries) {
+            if (!is(call.name_of(entry), "cookie")) continue;
+            head.put(between);
+            head.put(call.value_of(entry));
+            between = "; ";
+        }
+        head.end_field(from, 6);
+    }
+    if (has_body && !has_length) head.field("transfer-encoding", "chunked");
+    return head.end();
+}
+
+std::string RestStream::first_line(const Call &call) {
+    return (is_line(call.verb) ? call.verb : "-") + " " + (is_line(call.path) ? call.path : "-") + " HTTP/2.0\r\n\r\n";
+}
 
 // Bytes of an answer between the server, which wrote them, and the socket.
 struct RestStream::Piece final : http2::Keeper {
@@ -83,69 +170,6 @@ RestStream::~RestStream() {
 
 // ---- the session's side -------------------------------------------------------------------------
 
-bool RestStream::begin(const Call &call, bool has_body) {
-    if (!is_token(call.verb) || !is_target(call.path) || call.verb == "CONNECT") return false;
-    bool has_length = false, has_host = !call.authority.empty();
-    std::string head = call.verb + " " + call.path + " HTTP/1.1\r\n", cookies;
-    if (has_host) {
-        if (!is_line(call.authority.data(), call.authority.size())) return false;
-        head += "host: " + call.authority + "\r\n";
-    }
-    for (const Call::Entry &entry : call.entries) {
-        const char *value = call.text.data() + entry.value;
-        const std::string name(call.text.data() + entry.name, entry.name_length);
-        if (!is_token(name) || !is_line(value, entry.value_length)) return false;
-        if (is_of_connection(name) || (has_host && is(name, "host"))) continue;
-        if (is(name, "cookie")) {
-            cookies.append(cookies.empty() ? "" : "; ").append(value, entry.value_length);
-            continue;
-        }
-        if (is(name, "content-length")) has_length = true;
-        head.append(name).append(": ").append(value, entry.value_length).append("\r\n");
-    }
-    if (!cookies.empty()) head += "cookie: " + cookies + "\r\n";
-    in_chunks_ = has_body && !has_length;
-    if (in_chunks_) head += "transfer-encoding: chunked\r\n";
-    head += "\r\n";
-    is_head_ = call.verb == "HEAD";
-    append(reinterpret_cast<const unsigned char *>(head.data()), head.size());
-    return true;
-}
-
-std::string RestStream::first_line(const Call &call) {
-    return (is_token(call.verb) ? call.verb : "-") + " " + (is_target(call.path) ? call.path : "-") +
-           " HTTP/2.0\r\n\r\n";
-}
-
-void RestStream::append(const unsigned char *data, size_t length) {
-    if (in_at_ && in_at_ == in_.size()) {
-        in_.clear();
-        in_at_ = chunk_length_ = 0;
-    }
-    in_.insert(in_.end(), data, data + length);
-}
-
-// DATA joins the last chunk, unless the server has read some of that: a size for each frame of one byte would take six
-// times the bytes that the peer's window allows.
-void RestStream::append_chunk(const unsigned char *data, size_t length) {
-    constexpr size_t SIZE_LINE = 10;  // "0000ffff\r\n"
-    static constexpr unsigned char END[] = "\r\n";
-    if (chunk_length_ && in_at_ <= chunk_at_) {
-        in_.resize(in_.size() - 2);
-    } else {
-        static constexpr unsigned char NO_SIZE[SIZE_LINE] = {};
-        append(NO_SIZE, SIZE_LINE);
-        chunk_at_ = in_.size() - SIZE_LINE;
-        chunk_length_ = 0;
-    }
-    append(data, length);
-    append(END, 2);
-    chunk_length_ += length;
-    char line[SIZE_LINE + 1];
-    snprintf(line, sizeof line, "%08zx\r\n", chunk_length_);
-    memcpy(in_.data() + chunk_at_, line, SIZE_LINE);
-}
-
 bool RestStream::put(const unsigned char *data, size_t length) noexcept {
     std::lock_guard<std::mutex> guard(lock_);
     if (ahead_) {
@@ -155,14 +179,15 @@ bool RestStream::put(const unsigned char *data, size_t length) noexcept {
     }
     in_data_ += length;
     if (closed_ || length == 0) {  // its reader has left
-        read_more(0);
-        tell_server();
-        return true;
-    }
-    try {
-        in_chunks_ ? append_chunk(data, length) : append(data, length);
-    } catch (const std::bad_alloc &) {
-        return false;
+        read_more();
+    } else {
+        if (in_at_ && left() == 0) {
+            in_.clear();
+            in_at_ = 0;
+        }
+        unsigned char *const to = in_.extend(length);
+        if (!to) return false;
+        memcpy(to, data, length);
     }
     tell_server();
     return true;
@@ -178,15 +203,8 @@ size_t RestStream::put_ahead(const unsigned char *data, size_t length) noexcept 
 }
 
 void RestStream::put_end() noexcept {
-    static constexpr unsigned char LAST[] = "0\r\n\r\n";
     std::lock_guard<std::mutex> guard(lock_);
-    if (in_over_) return;
     in_over_ = true;
-    try {
-        if (in_chunks_ && !closed_) append(LAST, sizeof LAST - 1);
-    } catch (const std::bad_alloc &) {
-        // The body has no end then, which the server answers.
-    }
     tell_server();
 }
 
@@ -205,18 +223,39 @@ RestStream::Answer RestStream::answer() noexcept {
     Answer found;
     found.interim = interim_;
     interim_ = false;
-    found.head = has_head_;
-    found.alone = state_ == State::over && out_bytes_ == 0;
-    found.broken = closed_ && state_ != State::over;
-    found.whole = state_ == State::over;
+    found.head = !head_.empty();
+    found.alone = over_ && out_bytes_ == 0;
+    found.broken = closed_ && !over_;
+    found.whole = over_;
     found.full = !found.whole && out_bytes_ >= ROOM;
     return found;
+}
+
+void RestStream::fields(SmallVector<http2::Field, 16> *out) {
+    constexpr size_t VERSION = 9;  // "HTTP/1.1 "
+    constexpr uint8_t KEPT = http2::FIELD_NO_COPY;  // they are read while the stream, and so this, is open
+    char *at = head_.begin() + VERSION, *const end = head_.end() - 2;
+    out->push_back(http2::field_of(":status", 7, at, 3, KEPT));
+    for (at = static_cast<char *>(memchr(at, '\n', static_cast<size_t>(end - at))) + 1; at < end;) {
+        char *const name = at, *const stop = static_cast<char *>(memchr(at, '\r', static_cast<size_t>(end + 2 - at)));
+        for (; at < stop && *at != ':'; ++at)
+            if (*at >= 'A' && *at <= 'Z') *at = static_cast<char>(*at | 32);
+        const std::string_view known(name, static_cast<size_t>(at - name));
+        for (++at; at < stop && *at == ' '; ++at) {
+        }
+        // Their values do not come again, and would take the place of those that do.
+        const bool varies = is(known, "x-request-id") || is(known, "server-timing");
+        if (!is_of_connection(known))
+            out->push_back(http2::field_of(name, known.size(), at, static_cast<size_t>(stop - at),
+                                           varies ? KEPT | http2::FIELD_NO_INDEX : KEPT));
+        at = stop + 2;
+    }
 }
 
 size_t RestStream::offer(size_t most, bool *over) noexcept {
     std::lock_guard<std::mutex> guard(lock_);
     const size_t offered = std::min(most, out_bytes_);
-    *over = state_ == State::over && offered == out_bytes_;
+    *over = over_ && offered == out_bytes_;
     return offered;
 }
 
@@ -244,7 +283,7 @@ bool RestStream::take(size_t length, http2::OutgoingBytes *out) noexcept {
 
 bool RestStream::awaits_body() noexcept {
     std::lock_guard<std::mutex> guard(lock_);
-    return wanted_ & EPOLLIN && state_ == State::head && !closed_ && !cut_;
+    return wanted_ & EPOLLIN && head_.empty() && !closed_ && !cut_;
 }
 
 bool RestStream::awaits_room() noexcept {
@@ -276,7 +315,7 @@ size_t RestStream::missing() noexcept {
 // Which events hold. Room for a few bytes only is none.
 uint32_t RestStream::events() const noexcept {
     uint32_t now = 0;
-    if (cut_ || in_over_ || in_at_ < in_.size() || (ahead_ && ahead_got_ == ahead_room_)) now |= EPOLLIN;
+    if (cut_ || in_over_ || left() || (ahead_ && ahead_got_ == ahead_room_)) now |= EPOLLIN;
     if (cut_ || out_bytes_ <= ROOM / 2) now |= EPOLLOUT;
     return now;
 }
@@ -294,8 +333,8 @@ void RestStream::arm(uint32_t events) noexcept {
 }
 
 // What was read, or is not wanted, may come again from the peer.
-void RestStream::read_more(size_t left) noexcept {
-    if (left > CREDIT) return;
+void RestStream::read_more() noexcept {
+    if (left() > CREDIT) return;
     in_read_ += in_data_;
     in_data_ = 0;
 }
@@ -308,16 +347,16 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
         const size_t there = ahead_got_;
         ahead_ = nullptr;
         ahead_got_ = 0;
-        some = there ? there : std::min(room, in_.size() - in_at_);
+        some = there ? there : std::min(room, left());
         if (some == 0) {
-            if (!cut_ && in_over_) return 0;
+            if (!cut_ && in_over_ && !left()) return 0;
             errno = cut_ ? ECONNRESET : EAGAIN;
             return -1;
         }
         if (!there) {
             memcpy(data, in_.data() + in_at_, some);
             in_at_ += some;
-            read_more(in_.size() - in_at_);
+            read_more();
         }
         in_total_ += some;
         if (!wide_ && in_total_ >= WIDE_FROM && !in_over_)
@@ -330,14 +369,19 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
 
 void RestStream::receive_ahead(void *data, size_t room) noexcept {
     std::lock_guard<std::mutex> guard(lock_);
-    if (in_at_ < in_.size() || in_over_ || cut_ || room == 0) return;  // there is no waiting
+    if (left() || in_over_ || cut_ || room == 0) return;  // there is no waiting
     ahead_ = static_cast<unsigned char *>(data);
     ahead_room_ = room;
 }
 
+size_t RestStream::waiting() noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    return left();
+}
+
 Unread RestStream::unread() noexcept {
     std::lock_guard<std::mutex> guard(lock_);
-    if (ahead_got_ || in_at_ < in_.size()) return Unread::some;
+    if (ahead_got_ || left()) return Unread::some;
     return cut_ ? Unread::broken : in_over_ ? Unread::closed : Unread::none;
 }
 
@@ -351,10 +395,27 @@ bool RestStream::is_cut() noexcept {
     return cut_;
 }
 
+bool RestStream::send_continue() noexcept {
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        if (cut_) return false;
+        interim_ = true;
+    }
+    call_->connection->mail(call_);
+    return true;
+}
+
+bool RestStream::send_head(const char *text, size_t length) noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    char *const to = head_.extend(length);
+    if (to) memcpy(to, text, length);
+    return to;
+}
+
 // An answer is told to the session in one piece as far as it is there: the call comes back with its end, or where
 // nothing more fits.
-ssize_t RestStream::send(const iovec *parts, int count) noexcept {
-    size_t taken = 0;
+ssize_t RestStream::send(const iovec *parts, int count, bool last) noexcept {
+    size_t taken = 0, total = 0;
     {
         std::lock_guard<std::mutex> guard(lock_);
         if (cut_) {
@@ -362,110 +423,22 @@ ssize_t RestStream::send(const iovec *parts, int count) noexcept {
             return -1;
         }
         try {
-            for (int i = 0; i < count; ++i) {
-                const unsigned char *data = static_cast<const unsigned char *>(parts[i].iov_base);
-                const size_t some = put_answer(data, parts[i].iov_len);
-                taken += some;
-                if (some < parts[i].iov_len) break;
+            for (int i = 0; i < count && taken == total; ++i) {
+                total += parts[i].iov_len;
+                taken += add_piece(static_cast<const unsigned char *>(parts[i].iov_base), parts[i].iov_len);
             }
         } catch (const std::bad_alloc &) {
-            state_ = State::broken;
-        }
-        if (state_ == State::broken) {
             errno = EPROTO;
             return -1;
         }
+        over_ = last && taken == total;
     }
-    if (taken == 0) {
+    if (taken < total && taken == 0) {
         errno = EAGAIN;
         return -1;
     }
     call_->connection->mail(call_);
     return static_cast<ssize_t>(taken);
-}
-
-// Takes an answer apart; returns the bytes that it took.
-size_t RestStream::put_answer(const unsigned char *data, size_t length) {
-    size_t at = 0;
-    while (at < length) {
-        const size_t left = length - at;
-        switch (state_) {
-        case State::head: {
-            const size_t before = head_.size();
-            head_.append(reinterpret_cast<const char *>(data + at), std::min(left, LONGEST_HEAD - before));
-            const size_t end = head_.find("\r\n\r\n", before < 3 ? 0 : before - 3);
-            if (end == std::string::npos) {
-                at += head_.size() - before;
-                if (head_.size() >= LONGEST_HEAD) state_ = State::broken;
-                break;
-            }
-            head_.resize(end + 2);
-            at += end + 4 - before;
-            read_head();
-            head_.clear();
-            break;
-        }
-        case State::counted:
-        case State::open: {
-            const size_t wanted = state_ == State::open ? left : static_cast<size_t>(std::min<uint64_t>(left, left_));
-            const size_t some = add_piece(data + at, wanted);
-            at += some;
-            if (state_ == State::counted && (left_ -= some) == 0) state_ = State::over;
-            if (some < wanted) return at;
-            break;
-        }
-        case State::chunked: {
-            at += chunks_.read(data + at, left);
-            const size_t wanted = static_cast<size_t>(std::min<uint64_t>(chunks_.run(), length - at));
-            if (wanted) {
-                const size_t some = add_piece(data + at, wanted);
-                chunks_.take(some);
-                at += some;
-                if (some < wanted) return at;
-            }
-            if (chunks_.ended()) state_ = State::over;
-            if (chunks_.fault() != ChunkFault::none) state_ = State::broken;
-            break;
-        }
-        case State::over:
-        case State::broken:
-            return length;
-        }
-    }
-    return at;
-}
-
-// The head of an answer, or of 100 Continue, is there.
-void RestStream::read_head() {
-    const size_t line = head_.find("\r\n"), blank = head_.find(' ');
-    status_ = head_.substr(blank + 1, 3);
-    if (status_[0] == '1') {
-        interim_ = true;
-        return;
-    }
-    bool counted = false, chunked = false;
-    for (size_t at = line + 2; at < head_.size();) {
-        const size_t end = head_.find("\r\n", at), colon = head_.find(':', at);
-        if (colon != std::string::npos && colon < end) {
-            std::string name = head_.substr(at, colon - at);
-            for (char &c : name)
-                if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 32);
-            size_t from = colon + 1;
-            while (from < end && head_[from] == ' ') ++from;
-            std::string value = head_.substr(from, end - from);
-            if (is(name, "content-length")) {
-                counted = true;
-                left_ = strtoull(value.c_str(), nullptr, 10);
-            }
-            chunked |= is(name, "transfer-encoding") && is(value, "chunked");
-            if (!is_of_connection(name)) fields_.emplace_back(std::move(name), std::move(value));
-        }
-        at = end + 2;
-    }
-    has_head_ = true;
-    const bool empty = is_head_ || status_ == "204" || status_ == "304" || (counted && left_ == 0);
-    state_ = empty ? State::over : counted ? State::counted : chunked ? State::chunked : State::open;
-    if (chunked) chunks_.begin(SIZE_MAX);
 }
 
 size_t RestStream::add_piece(const unsigned char *data, size_t length) {
@@ -485,15 +458,6 @@ size_t RestStream::add_piece(const unsigned char *data, size_t length) {
     return some;
 }
 
-void RestStream::end_sending() noexcept {
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        if (state_ != State::open) return;  // whether it is over is known
-        state_ = State::over;
-    }
-    call_->connection->mail(call_);
-}
-
 void RestStream::close() noexcept {
     bool tells;
     {
@@ -505,9 +469,9 @@ void RestStream::close() noexcept {
         if (wide_) process_budget().give_back(WINDOW);
         wide_ = widens_ = false;
         in_.clear();
-        in_at_ = chunk_length_ = 0;
-        read_more(0);
-        tells = !cut_ && (state_ != State::over || in_read_);
+        in_at_ = 0;
+        read_more();
+        tells = !cut_ && (!over_ || in_read_);
     }
     if (tells) call_->connection->mail(call_);
     call_->release();

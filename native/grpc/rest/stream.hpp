@@ -1,9 +1,7 @@
-// A request over HTTP/2 that is not gRPC's: its stream, for the HTTP server to serve like a connection.
+// A request over HTTP/2 that is not gRPC's: its stream, which carries the body of a message of the HTTP server and its answer.
 //
-// Strategy: the HTTP server reads a message of HTTP/1.1 and writes an answer of HTTP/1.1. The stream puts the one
-// together from fields and DATA, and takes the other apart. It holds few bytes either way: the window of the
-// peer opens as the server reads, and the server waits for room as it does for a socket's. A large body is put where the
-// server wants it, which is woken when it is whole.
+// Strategy: the stream holds few bytes either way: the window of the peer opens as the server reads, and the server waits
+// for room as it does for a socket's. A large body is put where the server wants it, which is woken when it is whole.
 //
 // The connection's owner calls the session's side, the I/O threads of the HTTP server call `ByteStream`'s;
 // what both touch lies under the mutex.
@@ -13,12 +11,11 @@
 #include <atomic>
 #include <mutex>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "base/small_vector.hpp"
 #include "http/byte_stream.hpp"
-#include "http/chunked_body.hpp"
 #include "http2/outgoing_bytes.hpp"
+#include "http2/session.hpp"
 
 namespace ksrv::grpc {
 
@@ -35,26 +32,27 @@ class RestStream final : public ByteStream {
     RestStream &operator=(const RestStream &) = delete;
     ~RestStream();
 
-    // ---- the session's side ----
-    // Puts the head of a message together. False: it is none of HTTP/1.1. May throw std::bad_alloc.
-    bool begin(const Call &call, bool has_body);
+    // The head of a call's message. False: it has characters that a head may not hold. May throw std::bad_alloc.
+    static bool read_head(const Call &call, bool has_body, const HeadLimits &limits, StreamHead *out);
     // The first line of a head for the access log; characters that no request line may hold are left out.
     static std::string first_line(const Call &call);
+
+    // ---- the session's side ----
     bool put(const unsigned char *data, size_t length) noexcept;  // false: there is no memory
     void put_end() noexcept;  // the peer sends no more
     void closed() noexcept;   // the stream is
 
     struct Answer {
         bool interim = false;  // 100 is to be sent
-        bool head = false;     // the fields are there; `status` and `fields` do not change any more
+        bool head = false;     // the fields are there, and do not change any more
         bool alone = false;    // and nothing comes behind them
         bool broken = false;   // it will never be whole
         bool whole = false;    // the server has written all of it
         bool full = false;     // the server waits until its client takes some of it
     };
     Answer answer() noexcept;
-    const std::string &status() const noexcept { return status_; }
-    const std::vector<std::pair<std::string, std::string>> &fields() const noexcept { return fields_; }
+    // The fields of the answer; their texts live as long as this. May throw std::bad_alloc.
+    void fields(SmallVector<http2::Field, 16> *out);
     size_t offer(size_t most, bool *over) noexcept;
     bool take(size_t length, http2::OutgoingBytes *out) noexcept;
     bool awaits_body() noexcept;   // whether the server has read all that came, and waits for more
@@ -66,51 +64,41 @@ class RestStream final : public ByteStream {
     // ---- the HTTP server's side ----
     ssize_t receive(void *data, size_t room) noexcept override;
     void receive_ahead(void *data, size_t room) noexcept override;
-    ssize_t send(const iovec *parts, int count) noexcept override;
+    size_t waiting() noexcept override;
+    bool send_continue() noexcept override;
+    bool send_head(const char *text, size_t length) noexcept override;
+    ssize_t send(const iovec *parts, int count, bool last) noexcept override;
     Unread unread() noexcept override;
     uint64_t unsent() noexcept override;
     bool is_cut() noexcept override;
-    void end_sending() noexcept override;
     void close() noexcept override;
     void arm(uint32_t events) noexcept override;
 
   private:
-    enum class State : uint8_t { head, counted, chunked, open, over, broken };
-
     struct Piece;
 
     uint32_t events() const noexcept;
     void tell_server() noexcept;
-    void read_more(size_t length) noexcept;
-    void append(const unsigned char *data, size_t length);
-    void append_chunk(const unsigned char *data, size_t length);
-    size_t put_answer(const unsigned char *data, size_t length);
-    void read_head();
-    size_t add_piece(const unsigned char *data, size_t length);
+    void read_more() noexcept;
     size_t put_ahead(const unsigned char *data, size_t length) noexcept;
+    size_t add_piece(const unsigned char *data, size_t length);
+    size_t left() const noexcept { return in_.size() - in_at_; }
 
     Call *const call_;  // which owns this
     std::mutex lock_;
     uint32_t wanted_ = 0;  // what the server waits for
 
-    std::vector<unsigned char> in_;  // of the message, from `in_at_` on
+    SmallVector<unsigned char, 1024> in_;  // of the body, from `in_at_` on
     size_t in_at_ = 0;
-    size_t in_data_ = 0, in_read_ = 0;  // bytes of DATA that lie there, and that were read
+    size_t in_data_ = 0, in_read_ = 0;  // bytes that the peer may not send again yet, and that it may
     size_t in_total_ = 0;               // bytes that the server has read
     unsigned char *ahead_ = nullptr;    // the server's memory for what comes, while nothing lies in `in_`
     size_t ahead_room_ = 0, ahead_got_ = 0;
     bool wide_ = false, widens_ = false;
-    bool in_chunks_ = false;            // DATA becomes chunks
-    size_t chunk_at_ = 0, chunk_length_ = 0;  // the last chunk that lies in `in_`, and its bytes of DATA; 0: there is none
     bool in_over_ = false, cut_ = false, closed_ = false;
-    bool is_head_ = false;  // the answer has no body
 
-    State state_ = State::head;
-    std::string head_, status_;
-    std::vector<std::pair<std::string, std::string>> fields_;
-    bool interim_ = false, has_head_ = false;
-    uint64_t left_ = 0;  // of a counted answer
-    ChunkDecoder chunks_;
+    SmallVector<char, 512> head_;  // of the answer
+    bool interim_ = false, over_ = false;
     Piece *first_ = nullptr, *last_ = nullptr;
     size_t out_bytes_ = 0;
 };

@@ -82,6 +82,7 @@ void check_room() {
     int pair[2];
     require(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "no sockets");
     Connection *connection = server->connections.take();
+    connection->enter(Phase::head);
     connection->fd = pair[0];
     connection->reserve(HEAD_BUFFER);
     connection->head.route = Route::infer;
@@ -98,7 +99,7 @@ void check_room() {
     close(pair[1]);
 }
 
-// A stream on which nothing comes: it says when it is armed, and is woken for nothing.
+// A stream whose body does not come: it says when it is armed, and is woken for nothing.
 struct EmptyStream final : ByteStream {
     std::atomic<uint32_t> armed{0};
     ssize_t receive(void *, size_t) noexcept override {
@@ -106,11 +107,13 @@ struct EmptyStream final : ByteStream {
         return -1;
     }
     void receive_ahead(void *, size_t) noexcept override {}
-    ssize_t send(const iovec *, int) noexcept override { return receive(nullptr, 0); }
+    size_t waiting() noexcept override { return 0; }
+    bool send_continue() noexcept override { return true; }
+    bool send_head(const char *, size_t) noexcept override { return true; }
+    ssize_t send(const iovec *, int, bool) noexcept override { return receive(nullptr, 0); }
     Unread unread() noexcept override { return Unread::none; }
     uint64_t unsent() noexcept override { return 0; }
     bool is_cut() noexcept override { return false; }
-    void end_sending() noexcept override {}
     void close() noexcept override {}
     void arm(uint32_t) noexcept override { armed.fetch_add(1); }
 };
@@ -119,9 +122,16 @@ struct EmptyStream final : ByteStream {
 void check_leaders() {
     auto server = made();
     require(server->listen_on(nullptr, 0), "it does not listen");
+    static constexpr char text[] = "POST / HTTP/1.1\r\n\r\n";
+    StreamHead head;
+    head.text.append(reinterpret_cast<const unsigned char *>(text), sizeof text - 1);
+    head.verdict = Verdict::app;
+    head.head.length = sizeof text - 1;
+    head.head.content_length = 100;
+    server->config.limits.body = 100;
     EmptyStream streams[2];
     for (EmptyStream &stream : streams)
-        require(server->open_stream(&stream, sockaddr_storage{}, 0, 0), "a stream is not opened");
+        require(server->open_stream(&stream, head, sockaddr_storage{}, 0, 0), "a stream is not opened");
     std::atomic<bool> over{false};
     std::vector<std::thread> leaders;
     for (int index = 0; index < 2; ++index)
