@@ -153,7 +153,6 @@ void Connection::drop_answer(Call *call) noexcept {
 }
 
 void Connection::send_trailers(Call *call) noexcept {
-    call->trailed = true;
     try {
         const Ending ending(*call, false, false);
         session_.trailers(call->stream, ending.fields.data(), ending.fields.size());
@@ -165,16 +164,6 @@ void Connection::send_trailers(Call *call) noexcept {
 size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexcept {
     Call *call = static_cast<Call *>(stream);
     size_t offered;
-    if (call->rest) {
-        bool over = false;
-        offered = call->rest->offer(most, &over);
-        if (over) {
-            *behind = http2::Behind::end;
-            call->trailed = true;
-            note_taken(call);
-        }
-        return offered;
-    }
     bool finished;
     {
         std::lock_guard<std::mutex> guard(call->lock);
@@ -182,9 +171,10 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
         finished = call->finished && offered == call->out_bytes;
     }
     if (finished && !call->trailed) {
-        send_trailers(call);
+        call->trailed = true;
+        if (!call->rest) send_trailers(call);
         note_taken(call);
-        *behind = http2::Behind::trailers;
+        *behind = call->rest ? http2::Behind::end : http2::Behind::trailers;
     }
     return offered;
 }
@@ -198,10 +188,7 @@ void Connection::answer_over(void *stream) noexcept {
 bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {
     Call *call = static_cast<Call *>(stream);
     call->answer_sent += length;
-    if (call->rest) {
-        note_stalled(call, false);
-        return call->rest->take(length, out);
-    }
+    note_stalled(call, false);
     std::lock_guard<std::mutex> guard(call->lock);
     call->out_bytes -= length;
     while (length) {
@@ -215,7 +202,7 @@ bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) no
             payload->release();
         }
     }
-    call->changed.notify_all();
+    call->rest ? call->rest->tell_server() : call->changed.notify_all();
     return true;
 }
 

@@ -11,6 +11,7 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t FORGOTTEN_TOGETHER = 1024;  // messages that were taken
+constexpr size_t LEAST_PAYLOAD = 512;
 
 }  // namespace
 
@@ -82,14 +83,32 @@ void Call::identify() noexcept {
     choose_request_id(&request_id, id.data(), id.size(), trace.data(), trace.size());
 }
 
+void Call::queue(Payload *payload) noexcept {
+    payload->next = nullptr;
+    (out_last ? out_last->next : out_first) = payload;
+    out_last = payload;
+    out_bytes += payload->size;
+}
+
+bool Call::append(const unsigned char *data, size_t length) noexcept {
+    while (length) {
+        const size_t some = out_last ? out_last->append(data, length) : 0;
+        out_bytes += some;
+        data += some;
+        length -= some;
+        if (!length) return true;
+        Payload *made = Payload::make_plain(connection->server(), connection->budget(), std::max(length, LEAST_PAYLOAD));
+        if (!made) return false;
+        queue(made);
+    }
+    return true;
+}
+
 void Call::write(Payload *payload) noexcept {
     {
         std::lock_guard<std::mutex> guard(lock);
         if (!ended && !finished) {
-            payload->next = nullptr;
-            (out_last ? out_last->next : out_first) = payload;
-            out_last = payload;
-            out_bytes += payload->size;
+            queue(payload);
             payload = nullptr;
         }
     }
@@ -108,10 +127,7 @@ void Call::finish(int code, std::string &words, Metadata &trailing, Payload *las
         open = !finished;
         if (open) {
             if (last && !ended) {
-                last->next = nullptr;
-                (out_last ? out_last->next : out_first) = last;
-                out_last = last;
-                out_bytes += last->size;
+                queue(last);
                 last = nullptr;
             }
             finished = true;

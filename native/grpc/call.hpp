@@ -75,6 +75,8 @@ struct Call {
     // Ends the call, with a last message if there is one; takes what the text and the metadata hold.
     void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
+    void queue(Payload *payload) noexcept;  // takes the caller's reference; under the mutex
+    bool append(const unsigned char *data, size_t length) noexcept;  // to an answer of REST; false without memory; as before
     void drop_answer() noexcept;  // what was not sent of it; under the mutex
     void free_untaken() noexcept;  // the messages that nobody has taken; under the mutex
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended

@@ -84,17 +84,13 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     }
     const bool silent = went_away_ && server_->draining.load(std::memory_order_relaxed) &&
                         now - std::max(call->opened_ns, call->progress_ns) >= SILENT_NS;
-    if (call->rest) {  // the HTTP server judges the pace of what it receives
-        if (silent && call->stalls && !call->answered && !call->trailed && call->rest->awaits_body()) {
-            give_up_body(call);
-            return;
-        }
-        out_bytes = call->rest->unsent();
-        finished = true;
-        watched = waits = false;
-    } else {
+    if (silent && call->rest && call->stalls && !call->answered && !call->trailed && call->rest->awaits_body()) {
+        give_up_body(call);
+        return;
+    }
+    {
         std::lock_guard<std::mutex> guard(call->lock);
-        finished = call->finished;
+        finished = call->finished || call->rest;  // the HTTP server judges the pace of what it receives
         watched = call->watched != nullptr;
         out_bytes = call->out_bytes;
         waits = call->messages_taken == call->messages.size() && !call->peer_over;

@@ -154,11 +154,7 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
         fail_fast_request(request);
         return;
     }
-    // It waits for its client in the budget: it is small, and is held whether there is room or not.
-    payload->budget = call->connection->budget();
-    payload->budget->take(out.size());
-    payload->counted = out.size();
-    payload->room = AnswerRoom::shared;
+    payload->count_in(call->connection->budget(), out.size());  // it is small, and is held whether there is room or not
     memcpy(payload->bytes(), out.data(), out.size());
     payload->add(payload->bytes(), out.size());
     payload->close();

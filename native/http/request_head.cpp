@@ -332,12 +332,15 @@ HeadFault line_fault(const unsigned char *at, const unsigned char *end) noexcept
     return stop == target || *stop != ' ' ? HeadFault::target : HeadFault::version;
 }
 
-Verdict refuse(Head *head, HeadFault fault) noexcept {
+}  // namespace
+
+// Where a refused message ends is not known, and what it said of its body means nothing.
+Verdict refuse_head(Head *head, HeadFault fault) noexcept {
     head->fault = fault;
+    head->http_1_0 = head->chunked = head->expects_continue = head->has_json_length = false;
+    head->content_length = head->json_length = 0;
     return Verdict::refused;
 }
-
-}  // namespace
 
 HeadReader::HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
     : data_(data), limits_(limits), head_(*head) {
@@ -503,12 +506,12 @@ Verdict HeadReader::end(size_t length) noexcept {
     if (app_ || length > limits_.head) native_ = false;
     const bool counted = seen_ & LENGTH;
     if (!(seen_ & HOST_FIELD)) {  // RFC 9112 3.2
-        if (!head_.http_1_0) return refuse(&head_, HeadFault::no_host);
+        if (!head_.http_1_0) return refuse_head(&head_, HeadFault::no_host);
         native_ = false;
     }
     // RFC 9112 6.1: a message with both may be an attempt to smuggle another one.
-    if (head_.chunked && counted) return refuse(&head_, HeadFault::length_and_coding);
-    if (head_.chunked && head_.http_1_0) return refuse(&head_, HeadFault::old_coding);
+    if (head_.chunked && counted) return refuse_head(&head_, HeadFault::length_and_coding);
+    if (head_.chunked && head_.http_1_0) return refuse_head(&head_, HeadFault::old_coding);
     head_.close = close_ || (head_.http_1_0 && !keep_);
     const uint64_t body = head_.content_length, json = head_.json_length;
     const bool has_json = head_.has_json_length;
@@ -534,33 +537,33 @@ namespace {
 Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits, Head *head) noexcept {
     HeadReader reader(data, limits, head);
     head->length = static_cast<uint32_t>(length);
-    if (length < 4) return refuse(head, HeadFault::request_line);
+    if (length < 4) return refuse_head(head, HeadFault::request_line);
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
     if (literal(at, end, "\r\n")) reader.leave_to_app();  // one empty line before it is ignored (RFC 9112 2.2)
     const unsigned char *const line = at;
-    if (!method(at, end)) return refuse(head, line_fault(line, end));
+    if (!method(at, end)) return refuse_head(head, line_fault(line, end));
     const unsigned char *const target = at;
     while (is(*at, TARGET)) ++at;
     const unsigned char *const target_end = at;
     if (target == target_end || !literal(at, end, " HTTP/1.") || at == end || !is(*at, DIGIT))
-        return refuse(head, line_fault(line, end));
+        return refuse_head(head, line_fault(line, end));
     const unsigned char minor = *at++;
-    if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::version);
+    if (!literal(at, end, "\r\n")) return refuse_head(head, HeadFault::version);
     HeadFault fault = reader.begin(line, target, target_end, minor);
     head->fields = static_cast<uint32_t>(at - data);
     while (at < end && fault == HeadFault::none) {
         const unsigned char *const name = at;
         at = reader.name_end(at);
         const size_t width = static_cast<size_t>(at - name);
-        if (width == 0 || *at != ':') return refuse(head, name_fault(name, at, end));
+        if (width == 0 || *at != ':') return refuse_head(head, name_fault(name, at, end));
         const unsigned char *const value = ++at;
         at = reader.value_end(at, end);
         const unsigned char *const stop = at;
-        if (!literal(at, end, "\r\n")) return refuse(head, HeadFault::field_value);
+        if (!literal(at, end, "\r\n")) return refuse_head(head, HeadFault::field_value);
         fault = reader.field(name, width, value, stop);
     }
-    return fault == HeadFault::none ? reader.end(length) : refuse(head, fault);
+    return fault == HeadFault::none ? reader.end(length) : refuse_head(head, fault);
 }
 
 }  // namespace
@@ -575,7 +578,7 @@ Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched
     case Ending::never:
         *head = Head{};
         head->length = static_cast<uint32_t>(length);
-        return refuse(head, length == limits.longest_head ? HeadFault::too_long : HeadFault::line_end);
+        return refuse_head(head, length == limits.longest_head ? HeadFault::too_long : HeadFault::line_end);
     case Ending::found:
         break;
     }

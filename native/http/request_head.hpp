@@ -112,6 +112,9 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
 // authority (RFC 9112 3.2). It has no blanks around it.
 bool is_host(const unsigned char *text, size_t length) noexcept;
 
+// The verdict on a head with a fault.
+Verdict refuse_head(Head *head, HeadFault fault) noexcept;
+
 // Judges a head part by part: its request line, each field, its end. All parts lie in one text, written as HTTP/1.1
 // writes them; HTTP/1.1's parser finds them there, HTTP/2 has put them there. A fault is the last that is told.
 class HeadReader {

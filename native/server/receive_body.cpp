@@ -141,7 +141,7 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
 // Receives until the body is complete or cut short, the socket is empty, or it is the others' turn.
 void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     if (connection->head.chunked) {
-        connection->byte_stream ? receive_unannounced(connection, now) : receive_chunks(connection, now);
+        receive_chunks(connection, now);
         return;
     }
     const size_t need = static_cast<size_t>(connection->head.content_length);
@@ -179,11 +179,15 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     end_body(connection, connection->body_got < need ? BodyState::cut_short : BodyState::whole);
 }
 
-// The same for a body in chunks, whose bytes wait in the buffer behind the head until they are decoded.
+// The same for a body in chunks, whose bytes wait in the buffer behind the head until they are decoded. Over HTTP/2 it has
+// none, and ends with its stream.
 void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
     ChunkDecoder &chunks = connection->chunks;
+    const bool bare = connection->byte_stream;
     size_t turn = 0;
     for (;;) {
+        const size_t come = bare ? connection->byte_stream->waiting() : 0;
+        if (bare) chunks.announce(connection->body_got + come);
         switch (decode_chunks(connection)) {
         case Decoded::all:
             break;
@@ -208,8 +212,8 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
             return;
         }
         ssize_t got;
-        if (chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
-            const uint64_t step = std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
+        if (bare || chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
+            const uint64_t step = bare ? come : std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
             const Decoded room = make_room(connection, step);
             if (room == Decoded::no_room) {
                 await_memory(connection, now);
@@ -224,7 +228,7 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
                                static_cast<size_t>(step));
             if (got > 0) {
                 connection->body_got += static_cast<size_t>(got);
-                chunks.take(static_cast<uint64_t>(got));
+                if (!bare) chunks.take(static_cast<uint64_t>(got));
             }
         } else {
             const size_t room = std::max(connection->head.length + HEAD_BUFFER, connection->capacity);
@@ -239,7 +243,7 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
         if (got > 0) {
             turn += static_cast<size_t>(got);
         } else if (got == 0) {
-            end_body(connection, BodyState::cut_short);
+            bare ? end_chunks(connection) : end_body(connection, BodyState::cut_short);
             return;
         } else if (errno != EINTR) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -250,43 +254,6 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
             return;
         }
     }
-}
-
-// The same for a body over HTTP/2 of which nobody has told how long it is.
-void HttpServer::receive_unannounced(Connection *connection, uint64_t now) noexcept {
-    for (size_t turn = 0; turn < TURN_BYTES;) {
-        const size_t come = connection->byte_stream->waiting();
-        connection->chunks.announce(connection->body_got + come);
-        if (connection->body_got + come > connection->body_most) {
-            end_body(connection, BodyState::too_long);
-            return;
-        }
-        const Decoded room = make_room(connection, come);
-        if (room == Decoded::no_room) {
-            await_memory(connection, now);
-            return;
-        }
-        if (room == Decoded::no_memory) {
-            refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
-            return;
-        }
-        unsigned char *const to = connection->block->data + connection->body_offset + connection->body_got;
-        const ssize_t got = receive_some(connection, to, come);
-        if (got == 0) {
-            end_chunks(connection);
-            return;
-        }
-        if (got < 0) {
-            if (errno != EAGAIN) {
-                drop(connection);
-                return;
-            }
-            break;
-        }
-        connection->body_got += static_cast<size_t>(got);
-        turn += static_cast<size_t>(got);
-    }
-    arm_for_phase(connection, now);
 }
 
 // A body whose length was not announced is whole.

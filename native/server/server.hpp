@@ -314,7 +314,6 @@ class HttpServer final : public Protocol {
     void retry_memory(Connection *connection, uint64_t now) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
     void receive_chunks(Connection *connection, uint64_t now) noexcept;
-    void receive_unannounced(Connection *connection, uint64_t now) noexcept;
     void end_chunks(Connection *connection) noexcept;
     Decoded make_room(Connection *connection, uint64_t more) noexcept;
     Decoded decode_chunks(Connection *connection) noexcept;

@@ -17,16 +17,25 @@ namespace {
 
 constexpr size_t CREDIT = 16384;        // bytes that were read before the peer's window opens
 constexpr size_t WIDE_FROM = 32768;     // bytes of a body that was read before its window grows
-constexpr size_t LEAST_PIECE = 512;
 
 template <size_t N> bool is(std::string_view text, const char (&other)[N]) noexcept {
     return text.size() == N - 1 && memcmp(text.data(), other, N - 1) == 0;
 }
 
-// Fields that tell of a connection of HTTP/1.1.
+// Fields that tell of a connection of HTTP/1.1 (RFC 9113 8.2.2).
 bool is_of_connection(std::string_view name) noexcept {
-    return is(name, "connection") || is(name, "keep-alive") || is(name, "transfer-encoding") ||
-           is(name, "proxy-connection") || is(name, "upgrade");
+    switch (name.size()) {
+    case 7:
+        return is(name, "upgrade");
+    case 10:
+        return is(name, "connection") || is(name, "keep-alive");
+    case 16:
+        return is(name, "proxy-connection");
+    case 17:
+        return is(name, "transfer-encoding");
+    default:
+        return false;
+    }
 }
 
 bool is_line(std::string_view text) noexcept {
@@ -80,8 +89,7 @@ class HeadWriter {
         const size_t length = static_cast<size_t>(at_ - out_.text.begin());
         out_.text.drop_last(out_.text.size() - length);
         out_.head.length = static_cast<uint32_t>(length);
-        out_.head.fault = fault_;
-        out_.verdict = fault_ == HeadFault::none ? reader_.end(length) : Verdict::refused;
+        out_.verdict = fault_ == HeadFault::none ? reader_.end(length) : refuse_head(&out_.head, fault_);
         return fault_ != HeadFault::field_name && fault_ != HeadFault::field_value;
     }
 
@@ -134,44 +142,14 @@ std::string RestStream::first_line(const Call &call) {
     return (is_line(call.verb) ? call.verb : "-") + " " + (is_line(call.path) ? call.path : "-") + " HTTP/2.0\r\n\r\n";
 }
 
-// Bytes of an answer between the server, which wrote them, and the socket.
-struct RestStream::Piece final : http2::Keeper {
-    static Piece *make(size_t room) {
-        void *memory = malloc(sizeof(Piece) + room);
-        if (!memory) throw std::bad_alloc();
-        process_budget().take(room);
-        return new (memory) Piece(room);
-    }
-
-    explicit Piece(size_t its_room) noexcept : room(its_room) {}
-    unsigned char *bytes() noexcept { return reinterpret_cast<unsigned char *>(this + 1); }
-    void retain() noexcept override { refs.fetch_add(1, std::memory_order_relaxed); }
-    void release() noexcept override {
-        if (refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-        process_budget().give_back(room);
-        this->~Piece();
-        free(this);
-    }
-
-    std::atomic<int> refs{1};
-    const size_t room;
-    size_t size = 0, taken = 0;
-    Piece *next = nullptr;
-};
-
 RestStream::~RestStream() {
     if (wide_) process_budget().give_back(WINDOW);
-    while (first_) {
-        Piece *piece = first_;
-        first_ = piece->next;
-        piece->release();
-    }
 }
 
 // ---- the session's side -------------------------------------------------------------------------
 
 bool RestStream::put(const unsigned char *data, size_t length) noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     if (ahead_) {
         const size_t some = put_ahead(data, length);
         data += some;
@@ -203,14 +181,14 @@ size_t RestStream::put_ahead(const unsigned char *data, size_t length) noexcept 
 }
 
 void RestStream::put_end() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     in_over_ = true;
     tell_server();
 }
 
 void RestStream::closed() noexcept {
     {
-        std::lock_guard<std::mutex> guard(lock_);
+        std::lock_guard<std::mutex> guard(call_->lock);
         cut_ = true;
         tell_server();
         if (closed_) return;  // the server has left before
@@ -219,15 +197,15 @@ void RestStream::closed() noexcept {
 }
 
 RestStream::Answer RestStream::answer() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     Answer found;
     found.interim = interim_;
     interim_ = false;
     found.head = !head_.empty();
-    found.alone = over_ && out_bytes_ == 0;
-    found.broken = closed_ && !over_;
-    found.whole = over_;
-    found.full = !found.whole && out_bytes_ >= ROOM;
+    found.whole = call_->finished;
+    found.alone = found.whole && call_->out_bytes == 0;
+    found.broken = closed_ && !found.whole;
+    found.full = !found.whole && call_->out_bytes >= ROOM;
     return found;
 }
 
@@ -238,10 +216,12 @@ void RestStream::fields(SmallVector<http2::Field, 16> *out) {
     out->push_back(http2::field_of(":status", 7, at, 3, KEPT));
     for (at = static_cast<char *>(memchr(at, '\n', static_cast<size_t>(end - at))) + 1; at < end;) {
         char *const name = at, *const stop = static_cast<char *>(memchr(at, '\r', static_cast<size_t>(end + 2 - at)));
-        for (; at < stop && *at != ':'; ++at)
-            if (*at >= 'A' && *at <= 'Z') *at = static_cast<char>(*at | 32);
-        const std::string_view known(name, static_cast<size_t>(at - name));
-        for (++at; at < stop && *at == ' '; ++at) {
+        const void *const colon = memchr(at, ':', static_cast<size_t>(stop - at));
+        const size_t width = static_cast<size_t>(colon ? static_cast<const char *>(colon) - at : stop - at);
+        for (size_t i = 0; i < width; ++i)  // without a branch: it becomes a loop over words
+            name[i] = static_cast<char>(name[i] | (static_cast<unsigned char>(name[i] - 'A') < 26 ? 32 : 0));
+        const std::string_view known(name, width);
+        for (at += width + 1; at < stop && *at == ' '; ++at) {
         }
         // Their values do not come again, and would take the place of those that do.
         const bool varies = is(known, "x-request-id") || is(known, "server-timing");
@@ -252,61 +232,32 @@ void RestStream::fields(SmallVector<http2::Field, 16> *out) {
     }
 }
 
-size_t RestStream::offer(size_t most, bool *over) noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
-    const size_t offered = std::min(most, out_bytes_);
-    *over = over_ && offered == out_bytes_;
-    return offered;
-}
-
-bool RestStream::take(size_t length, http2::OutgoingBytes *out) noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
-    try {
-        while (length) {
-            Piece *piece = first_;
-            const size_t some = std::min(length, piece->size - piece->taken);
-            out->refer(piece->bytes() + piece->taken, some, piece);
-            piece->taken += some;
-            out_bytes_ -= some;
-            length -= some;
-            if (piece->taken < piece->size) continue;
-            first_ = piece->next;
-            if (!first_) last_ = nullptr;
-            piece->release();
-        }
-    } catch (const std::bad_alloc &) {
-        return false;
-    }
-    tell_server();
-    return true;
-}
-
 bool RestStream::awaits_body() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     return wanted_ & EPOLLIN && head_.empty() && !closed_ && !cut_;
 }
 
 bool RestStream::awaits_room() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     return wanted_ & EPOLLOUT && !closed_ && !cut_;
 }
 
 bool RestStream::takes_window() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     const bool widens = widens_;
     widens_ = false;
     return widens;
 }
 
 size_t RestStream::take_read() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     const size_t read = in_read_;
     in_read_ = 0;
     return read;
 }
 
 size_t RestStream::missing() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     return ahead_ ? ahead_room_ - ahead_got_ : 0;
 }
 
@@ -316,7 +267,7 @@ size_t RestStream::missing() noexcept {
 uint32_t RestStream::events() const noexcept {
     uint32_t now = 0;
     if (cut_ || in_over_ || left() || (ahead_ && ahead_got_ == ahead_room_)) now |= EPOLLIN;
-    if (cut_ || out_bytes_ <= ROOM / 2) now |= EPOLLOUT;
+    if (cut_ || call_->out_bytes <= ROOM / 2) now |= EPOLLOUT;
     return now;
 }
 
@@ -327,7 +278,7 @@ void RestStream::tell_server() noexcept {
 }
 
 void RestStream::arm(uint32_t events) noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     wanted_ = events & (EPOLLIN | EPOLLOUT);
     tell_server();
 }
@@ -343,7 +294,7 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
     size_t some;
     bool opens;
     {
-        std::lock_guard<std::mutex> guard(lock_);
+        std::lock_guard<std::mutex> guard(call_->lock);
         const size_t there = ahead_got_;
         ahead_ = nullptr;
         ahead_got_ = 0;
@@ -368,36 +319,36 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
 }
 
 void RestStream::receive_ahead(void *data, size_t room) noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     if (left() || in_over_ || cut_ || room == 0) return;  // there is no waiting
     ahead_ = static_cast<unsigned char *>(data);
     ahead_room_ = room;
 }
 
 size_t RestStream::waiting() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     return left();
 }
 
 Unread RestStream::unread() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     if (ahead_got_ || left()) return Unread::some;
     return cut_ ? Unread::broken : in_over_ ? Unread::closed : Unread::none;
 }
 
 uint64_t RestStream::unsent() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
-    return out_bytes_;
+    std::lock_guard<std::mutex> guard(call_->lock);
+    return call_->out_bytes;
 }
 
 bool RestStream::is_cut() noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     return cut_;
 }
 
 bool RestStream::send_continue() noexcept {
     {
-        std::lock_guard<std::mutex> guard(lock_);
+        std::lock_guard<std::mutex> guard(call_->lock);
         if (cut_) return false;
         interim_ = true;
     }
@@ -406,7 +357,7 @@ bool RestStream::send_continue() noexcept {
 }
 
 bool RestStream::send_head(const char *text, size_t length) noexcept {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<std::mutex> guard(call_->lock);
     char *const to = head_.extend(length);
     if (to) memcpy(to, text, length);
     return to;
@@ -417,21 +368,22 @@ bool RestStream::send_head(const char *text, size_t length) noexcept {
 ssize_t RestStream::send(const iovec *parts, int count, bool last) noexcept {
     size_t taken = 0, total = 0;
     {
-        std::lock_guard<std::mutex> guard(lock_);
+        std::lock_guard<std::mutex> guard(call_->lock);
         if (cut_) {
             errno = EPIPE;
             return -1;
         }
-        try {
-            for (int i = 0; i < count && taken == total; ++i) {
-                total += parts[i].iov_len;
-                taken += add_piece(static_cast<const unsigned char *>(parts[i].iov_base), parts[i].iov_len);
+        for (int i = 0; i < count && taken == total; ++i) {
+            const size_t room = call_->out_bytes < ROOM ? ROOM - call_->out_bytes : 0;
+            const size_t some = std::min(parts[i].iov_len, room);
+            if (!call_->append(static_cast<const unsigned char *>(parts[i].iov_base), some)) {
+                errno = EPROTO;
+                return -1;
             }
-        } catch (const std::bad_alloc &) {
-            errno = EPROTO;
-            return -1;
+            total += parts[i].iov_len;
+            taken += some;
         }
-        over_ = last && taken == total;
+        call_->finished = last && taken == total;
     }
     if (taken < total && taken == 0) {
         errno = EAGAIN;
@@ -441,27 +393,10 @@ ssize_t RestStream::send(const iovec *parts, int count, bool last) noexcept {
     return static_cast<ssize_t>(taken);
 }
 
-size_t RestStream::add_piece(const unsigned char *data, size_t length) {
-    const size_t some = std::min(length, out_bytes_ < ROOM ? ROOM - out_bytes_ : 0);
-    for (size_t at = 0; at < some;) {
-        if (!last_ || last_->size == last_->room) {
-            Piece *piece = Piece::make(std::max(some - at, LEAST_PIECE));
-            (last_ ? last_->next : first_) = piece;
-            last_ = piece;
-        }
-        const size_t now = std::min(some - at, last_->room - last_->size);
-        memcpy(last_->bytes() + last_->size, data + at, now);
-        last_->size += now;
-        out_bytes_ += now;
-        at += now;
-    }
-    return some;
-}
-
 void RestStream::close() noexcept {
     bool tells;
     {
-        std::lock_guard<std::mutex> guard(lock_);
+        std::lock_guard<std::mutex> guard(call_->lock);
         closed_ = true;
         ahead_ = nullptr;
         ahead_got_ = 0;
@@ -471,7 +406,7 @@ void RestStream::close() noexcept {
         in_.clear();
         in_at_ = 0;
         read_more();
-        tells = !cut_ && (!over_ || in_read_);
+        tells = !cut_ && (!call_->finished || in_read_);
     }
     if (tells) call_->connection->mail(call_);
     call_->release();

@@ -4,17 +4,14 @@
 // for room as it does for a socket's. A large body is put where the server wants it, which is woken when it is whole.
 //
 // The connection's owner calls the session's side, the I/O threads of the HTTP server call `ByteStream`'s;
-// what both touch lies under the mutex.
+// what both touch lies under the call's mutex.
 
 #pragma once
 
-#include <atomic>
-#include <mutex>
 #include <string>
 
 #include "base/small_vector.hpp"
 #include "http/byte_stream.hpp"
-#include "http2/outgoing_bytes.hpp"
 #include "http2/session.hpp"
 
 namespace ksrv::grpc {
@@ -53,8 +50,7 @@ class RestStream final : public ByteStream {
     Answer answer() noexcept;
     // The fields of the answer; their texts live as long as this. May throw std::bad_alloc.
     void fields(SmallVector<http2::Field, 16> *out);
-    size_t offer(size_t most, bool *over) noexcept;
-    bool take(size_t length, http2::OutgoingBytes *out) noexcept;
+    void tell_server() noexcept;   // of what it waits for, if that holds by now; under the mutex
     bool awaits_body() noexcept;   // whether the server has read all that came, and waits for more
     bool awaits_room() noexcept;   // whether it waits until some of the answer is taken
     bool takes_window() noexcept;  // whether the window of the peer is to grow, once
@@ -75,17 +71,12 @@ class RestStream final : public ByteStream {
     void arm(uint32_t events) noexcept override;
 
   private:
-    struct Piece;
-
     uint32_t events() const noexcept;
-    void tell_server() noexcept;
     void read_more() noexcept;
     size_t put_ahead(const unsigned char *data, size_t length) noexcept;
-    size_t add_piece(const unsigned char *data, size_t length);
     size_t left() const noexcept { return in_.size() - in_at_; }
 
-    Call *const call_;  // which owns this
-    std::mutex lock_;
+    Call *const call_;  // which owns this, and the answer's body
     uint32_t wanted_ = 0;  // what the server waits for
 
     SmallVector<unsigned char, 1024> in_;  // of the body, from `in_at_` on
@@ -98,9 +89,7 @@ class RestStream final : public ByteStream {
     bool in_over_ = false, cut_ = false, closed_ = false;
 
     SmallVector<char, 512> head_;  // of the answer
-    bool interim_ = false, over_ = false;
-    Piece *first_ = nullptr, *last_ = nullptr;
-    size_t out_bytes_ = 0;
+    bool interim_ = false;
 };
 
 }  // namespace ksrv::grpc
