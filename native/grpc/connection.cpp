@@ -24,8 +24,8 @@ constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the so
 constexpr size_t COPIED_AHEAD = 64u << 10;  // of small frames, which take memory of their own
 constexpr int LINGER_READS = 4;             // of a turn
 constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to receive the last frames
-constexpr int LARGE_PIECE = 256 << 10;      // of large messages that come fast, each of which costs an event
-constexpr int LEAST_PIECE = 64 << 10;
+constexpr int LARGE_PIECE_BYTES = 256 << 10;  // of large messages that come fast, each of which costs an event
+constexpr int SMALL_PIECE_BYTES = 64 << 10;   // of large messages near their end; fewer bytes do not wait for more
 constexpr uint64_t SLOW_NS = 100000000u;    // before large pieces are waited for again
 constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
 
@@ -254,11 +254,11 @@ void Connection::await_large_piece() noexcept {
         missing = call->incoming.length - call->got;
     }
     left = std::min(left, missing);
-    if (tls_ || broken_ || hung_up_ || now_ < slow_until_ns_ || left < LEAST_PIECE) {
+    if (tls_ || broken_ || hung_up_ || now_ < slow_until_ns_ || left < SMALL_PIECE_BYTES) {
         set_low_water(1);
         return;
     }
-    set_low_water(left < LARGE_PIECE ? LEAST_PIECE : LARGE_PIECE);
+    set_low_water(left < LARGE_PIECE_BYTES ? SMALL_PIECE_BYTES : LARGE_PIECE_BYTES);
     if (low_water_ > 1 && server_->read_soon(this)) gathered_bytes_ = received_bytes_;
 }
 
@@ -266,7 +266,7 @@ void Connection::await_large_piece() noexcept {
 void Connection::end_gathering() noexcept {
     if (low_water_ == 1) return;
     readable_ = true;
-    if (received_bytes_ - gathered_bytes_ < static_cast<uint64_t>(LEAST_PIECE)) slow_until_ns_ = now_ + SLOW_NS;
+    if (received_bytes_ - gathered_bytes_ < static_cast<uint64_t>(SMALL_PIECE_BYTES)) slow_until_ns_ = now_ + SLOW_NS;
 }
 
 // Reads once, the bytes of a large message into its block. False: the connection is at its end.

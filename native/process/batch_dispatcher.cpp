@@ -92,7 +92,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     if (needed.python) return Way::python;
     if (needed.images) {
         // Beside a slow run a thread of Python's decodes the next batch; a quick one is not kept waiting for that.
-        if (queue_->may_prefetch.load() || (ahead && needed.decode_ns > QUICK_NS)) return Way::python;
+        if (queue_->may_prefetch.load() || (ahead && needed.decode_ns > RUNS_AHEAD_NS)) return Way::python;
         if (needed.plans) return Way::plans;
     }
     const bool small = needed.nbytes <= RING_BATCH_BYTES - first_row;
@@ -176,7 +176,7 @@ void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
 // How many batches the ring may hold: those that a quick handler gets through in no time.
 std::uint64_t BatchDispatcher::depth() const noexcept {
     return static_cast<std::uint64_t>(
-        std::clamp<std::int64_t>(QUICK_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_PLACES));
+        std::clamp<std::int64_t>(RUNS_AHEAD_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_PLACES));
 }
 
 void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
@@ -282,7 +282,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         if (std::strcmp(stage.name, "postprocess") == 0) times.postprocess = took_ns;
     }
     ran_ns_ += (ran - ran_ns_) / 8;
-    if (ran > QUICK_NS) ran_ns_ = std::max(ran_ns_, ran);
+    if (ran > RUNS_AHEAD_NS) ran_ns_ = std::max(ran_ns_, ran);
     if (done.images && outlasts_assembly(ran)) queue_->may_prefetch.store(true);
     regroup_ns_ = regroup_delay_ns(done.rows, ran);
 
@@ -331,7 +331,7 @@ void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
 
 // The handler takes long for its batch: those behind it are any instance's again.
 void BatchDispatcher::take_back() noexcept {
-    ran_ns_ = QUICK_NS;
+    ran_ns_ = RUNS_AHEAD_NS;
     put_back_from(ksrv::take_back(*ring_, landed_ + 1, put_) + 1);
 }
 
@@ -349,7 +349,7 @@ BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
         return Woke::look;
     }
     std::int64_t until = std::min(first.deadline_ns, look_ns);
-    if (in_ring() > 1) until = std::min(until, now_ns() + LOOK_NS);
+    if (in_ring() > 1) until = std::min(until, now_ns() + RING_LOOK_NS);
     const Bell bell = wait_for_bell(channel_, until);
     control.worker_sleeps.store(0);
     // A process that goes on ringing or sending does not put its deadline off.
@@ -363,7 +363,7 @@ BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
         if (now >= first.deadline_ns) return Woke::python;
         if (now >= look_ns) return Woke::message;
         const bool runs = control.completed.load() <= landed_;
-        if (runs && in_ring() > 1 && now - first.began_ns >= STUCK_NS) take_back();
+        if (runs && in_ring() > 1 && now - first.began_ns >= TAKE_BACK_NS) take_back();
         return Woke::look;
     }
     default: return Woke::python;

@@ -93,10 +93,11 @@ class BatchDispatcher {
     const ModelSignature *pending() const noexcept { return static_cast<FastRequest *>(taken_[0])->signature; }
 
   private:
-    static constexpr std::int64_t QUICK_NS = 200000;  // of runs that are dispatched ahead, together
-    static constexpr std::int64_t LOOK_NS = 300000;   // between looks, where several batches are in the ring
-    static constexpr std::int64_t CALLS_LOOK_NS = 50000000;  // between two looks after calls
-    static constexpr std::int64_t STUCK_NS = 5000000;  // a run after which the batches behind it are taken back
+    // Batches are dispatched ahead of the handler as long as their runs take no longer than this together.
+    static constexpr std::int64_t RUNS_AHEAD_NS = 200'000;
+    static constexpr std::int64_t RING_LOOK_NS = 300'000;      // between two looks at a ring with several batches
+    static constexpr std::int64_t CALLS_LOOK_NS = 50'000'000;  // between two looks after calls
+    static constexpr std::int64_t TAKE_BACK_NS = 5'000'000;    // after a run this long the batches behind it go back
 
     DispatchedBatch &at(std::uint64_t number) noexcept { return places_[number % RING_PLACES]; }
     enum class Way { ring, python, plans };
@@ -126,7 +127,7 @@ class BatchDispatcher {
     std::unique_ptr<unsigned char[]> answered_;  // the rows of an answer that is being sent
     std::size_t pending_ = 0;  // of `taken_`, which wait for plans
     std::uint64_t put_ = 0, landed_ = 0;  // batches that went into the ring, and that have left it
-    std::int64_t ran_ns_ = QUICK_NS;      // about what the handler takes for a batch
+    std::int64_t ran_ns_ = RUNS_AHEAD_NS;  // about what the handler takes for a batch
     std::int64_t regroup_ns_ = 0;
     std::int64_t landed_ns_ = 0;          // when the last batch left the ring
 };

@@ -32,7 +32,7 @@ CODES = (
 CODE_OF: dict[str, int] = {name: number for number, name in enumerate(CODES)}
 
 cdef enum:
-    COPIED = 16384          # a longer answer stays where it is
+    COPIED_BYTES = 16384    # a longer answer stays where it is
     COUNTED = 65536         # a shorter answer is not counted
     UNSENT = 1048576        # bytes of a stream's answers that wait for its client
 
@@ -342,10 +342,10 @@ cdef class Call:
         PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
         length = <size_t>view.len
         try:
-            payload = Payload.make(self.server, 1, length if length <= COPIED else 0)
+            payload = Payload.make(self.server, 1, length if length <= COPIED_BYTES else 0)
             if payload == NULL:
                 raise MemoryError()
-            if length <= COPIED:
+            if length <= COPIED_BYTES:
                 memcpy(payload.bytes(), view.buf, length)
                 payload.add(payload.bytes(), length)
             else:

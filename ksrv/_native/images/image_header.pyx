@@ -47,7 +47,7 @@ class Header(NamedTuple):
 
 # From here on the walk may take long enough for other threads to want the GIL.
 cdef enum:
-    LONG = 1 << 20
+    LONG_FILE_BYTES = 1 << 20
 
 cdef tuple _NAMES = ("unknown", *FORMATS)
 
@@ -68,7 +68,7 @@ def probe(data: Buffer) -> Header:
     file.take(data)
     if file.length == 0:
         raise ImageError("there are no bytes")
-    if file.length < LONG:
+    if file.length < LONG_FILE_BYTES:
         error = read_image_header(file.data, file.length, &header)
     else:
         with nogil:

@@ -41,7 +41,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     # Headers longer than this are read without the GIL; for shorter ones giving it up costs more.
-    WITHOUT_GIL = 32768
+    JSON_WITHOUT_GIL_BYTES = 32768
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
@@ -442,7 +442,7 @@ def read(buffer: Buffer, size_t json_length, Bounds bounds=None) -> Header:
     if json_length > body.length:
         raise ValueError("the header is longer than the body")
     text = <const char *>body.data
-    if json_length > WITHOUT_GIL:
+    if json_length > JSON_WITHOUT_GIL_BYTES:
         with nogil:
             error = scan_infer_header(text, json_length, limits[0], &scanned, &fault)
     else:

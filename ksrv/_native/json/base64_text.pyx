@@ -26,7 +26,7 @@ class Base64Error(ValueError):
 
 # From here on decoding takes long enough for other threads to want the GIL.
 cdef enum:
-    LONG = 1 << 16
+    LONG_TEXT_BYTES = 1 << 16
 
 
 cdef bytes _decoded(const unsigned char *text, size_t length):
@@ -36,7 +36,7 @@ cdef bytes _decoded(const unsigned char *text, size_t length):
         raise Base64Error(f"its length, {length}, is not a multiple of 4")
     cdef bytes made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
     out = <unsigned char *>PyBytes_AS_STRING(made)
-    if length < LONG:
+    if length < LONG_TEXT_BYTES:
         end = decode_base64(text, length, out)
     else:
         with nogil:

@@ -15,7 +15,7 @@ from ksrv.server.http.received_body import MESSAGE
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
-LOOK_NS = 250_000_000
+CLIENT_LOOK_NS = 250_000_000
 """After so long without a piece of a streamed answer, its client is looked at."""
 
 

@@ -17,7 +17,7 @@ from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.answers import usable_headers
-from ksrv.server.http.client_watch import LOOK_NS, watch_client
+from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
 from ksrv.server.http.received_body import MESSAGE
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class StreamedAnswer:
         answers = self._answers
         came_at = 0.0
         while not answers.finished:
-            found = answers.take_all(LOOK_NS / 1e9)
+            found = answers.take_all(CLIENT_LOOK_NS / 1e9)
             yield found
             now = time.monotonic()
             if found and now - came_at < FAST_SECONDS:

@@ -19,7 +19,7 @@ from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.http.answers import send_parts, status_line, usable_headers
-from ksrv.server.http.client_watch import LOOK_NS, watch_client
+from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
 from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
 from ksrv.torchserve.calls import TorchServeAnswer
 
@@ -89,7 +89,7 @@ class Exchange:
     def first(self) -> InferResponse | None:
         """Wait for the first chunk; None when the request ends without one."""
         while not self._chunks.finished:
-            chunk = self._chunks.take(LOOK_NS / 1e9)
+            chunk = self._chunks.take(CLIENT_LOOK_NS / 1e9)
             if chunk is not None:
                 return chunk
         return None
@@ -110,7 +110,7 @@ class Exchange:
         chunks = self._chunks
         yield item_bytes(chunk)
         while not chunks.finished:
-            following = chunks.take(LOOK_NS / 1e9)
+            following = chunks.take(CLIENT_LOOK_NS / 1e9)
             # The server looks at the client where there is nothing to send.
             yield b"" if following is None else item_bytes(following)
         try:

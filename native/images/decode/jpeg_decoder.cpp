@@ -23,7 +23,7 @@ namespace {
 
 // Rows that are asked for in one call: as many as the decoder has ready together where colours have half
 // of the height. More of them would push the decoder's tables out of the first-level cache.
-constexpr unsigned ROWS_AT_ONCE = 2;
+constexpr unsigned ROWS_PER_READ = 2;
 
 // Rows lie this far behind a vector's alignment. To aligned rows the library writes past the caches, which
 // suits a picture in memory and costs a row that is read at once a tenth of the whole decoding.
@@ -151,17 +151,17 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     const JDIMENSION left = crop_columns(state, box, width);
     const std::size_t stride =
         (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
-    std::uint8_t *const own = one.rows.reserve(stride * ROWS_AT_ONCE + BESIDE);
+    std::uint8_t *const own = one.rows.reserve(stride * ROWS_PER_READ + BESIDE);
     if (!own) {
         jpeg_destroy_decompress(state);
         return Decoded::no_memory;
     }
     if (box.top) skip_rows(state, box.top);
-    JSAMPROW lines[ROWS_AT_ONCE];
+    JSAMPROW lines[ROWS_PER_READ];
     const unsigned end = box.top + box.height;
     while (state->output_scanline < end) {
         const unsigned first = state->output_scanline;
-        const unsigned wanted = end - first < ROWS_AT_ONCE ? end - first : ROWS_AT_ONCE;
+        const unsigned wanted = end - first < ROWS_PER_READ ? end - first : ROWS_PER_READ;
         for (unsigned i = 0; i < wanted; ++i) {
             std::uint8_t *const place = receiver.place(first + i);
             lines[i] = (place ? place : own + BESIDE + i * stride) + left * channels;

@@ -18,7 +18,7 @@ namespace {
 
 using Share = AreaResize::Share;
 
-constexpr std::size_t SLACK = 4;
+constexpr std::size_t SLACK_FLOATS = 4;
 
 RowMemory &memory() noexcept {
     static thread_local RowMemory kept;
@@ -140,16 +140,16 @@ AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
 }
 
 bool AreaResize::prepare() noexcept {
-    const std::size_t row = (values_ + SLACK) * sizeof(float);
+    const std::size_t row = (values_ + SLACK_FLOATS) * sizeof(float);
     const std::size_t columns = most_shares(window_.width, window_.full_width, window_.out_width);
     const std::size_t rows = most_shares(window_.height, window_.full_height, window_.out_height);
     const std::size_t shares = whole_x_ ? 0 : (columns + rows) * sizeof(Share);
     std::uint8_t *const start = memory().reserve(shares + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     row_ = reinterpret_cast<float *>(start + shares);
-    sum_ = row_ + values_ + SLACK;
+    sum_ = row_ + values_ + SLACK_FLOATS;
     sums_ = reinterpret_cast<std::int32_t *>(row_);
-    rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_ + SLACK));
+    rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_ + SLACK_FLOATS));
     if (whole_x_) {
         std::fill_n(sums_, values_, 0);
         return true;

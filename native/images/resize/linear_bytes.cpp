@@ -18,7 +18,7 @@ namespace {
 
 constexpr int WEIGHT_BITS = 11;
 constexpr int DROPPED_BITS = 4;  // of a value that is resized in width
-constexpr std::size_t SLACK = 16;
+constexpr std::size_t SLACK_VALUES = 16;
 
 RowMemory &memory() noexcept {
     static thread_local RowMemory kept;
@@ -74,14 +74,14 @@ KSRV_CLONES void mix_rows(const std::int16_t *__restrict upper, const std::int16
 
 bool LinearBytes::prepare() noexcept {
     const std::size_t columns = window_.out_width * (sizeof(std::uint32_t) + 2 * sizeof(std::int16_t));
-    const std::size_t row = (values_ + SLACK) * sizeof(std::int16_t);
+    const std::size_t row = (values_ + SLACK_VALUES) * sizeof(std::int16_t);
     std::uint8_t *const start = memory().reserve(columns + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(start);
     std::int16_t *const weights = reinterpret_cast<std::int16_t *>(offsets + window_.out_width);
     rows_.rows[0] = weights + 2 * window_.out_width;
-    rows_.rows[1] = rows_.rows[0] + values_ + SLACK;
-    rows_out_.use(reinterpret_cast<std::uint8_t *>(rows_.rows[1] + values_ + SLACK));
+    rows_.rows[1] = rows_.rows[0] + values_ + SLACK_VALUES;
+    rows_out_.use(reinterpret_cast<std::uint8_t *>(rows_.rows[1] + values_ + SLACK_VALUES));
     const std::size_t bytes = window_.width * window_.channels;
     const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.width) - 1;
     for (std::size_t x = 0; x < window_.out_width; ++x) {
