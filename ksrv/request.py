@@ -24,6 +24,9 @@ Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
+WARM_UP = "warm-up"
+"""The id of requests that a model is warmed up with."""
+
 LONGEST_SEQUENCE_ID = 128
 """The bytes of a text that names a sequence; the bound of KServe's sequence extension."""
 LARGEST_SEQUENCE_ID = 2**64 - 1

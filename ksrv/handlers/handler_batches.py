@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from ksrv._native.batch.stages import StageRunner
@@ -27,10 +28,11 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import Device, torch_tensor
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback
+from ksrv.handlers.imports.folder_modules import error_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.sequences import SequenceStates
 from ksrv.imported_torch import imported_torch
-from ksrv.request import Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
+from ksrv.request import WARM_UP, Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
 
@@ -163,7 +165,10 @@ class HandlerBatches(StageRunner):
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
         kind = HandlerTypeError if isinstance(error, TypeError) else HandlerFailed
-        failure = kind(f"the stage {stage} of {self._shown()} failed with {type(error).__name__}")
+        # Clients are told the type alone; a warm-up has none, and whoever starts the server sees what to mend.
+        where = _where_it_failed(error, self.source.root) if _is_warm_up(inputs) else ""
+        text = f"the stage {stage} of {self._shown()} failed with {type(error).__name__}{where}"
+        failure = kind(text)
         if self.source.debug:
             add_traceback(failure, error, inputs, self.source.folder, self.source.root)
         return failure
@@ -171,6 +176,17 @@ class HandlerBatches(StageRunner):
     def _shown(self) -> str:
         version = f" version {self.source.version}" if self.source.version else ""
         return f"the model {self.source.name}{version}"
+
+
+def _is_warm_up(inputs: BatchInputs) -> bool:
+    """Whether the server itself made all requests of a batch. A client's have the id of their call beside their own."""
+    return all(one.id == WARM_UP and "x-request-id" not in one.headers for one in inputs.requests)
+
+
+def _where_it_failed(error: BaseException, folder: Path) -> str:
+    """Return what an error says, and where in the model's files: ": no such key (handler.py, line 3)"."""
+    said = " ".join(str(error).split())
+    return f"{f': {said[:300]}' if said else ''}{error_location(folder, error)}"
 
 
 def _shown_ids(request: BatchRequest) -> str:

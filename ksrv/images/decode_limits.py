@@ -70,7 +70,9 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
                 f"is {unbounded}, which is not decoded because its decoders take no limit on pixels;"
                 f" the accepted formats are {accepted}"
             ) from None
-        raise ImageRefused(f"cannot be read: {error}") from None
+        raise ImageRefused(
+            f"cannot be read: {error}; the accepted formats are {accepted}"
+        ) from None
     if header.format not in formats:
         raise ImageRefused(f"is {header.format}, and the accepted formats are {accepted}")
     if header.width == 0 or header.height == 0:

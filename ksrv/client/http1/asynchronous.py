@@ -20,6 +20,7 @@ from ksrv.client.http1.messages import (
     parse_head,
     pieces_of,
     told_pieces,
+    unanswered_text,
 )
 from ksrv.client.rest import HttpRequest, HttpResponse
 from ksrv.client.tensors import Block
@@ -150,14 +151,13 @@ class AsyncConnectionPool:
         return head, head.keeps_open and not refused
 
     async def _head(self, reader: asyncio.StreamReader) -> Head:
-        closed = f"{self._target.authority} closed the connection before it had answered"
         try:
             return parse_head(await reader.readuntil(b"\r\n\r\n"))
         except asyncio.IncompleteReadError as error:
             kind = ConnectionFailed if error.partial else BrokenConnection
-            raise kind(closed) from error
+            raise kind(unanswered_text(self._target, error.partial)) from error
         except ConnectionResetError as error:
-            raise BrokenConnection(closed) from error
+            raise BrokenConnection(unanswered_text(self._target, b"")) from error
 
     async def close(self) -> None:
         """Close the idle connections."""

@@ -25,6 +25,7 @@ from ksrv.client.http1.messages import (
     parse_head,
     pieces_of,
     told_pieces,
+    unanswered_text,
 )
 from ksrv.client.rest import HttpRequest, HttpResponse
 from ksrv.client.tensors import Block
@@ -163,7 +164,7 @@ class Connection:
             more = b""
         if not more:
             kind = ConnectionFailed if self._received else BrokenConnection
-            raise kind(f"{self._target.authority} closed the connection before it had answered")
+            raise kind(unanswered_text(self._target, self._received))
         self._received += more
 
     def _head(self, deadline: float) -> Head:

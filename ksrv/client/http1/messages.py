@@ -259,7 +259,25 @@ def failure_text(error: BaseException, target: Target) -> str:
     if isinstance(error, ConnectionRefusedError):
         why = "nothing listens there; start `ksrv serve`, or give the server's URL"
         return f"no answer from {target.authority}: {why}"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        why = "it does not speak TLS; begin the URL with http:// and not https://"
+        return f"no answer from {target.authority}: {why}"
     return f"no answer from {target.authority}: {error}"
+
+
+def unanswered_text(target: Target, received: bytes | bytearray) -> str:
+    """Return what to say of a connection that was closed before an answer.
+
+    Args:
+        target: Where the connection goes.
+        received: What came before it was closed.
+    """
+    text = f"{target.authority} closed the connection before it had answered"
+    if received and not b"HTTP/".startswith(bytes(received[:5])):
+        return (
+            f"{text}; what it sent is not HTTP/1.1: give the address of HTTP and not that of gRPC"
+        )
+    return text
 
 
 def failure(error: BaseException, target: Target) -> ConnectionFailed | DeadlineExceeded:

@@ -24,7 +24,15 @@ from ksrv._native.tensor import datatype
 from ksrv.datatypes import NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed, quote
 from ksrv.records.reading import SUFFIX, read_records
-from ksrv.request import Array, BatchInputs, Element, InferRequest, Tensor, single_request
+from ksrv.request import (
+    WARM_UP,
+    Array,
+    BatchInputs,
+    Element,
+    InferRequest,
+    Tensor,
+    single_request,
+)
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 EVERY_SIZE_TO = 8
@@ -43,7 +51,7 @@ def generated(spec: ModelSpec) -> InferRequest | None:
             shape = (1, *shape[1:])
         data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
         tensors.append(Tensor(entry.name, entry.datatype, shape, data))
-    return InferRequest(spec.name, spec.version, "warm-up", tensors, calls_nobody=True)
+    return InferRequest(spec.name, spec.version, WARM_UP, tensors, calls_nobody=True)
 
 
 def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
@@ -95,7 +103,7 @@ def samples(spec: ModelSpec, path: Path) -> list[InferRequest]:
                 InferRequest(
                     spec.name,
                     spec.version,
-                    "warm-up",
+                    WARM_UP,
                     [one.tensor() for one in record.inputs],
                     parameters=record.parameters,
                 )
@@ -108,7 +116,7 @@ def samples(spec: ModelSpec, path: Path) -> list[InferRequest]:
             f"the warm-up sample {path.name} of the model {spec.name} cannot be read: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return [InferRequest(spec.name, spec.version, "warm-up", tensors)]
+    return [InferRequest(spec.name, spec.version, WARM_UP, tensors)]
 
 
 def sizes(spec: ModelSpec) -> list[int]:

@@ -28,6 +28,10 @@ _FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDE
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST_COMPARED = 128
 _LEAST_LIKENESS = 0.7
+_CALLED_AT = (
+    "; a model is called at /v2/models/{name}/infer, or /v1/models/{name}:predict in KServe's v1; "
+    "/openapi.json has every route"
+)
 
 
 class Needs(enum.Enum):
@@ -133,7 +137,7 @@ class GuardedRouter(CompiledRouter):
         )
         if likeness >= _LEAST_LIKENESS:
             return f"; did you mean {nearest}?"
-        return self._path_hint(given[0], self._needs)
+        return self._path_hint(given[0], self._needs) or _CALLED_AT
 
 
 def _likeness(template: Sequence[str], given: Sequence[str]) -> float:

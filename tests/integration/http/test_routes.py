@@ -77,6 +77,8 @@ def test_what_does_not_exist_is_404_with_a_json_error(server, path):
     [
         ("/v2/model/double", "did you mean /v2/models/{name}?"),
         ("/v2/models/double/infr", "did you mean /v2/models/{name}/infer?"),
+        ("/predict", "called at /v2/models/{name}/infer, or /v1/models/{name}:predict"),
+        ("/v2/models/double/predict", "called at /v2/models/{name}/infer"),
         ("/infer", "did you mean /v2/models/{name}/infer?"),
         ("/health/live", "did you mean /v2/health/live?"),
         ("/v2/models/duoble/infer", "'duoble' is not found (did you mean double?)"),

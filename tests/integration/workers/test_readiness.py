@@ -288,7 +288,15 @@ def test_a_warm_up_that_fails_otherwise_is_told_as_failed(tmp_path):
         wait_until(lambda: "curl" in server.log)
         entry = index(server)["wants"]
         assert entry["state"] == "READY"
-        assert "the warm-up failed" in entry["reason"] and "ZeroDivisionError" in entry["reason"]
+        assert "the warm-up failed" in entry["reason"]
+        assert "ZeroDivisionError: division by zero (handler.py, line " in entry["reason"]
+        asked = requests.post(
+            f"{server.url}/v2/models/wants/infer",
+            json={"id": "warm-up", "inputs": [
+                {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]}]},
+            timeout=60,
+        )  # fmt: skip
+        assert asked.json()["error"].endswith("failed with ZeroDivisionError")  # not a client's
         assert index(server)["double"]["reason"] == ""
         lines = server.log.splitlines()
         place = next(n for n, line in enumerate(lines) if line.startswith("wants "))

@@ -1,0 +1,44 @@
+"""Clients whose URL leads to the right server by the wrong protocol are told which one it speaks."""
+
+import asyncio
+
+import pytest
+
+from ksrv.client import AsyncClient, Client
+from ksrv.client.errors import ConnectionFailed, InvalidRequest
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import write_double
+
+
+def told(url, **options):
+    """What the blocking and the asynchronous client say of a URL."""
+
+    async def ask():
+        async with AsyncClient(url, **options) as client:
+            await client.metadata("double")
+
+    with pytest.raises(ConnectionFailed) as blocking, Client(url, **options) as client:
+        client.metadata("double")
+    with pytest.raises(ConnectionFailed) as asynchronous:
+        asyncio.run(ask())
+    return str(blocking.value), str(asynchronous.value)
+
+
+def test_https_to_http_and_http_to_grpc(tmp_path):
+    write_double(tmp_path / "models")
+    with Server(tmp_path / "models") as server:
+        for text in told(f"https://{server.http}"):
+            assert "begin the URL with http:// and not https://" in text
+        for text in told(f"http://{server.grpc}"):
+            assert "give the address of HTTP and not that of gRPC" in text
+
+
+def test_http_to_https(tmp_path):
+    write_double(tmp_path / "models")
+    key, cert = self_signed(tmp_path / "tls")
+    with (
+        Server(tmp_path / "models", tls_cert=str(cert), tls_key=str(key)) as server,
+        pytest.raises(InvalidRequest, match=r"without TLS.*use https"),
+    ):
+        Client(f"http://{server.http}").metadata("double")
