@@ -5,7 +5,7 @@
 - Pages that lie beside docs/ (CONTRIBUTING.md and others) become pages of the site, and links to
   them lead there. A link to a source file becomes its text, as the site holds no sources; a link to
   a file that is not there stays, and fails the build.
-- The tables of performance.md get a plot of their ratios, so that a plot says what its table says.
+- The tables of benchmarks/figures.md get a plot of their ratios, so that a plot says what its table says.
 """
 
 import html
@@ -22,6 +22,7 @@ BESIDE = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security-policy.md",
     "benchmarks/README.md": "project/benchmarks.md",
+    "benchmarks/figures.md": "project/figures.md",
     "deploy/README.md": "project/deploy.md",
     "native/README.md": "project/native.md",
 }
@@ -70,7 +71,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         pieces += [_linked(markdown[end : fence.start()], origin, where), fence[0]]
         end = fence.end()
     text = "".join([*pieces, _linked(markdown[end:], origin, where)])
-    return _TABLE.sub(_with_plot, text) if where == "performance.md" else text
+    return _TABLE.sub(_with_plot, text) if where == BESIDE["benchmarks/figures.md"] else text
 
 
 def _linked(text: str, origin: str, where: str) -> str:

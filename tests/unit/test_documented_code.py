@@ -27,6 +27,7 @@ RUN_BY = {
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
     "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/padding.md": "tests/integration/docs/test_tutorials.py",
+    "docs/performance.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/quickstart.md": "tests/integration/docs/test_tutorials.py",

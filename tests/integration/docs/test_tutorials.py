@@ -14,6 +14,7 @@ PAGES = [
     DOCS / "grpc.md",
     DOCS / "openvino.md",
     DOCS / "padding.md",
+    DOCS / "performance.md",
     DOCS / "plain-json.md",
     *sorted((DOCS / "tutorials").glob("*.md")),
 ]
