@@ -127,7 +127,7 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of different lengths are joined, each padded to the longest; `{}` has all defaults."""
 
     value: Annotated[int | float | bool, Key("What the padding holds")] = 0
-    multiple: Annotated[int, Key("Padded lengths are multiples of it", ge=1, le=LARGEST_SIZE)] = 1
+    multiple: Annotated[int, Key("Padded lengths are multiples of it", ge=1, le=1_000_000)] = 1
     mask: Annotated[
         str,
         Key("The input that is 1 over the values and 0 over the padding", min_length=1),

@@ -19,7 +19,7 @@ CORE = {
     "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
     "infer": {"base", "tensor", "json", "images"},
-    "server": {"base", "reactor", "images", "memory", "http", "queue", "tls", "infer"},
+    "server": {"base", "reactor", "images", "memory", "http", "queue", "tls", "infer", "tensor"},
     "http2": set(),
     "grpc": {
         "base",

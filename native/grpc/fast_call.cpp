@@ -55,15 +55,16 @@ bool read_input(const message::Request &found, const unsigned char *body, size_t
     if (rows < 1 || rows > INT32_MAX || (index && rows != layout->rows)) return false;
     layout->rows = static_cast<uint32_t>(rows);
     if (images && !(input.rank == 1 || (input.rank == 2 && input.shape[1] == 1))) return false;
+    layout->given[place] = true;
     if (typed) return find_images(input, body, place, signature, layout);
     const protobuf::Span &raw = found.raw[index];
     if (images) return take_image_elements(signature, body, place, raw.offset, raw.length, rows, nullptr, layout);
-    if (input.rank != declared.tail.size() + 1 || declared.datatype == DT_BOOL || datatype != declared.datatype)
+    if (declared.datatype == DT_BOOL || datatype != declared.datatype ||
+        !take_shape(declared, place, input.shape, input.rank, layout))
         return false;
-    for (size_t i = 0; i < declared.tail.size(); ++i)
-        if (input.shape[i + 1] != declared.tail[i]) return false;
     layout->offsets[place] = raw.offset;
-    const unsigned __int128 bytes = static_cast<unsigned __int128>(rows) * declared.row_bytes;
+    const unsigned __int128 length = declared.padded ? layout->row_length : 1;
+    const unsigned __int128 bytes = length * declared.row_bytes * static_cast<unsigned __int128>(rows);
     return raw.length && raw.length == bytes &&
            reinterpret_cast<uintptr_t>(body + raw.offset) % item_size_of(declared.datatype) == 0;
 }
@@ -88,9 +89,10 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
                   FastRequestLayout *layout) noexcept {
     const size_t count = found.inputs.size();
     const bool all_raw = found.raw.size() == count, all_typed = found.raw.size() == 0;
-    if (count != signature.inputs.size() || !(all_raw || all_typed) || found.parameters.size() != 0) return false;
+    if (count > signature.inputs.size() || !(all_raw || all_typed) || found.parameters.size() != 0) return false;
     for (size_t i = 0; i < count; ++i)
         if (!read_input(found, body, i, signature, layout)) return false;
+    if (!has_inputs(signature, *layout)) return false;
     layout->id_offset = found.id.offset;
     layout->id_length = found.id.length;
     return (!signature.max_rows || layout->rows <= signature.max_rows) &&
@@ -231,6 +233,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     call->retain();
     request->answered = call->connection->server()->fast_answered;
     request->rows = layout.rows;
+    request->batch_key = batch_key_of(*route->signature, layout);
     request->layout = std::move(layout);
     request->nbytes = message.counted;
     request->reserved = true;

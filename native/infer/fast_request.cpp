@@ -1,5 +1,7 @@
 #include "infer/fast_request.hpp"
 
+#include <cstring>
+
 #include "json/number_array.hpp"
 #include "json/number_writer.hpp"
 #include "tensor/bytes_tensor.hpp"
@@ -10,13 +12,11 @@ namespace ksrv {
 
 namespace {
 
-bool is_declared(const InferHeader &header, const InputHeader &input, const InputSignature &declared) noexcept {
-    if (input.shared.given || input.parameters_count != 0 || input.datatype != declared.datatype || input.size_form == SIZE_LIST ||
-        input.rank != declared.tail.size() + 1 || input.nbytes == 0)
-        return false;
-    for (std::size_t i = 0; i < declared.tail.size(); ++i)
-        if (header.shapes[input.shape_first + 1 + i] != declared.tail[i]) return false;
-    return true;
+bool is_declared(const InferHeader &header, const InputHeader &input, const InputSignature &declared,
+                 std::size_t place, FastRequestLayout *layout) noexcept {
+    return !input.shared.given && input.parameters_count == 0 && input.datatype == declared.datatype &&
+           input.size_form != SIZE_LIST && input.nbytes != 0 &&
+           take_shape(declared, place, header.shapes.data() + input.shape_first, input.rank, layout);
 }
 
 // Whether an input is sent as BYTES of one image a row behind the JSON.
@@ -57,8 +57,8 @@ bool find_numbers(const InputHeader &input, const unsigned char *body, std::size
 bool find_inputs(const InferHeader &header, const ModelSignature &signature, const unsigned char *body,
                  FastRequestLayout *layout) noexcept {
     const std::size_t count = signature.inputs.size();
-    if (header.inputs.size() != count) return false;
-    for (std::size_t i = 0; i < count; ++i) {
+    if (header.inputs.size() > count) return false;
+    for (std::size_t i = 0; i < header.inputs.size(); ++i) {
         const InputHeader &input = header.inputs[i];
         std::size_t place = 0;  // no two inputs of a request have one name
         while (place < count && !input.name.is(signature.inputs[place].name.data(),
@@ -66,8 +66,10 @@ bool find_inputs(const InferHeader &header, const ModelSignature &signature, con
             ++place;
         if (place == count) return false;
         const bool images = input.datatype == DT_BYTES && signature.inputs[place].images.accepted;
-        if (!(images ? holds_images(header, input) : is_declared(header, input, signature.inputs[place])))
+        if (!(images ? holds_images(header, input)
+                     : is_declared(header, input, signature.inputs[place], place, layout)))
             return false;
+        layout->given[place] = true;
         const std::int64_t rows = header.shapes[input.shape_first];
         if (i != 0 && rows != layout->rows) return false;
         if (rows < 1 || rows > INT32_MAX) return false;
@@ -77,7 +79,7 @@ bool find_inputs(const InferHeader &header, const ModelSignature &signature, con
                                : find_binary(input, body, place, layout)))
             return false;
     }
-    return true;
+    return has_inputs(signature, *layout);
 }
 
 bool find_outputs(const InferHeader &header, const ModelSignature &signature,
@@ -101,6 +103,64 @@ bool find_outputs(const InferHeader &header, const ModelSignature &signature,
 }
 
 }  // namespace
+
+bool take_shape(const InputSignature &declared, std::size_t place, const std::int64_t *shape, std::size_t rank,
+                FastRequestLayout *layout) noexcept {
+    if (rank != declared.tail.size() + 1) return false;
+    for (std::size_t i = 0; i < declared.tail.size(); ++i) {
+        const std::int64_t size = shape[i + 1];
+        if (size == declared.tail[i]) continue;
+        if (declared.tail[i] != -1 || size < 1) return false;
+        const auto length = static_cast<std::uint64_t>(size);
+        if (layout->row_length != 0 && layout->row_length != length) return false;
+        layout->row_length = length;
+    }
+    layout->given[place] = true;
+    return true;
+}
+
+bool has_inputs(const ModelSignature &signature, const FastRequestLayout &layout) noexcept {
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i)
+        if (!layout.given[i] && !signature.inputs[i].made) return false;
+    return layout.rows > 0 && (!signature.lengths || layout.row_length > 0);
+}
+
+std::uint64_t batch_key_of(const ModelSignature &signature, const FastRequestLayout &layout) noexcept {
+    return signature.lengths ? FIRST_LENGTH_KEY + 4 * signature.lengths->bucket(layout.row_length) : 0;
+}
+
+bool needs_padding(const ModelSignature &signature, const FastRequestLayout &layout) noexcept {
+    if (!signature.lengths) return false;
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i)
+        if (!layout.given[i]) return true;
+    return signature.lengths->padded(layout.row_length) != layout.row_length;
+}
+
+void copy_rows(const InputSignature &declared, const FastRequestLayout &layout, const unsigned char *body,
+               std::size_t place, std::uint64_t row_length, unsigned char *to) noexcept {
+    const unsigned char *from = body + layout.offsets[place];
+    if (!declared.padded) {
+        std::memcpy(to, from, layout.rows * declared.row_bytes);
+        return;
+    }
+    const std::size_t item = item_size_of(declared.datatype);
+    if (!layout.given[place]) {
+        const std::size_t own = layout.row_length * item, whole = row_length * item;
+        for (std::uint32_t row = 0; row < layout.rows; ++row, to += whole) {
+            fill_elements(to, own, declared.one, item);
+            fill_elements(to + own, whole - own, declared.padding, item);
+        }
+        return;
+    }
+    std::int64_t from_shape[MAX_RANK], to_shape[MAX_RANK];
+    from_shape[0] = to_shape[0] = layout.rows;
+    for (std::size_t i = 0; i < declared.tail.size(); ++i) {
+        const std::int64_t size = declared.tail[i];
+        from_shape[i + 1] = size == -1 ? static_cast<std::int64_t>(layout.row_length) : size;
+        to_shape[i + 1] = size == -1 ? static_cast<std::int64_t>(row_length) : size;
+    }
+    copy_padded(from, from_shape, to, to_shape, declared.tail.size() + 1, declared.padding, item);
+}
 
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, FastRequestLayout *layout) noexcept {
@@ -172,7 +232,8 @@ bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &
         const JsonSpan &span = layout.numbers[i];
         if (span.begin == span.end) continue;
         const InputSignature &declared = signature.inputs[i];
-        const std::uint64_t count = layout.rows * (declared.row_bytes / item_size_of(declared.datatype));
+        const std::uint64_t count =
+            layout.rows * (declared.bytes_of_row(layout.row_length) / item_size_of(declared.datatype));
         NumbersResult result;
         const char *text = reinterpret_cast<const char *>(body) + span.begin;
         if (read_numbers(text, span.end - span.begin, declared.datatype, body + layout.offsets[i], count,

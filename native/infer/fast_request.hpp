@@ -34,6 +34,8 @@ struct JsonSpan {
 struct FastRequestLayout {
     std::size_t id_offset = 0, id_length = 0;  // in the body
     std::uint32_t rows = 0;
+    std::uint64_t row_length = 0;             // where the model's rows are padded; else 0
+    bool given[FAST_INPUTS] = {};             // which of the declared inputs the request has
     std::size_t offsets[FAST_INPUTS] = {};    // of the declared inputs, from the body's first byte on
     JsonSpan numbers[FAST_INPUTS];            // of the declared inputs
     // Of the declared inputs, one for each row; null where an input has no encoded images.
@@ -63,6 +65,24 @@ struct FastRequestLayout {
 // the memory will be that the numbers in its JSON are read into.
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, FastRequestLayout *layout) noexcept;
+
+// Notes that a request has an input of the shape; false where it is not declared so, or its rows have not the length
+// of those of another input.
+bool take_shape(const InputSignature &declared, std::size_t place, const std::int64_t *shape, std::size_t rank,
+                FastRequestLayout *layout) noexcept;
+
+// Whether a request has all inputs but for masks, which are made.
+bool has_inputs(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
+
+// The batch key of a request.
+std::uint64_t batch_key_of(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
+
+// Whether a batch of this request alone differs from what was received.
+bool needs_padding(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
+
+// Copies the rows of one input into those of a batch whose rows have the length `row_length`.
+void copy_rows(const InputSignature &declared, const FastRequestLayout &layout, const unsigned char *body,
+               std::size_t place, std::uint64_t row_length, unsigned char *to) noexcept;
 
 // Takes the images of one input, of which `next(i, &offset, &length)` tells the i-th; false ends that. False
 // where an image is left to the general way.

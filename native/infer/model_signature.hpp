@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "images/image_input.hpp"
 #include "infer/infer_header.hpp"
+#include "tensor/padding.hpp"
 
 namespace ksrv {
 
@@ -18,9 +20,17 @@ struct Request;
 struct InputSignature {
     std::string name;
     Datatype datatype = DT_INVALID;
-    std::vector<std::int64_t> tail;  // the dimensions behind the first, all of them fixed
-    std::uint64_t row_bytes = 0;
+    // The dimensions behind the first. All of them are fixed, but for one of -1 where rows are padded.
+    std::vector<std::int64_t> tail;
+    std::uint64_t row_bytes = 0;  // where rows are padded: for a length of 1
     ImageRules images;  // encoded images that are taken as BYTES in its place
+    bool padded = false;  // one of its dimensions is the length of the rows
+    bool made = false;    // a mask, which is made where a request leaves it out
+    unsigned char padding[8] = {}, one[8] = {};  // an element of its padding, and of a mask that is made
+
+    std::uint64_t bytes_of_row(std::uint64_t length) const noexcept {
+        return padded ? row_bytes * length : row_bytes;
+    }
 };
 
 // One version of a model as the HTTP server knows it. Counted: the routes and each request hold it.
@@ -34,6 +44,8 @@ struct ModelSignature {
     std::string model, version;
     std::vector<InputSignature> inputs;
     std::vector<std::string> outputs;  // none where the model declares none
+    std::vector<std::uint32_t> cut;    // for each output a bit for each dimension that is the length of the rows
+    std::unique_ptr<LengthBuckets> lengths;  // where rows are padded: which are joined
     std::uint64_t max_rows = 0;        // of a batch; 0: requests are not joined
     std::int64_t timeout_ns = 0;       // 0: none
     HeaderLimits limits;

@@ -134,6 +134,7 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     if (!request) return nullptr;
     put_identified_head(request->head(), connection->buffer, head.length, connection->request_id);
     request->rows = layout.rows;
+    request->batch_key = batch_key_of(*signature, layout);
     request->priority = layout.priority;
     request->nbytes = connection->counted;
     request->reserved = true;

@@ -1,9 +1,12 @@
 #include "server/fast_response.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "base/text_writer.hpp"
 #include "infer/binary_response.hpp"
+#include "tensor/padding.hpp"
 
 namespace ksrv {
 
@@ -30,6 +33,54 @@ bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int p
         if (declared.size() != parts[i].name_length ||
             memcmp(declared.data(), parts[i].name, parts[i].name_length) != 0)
             return false;
+    }
+    return true;
+}
+
+bool cuts_answers(const ModelSignature &signature) noexcept {
+    return std::any_of(signature.cut.begin(), signature.cut.end(), [](std::uint32_t one) { return one != 0; });
+}
+
+bool CutParts::cut(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept {
+    const ModelSignature &signature = *request.signature;
+    if (!are_declared(signature, parts, part_count)) return false;
+    const auto count = static_cast<std::size_t>(part_count);
+    parts_.reset(new (std::nothrow) ReplyPart[count]);
+    shapes_.reset(new (std::nothrow) Shape[count]);
+    if (!parts_ || !shapes_) return false;
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const ReplyPart &part = parts[i];
+        if (part.rank < 1 || part.rank > static_cast<int>(MAX_RANK)) return false;
+        if (row + static_cast<std::int64_t>(request.rows) > part.shape[0]) return false;
+        parts_[i] = part;
+        parts_[i].shape = shapes_[i].sizes;
+        std::uint64_t bytes = item_size_of(part.type);
+        shapes_[i].sizes[0] = static_cast<std::ptrdiff_t>(request.rows);
+        for (int k = 1; k < part.rank; ++k) {
+            const bool is_length = (signature.cut[i] >> k & 1) != 0;
+            if (is_length && static_cast<std::uint64_t>(part.shape[k]) < request.layout.row_length) return false;
+            shapes_[i].sizes[k] =
+                is_length ? static_cast<std::ptrdiff_t>(request.layout.row_length) : part.shape[k];
+            bytes *= static_cast<std::uint64_t>(shapes_[i].sizes[k]);
+        }
+        parts_[i].row_bytes = static_cast<std::int64_t>(bytes);
+        if (bytes > FAST_RESPONSE_BYTES || request.rows > FAST_RESPONSE_BYTES) return false;
+        total += static_cast<std::size_t>((bytes * request.rows + 7) & ~std::uint64_t{7});
+        if (total > FAST_RESPONSE_BYTES) return false;
+    }
+    data_.reset(new (std::nothrow) unsigned char[total + 1]);
+    if (!data_) return false;
+    unsigned char *to = data_.get();
+    for (std::size_t i = 0; i < count; ++i) {
+        std::int64_t from_shape[MAX_RANK], to_shape[MAX_RANK];
+        std::copy_n(parts[i].shape, parts[i].rank, from_shape);
+        std::copy_n(shapes_[i].sizes, parts[i].rank, to_shape);
+        from_shape[0] = to_shape[0];
+        copy_cut(parts[i].data + row * parts[i].row_bytes, from_shape, to, to_shape,
+                 static_cast<std::size_t>(parts[i].rank), item_size_of(parts[i].type));
+        parts_[i].data = to;
+        to += (static_cast<std::uint64_t>(parts_[i].row_bytes) * request.rows + 7) & ~std::uint64_t{7};
     }
     return true;
 }

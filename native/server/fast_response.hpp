@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <memory>
+
 #include "server/fast_path.hpp"
 
 namespace ksrv {
@@ -25,6 +27,27 @@ struct ReplyStage {
     std::size_t length;
     std::uint64_t nanoseconds;
 };
+
+// The outputs of one request of a batch, cut back to the length of its rows.
+class CutParts {
+  public:
+    // False where an output is too large to be copied here, or is not as long as the batch.
+    bool cut(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
+
+    const ReplyPart *parts() const noexcept { return parts_.get(); }
+
+  private:
+    struct Shape {
+        std::ptrdiff_t sizes[MAX_RANK];
+    };
+
+    std::unique_ptr<ReplyPart[]> parts_;
+    std::unique_ptr<Shape[]> shapes_;
+    std::unique_ptr<unsigned char[]> data_;
+};
+
+// Whether a model's answers are cut back to the lengths of their rows.
+bool cuts_answers(const ModelSignature &signature) noexcept;
 
 // Whether the outputs are those that the model declares.
 bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept;

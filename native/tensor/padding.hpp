@@ -11,6 +11,10 @@
 
 namespace ksrv {
 
+// The batch key of a request whose rows have one length, in the bucket `n`, is FIRST_LENGTH_KEY + 4 n; what else tells
+// requests apart is added to it.
+constexpr std::uint64_t FIRST_LENGTH_KEY = std::uint64_t{1} << 61;
+
 // Which lengths are joined. Throws only while it is made.
 class LengthBuckets {
   public:

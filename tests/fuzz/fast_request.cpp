@@ -7,8 +7,10 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "infer/fast_request.hpp"
 #include "infer/infer_header_reader.hpp"
@@ -40,6 +42,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     signature.inputs.push_back(input("x", ksrv::DT_FP32, {4}));
     if (data[1] & 16) signature.inputs[0] = input("x", ksrv::DT_BOOL, {2, 1});
     if (data[1] & 1) signature.inputs.push_back(input("y", ksrv::DT_INT64, {}));
+    if (data[1] & 128) {
+        // Rows of one length, which is padded: x has it, and y is its mask.
+        signature.inputs[0] = input("x", ksrv::DT_FP32, {2});
+        signature.inputs[0].tail = {-1, 2};
+        signature.inputs[0].padded = true;
+        if (signature.inputs.size() > 1) {
+            signature.inputs[1].tail = {-1};
+            signature.inputs[1].padded = signature.inputs[1].made = true;
+        }
+        signature.lengths = std::make_unique<ksrv::LengthBuckets>(8, 0.25, INT32_MAX);
+    }
     if (data[1] & 2) signature.outputs = {"a", "b"};
     signature.max_rows = data[1] & 4 ? 3 : 0;
     if (data[1] & 32) {
@@ -70,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
             const ksrv::Text &name = header.inputs[i].name;
             const std::size_t place = signature.inputs[0].name == std::string(name.data, name.length) ? 0 : 1;
             const ksrv::InputSignature &declared = signature.inputs[place];
-            const std::size_t bytes = declared.row_bytes * layout.rows, offset = layout.offsets[place];
+            const std::size_t bytes = declared.bytes_of_row(layout.row_length) * layout.rows, offset = layout.offsets[place];
             if (layout.images[place]) {
                 require(header.inputs[i].datatype == ksrv::DT_BYTES && declared.images.accepted);
                 for (std::size_t row = 0; row < layout.rows; ++row) {
@@ -101,6 +114,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         std::memcpy(longer + lead, body, length);
         ksrv::read_json_inputs(signature, layout, longer + lead);
         require(std::memcmp(longer + lead, body, length) == 0);
+        for (std::size_t place = 0; place < signature.inputs.size(); ++place) {
+            const ksrv::InputSignature &declared = signature.inputs[place];
+            const std::uint64_t rows_length =
+                signature.lengths ? signature.lengths->padded(layout.row_length) : 0;
+            if (layout.images[place] || rows_length > (1u << 20)) continue;
+            require(layout.given[place] || declared.made);
+            // Exactly the memory that a batch of the request alone has for the input.
+            std::vector<unsigned char> rows(layout.rows * declared.bytes_of_row(rows_length));
+            ksrv::copy_rows(declared, layout, longer + lead, place, rows_length, rows.data());
+        }
         ::operator delete(longer, std::align_val_t(64));
     }
     ::operator delete(room, std::align_val_t(64));

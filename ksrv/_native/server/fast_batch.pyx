@@ -13,6 +13,7 @@ from typing import Any
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
 
 cimport cython
 cimport numpy as cnp
@@ -20,10 +21,10 @@ cimport numpy as cnp
 from ksrv._native.batch.batch cimport NOT_RUN, BatchOutputs, StageTimes
 from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
 from ksrv._native.server.fast_rows cimport (
-    ksrv_fast_rows, ksrv_has_images, ksrv_received_tensors,
+    ksrv_fast_rows, ksrv_has_images, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
 )
 from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
-from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest
+from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest, ModelSignature
 from ksrv._native.queue.request_handle cimport (
     CRequest, NativeHandle, publish, release_request,
 )
@@ -54,6 +55,14 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         const char *name
         size_t length
         uint64_t nanoseconds
+
+    cdef cppclass CutParts:
+        cbool cut(
+            const FastRequest &request, const ReplyPart *parts, int part_count, int64_t row
+        ) noexcept
+        const ReplyPart *parts() noexcept
+
+    cbool cuts_answers(const ModelSignature &signature) noexcept
 
     cbool fits_fast_response(
         const FastRequest &request, const ReplyPart *parts, int part_count, int64_t row
@@ -197,7 +206,8 @@ cdef class FastBatch(BatchInputs):
             joins = joins or ksrv_has_images(handle)
         self.handles.extend(handles)
         self.rows += _rows_of(handles)
-        if joins or len(self.handles) > 1:
+        # Padded rows are joined last, when the longest of the batch is known.
+        if joins or (len(self.handles) > 1 and not ksrv_pads(self.handles[0])):
             self._join()
         self.spent_ns += now_ns() - began
 
@@ -232,10 +242,11 @@ cdef class FastBatch(BatchInputs):
         cdef NativeHandle first = self.handles[0]
         cdef list new, bad
         cdef Py_ssize_t before = self.joined
+        cdef Py_ssize_t room = self.rows if ksrv_pads(first) else max(self.room, self.rows)
         if self.joined_rows is None:
             self.joined_rows = ksrv_fast_rows(
                 <ModelEndpoint>(<FastRequest *>first.native).signature.endpoint,
-                self.source.lease, <uint64_t>max(self.room, self.rows),
+                self.source.lease, <uint64_t>room,
             )
         new = self.handles[before:]
         bad = self.joined_rows.add(new)
@@ -267,7 +278,8 @@ cdef class FastBatch(BatchInputs):
             self.tensors = {}
             self.spent_ns = self.dispatched.assemble_ns
             return 0
-        if self.joined == 0 and len(self.handles) == 1:
+        if (self.joined == 0 and len(self.handles) == 1
+                and not ksrv_needs_padding(self.handles[0])):
             self.tensors = ksrv_received_tensors(self.handles[0])
             self.rows = (<NativeHandle>self.handles[0]).native.rows
         else:
@@ -366,11 +378,21 @@ cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) excep
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
-cdef bint _fits(Parts *parts, CRequest **requests, size_t count) noexcept:
-    """Whether the outputs can be written as each request asks for them."""
+cdef bint _fits(
+    Parts *parts, CRequest **requests, size_t count, vector[CutParts] &cuts
+) noexcept:
+    """Whether the outputs can be written as each request asks for them, cut back where they are."""
     cdef size_t i
     cdef int64_t row = 0
-    for i in range(count):
+    cdef FastRequest *request
+    for i in range(cuts.size()):
+        request = <FastRequest *>requests[i]
+        if not cuts[i].cut(request[0], parts.parts, parts.count, row):
+            return False
+        if not fits_fast_response(request[0], cuts[i].parts(), parts.count, 0):
+            return False
+        row += request.rows
+    for i in range(cuts.size(), count):
         if not fits_fast_response(
             (<FastRequest *>requests[i])[0], parts.parts, parts.count, row
         ):
@@ -431,6 +453,7 @@ cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats
         the common form or large.
     """
     cdef Parts parts
+    cdef vector[CutParts] cuts  # for each request, where outputs are cut back
     cdef ReplyStage stages[STAGES]
     cdef int stage_count
     cdef BatchTimes times
@@ -450,7 +473,9 @@ cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats
         if not _add_part(&parts, <Tensor?>tensor, rows, count == 1):
             return False
     stage_count = _stages(stages, batch, outputs)
-    if parts.count == 0 or stage_count == STAGES or not _fits(&parts, requests, count):
+    if cuts_answers((<FastRequest *>requests[0]).signature[0]):
+        cuts.resize(count)
+    if parts.count == 0 or stage_count == STAGES or not _fits(&parts, requests, count, cuts):
         return False
     times = _batch_times(batch, outputs)
     # Nothing below raises: the thread that wins a request must answer it.
@@ -458,7 +483,13 @@ cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats
     stats.note_answered(requests, won, count, times)  # first: a client may ask as it reads
     rows = 0
     for i in range(count):
-        if won[i]:
+        if won[i] and cuts.size():
+            send_fast_response(
+                <FastRequest *>requests[i], cuts[i].parts(), parts.count, 0, True, stages,
+                stage_count
+            )
+            publish(requests[i])
+        elif won[i]:
             send_fast_response(
                 <FastRequest *>requests[i], parts.parts, parts.count, rows, count == 1, stages,
                 stage_count

@@ -13,6 +13,7 @@ cdef class FastRows:
     cdef object lease
     cdef uint64_t room, count
     cdef uint64_t starts[FAST_INPUTS]
+    cdef uint64_t row_length  # of the padded rows; 0 where they are not padded
 
     # Adds rows of requests, each copied or decoded once. Returns those whose images cannot be
     # decoded, with their errors.
@@ -29,6 +30,12 @@ cdef FastRows ksrv_fast_rows(ModelEndpoint endpoint, object lease, uint64_t room
 
 # The tensors of one request, in the block that it was received in.
 cdef dict ksrv_received_tensors(object handle)
+
+# Whether a batch of a request alone differs from what was received: padding, or a mask.
+cdef bint ksrv_needs_padding(object handle) noexcept
+
+# Whether the rows of a model's requests are padded, so that they are joined all at once.
+cdef bint ksrv_pads(object handle) noexcept
 
 # Whether a request has encoded images.
 cdef bint ksrv_has_images(object handle) noexcept

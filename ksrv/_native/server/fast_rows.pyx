@@ -7,7 +7,7 @@ then.
 """
 
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memmove
 from libcpp.vector cimport vector
 
@@ -23,7 +23,9 @@ from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.images.jpeg_batch cimport BatchedJpeg, RowPlan, decode_jpegs
 from ksrv._native.server.fast_images cimport EncodedImage, FastImages
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
-from ksrv._native.server.server cimport FastRequest, InputSignature, ModelSignature
+from ksrv._native.server.server cimport (
+    FastRequest, InputSignature, ModelSignature, copy_rows, needs_padding,
+)
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor
@@ -35,9 +37,9 @@ cdef enum:
 
 
 cdef struct RowCopy:
-    const unsigned char *source
+    FastRequest *request
+    size_t input
     unsigned char *target
-    size_t nbytes
 
 
 cdef struct Place:
@@ -57,6 +59,15 @@ cdef bint ksrv_has_images(object handle) noexcept:
     return _fast(handle).layout.has_images()
 
 
+cdef bint ksrv_needs_padding(object handle) noexcept:
+    cdef FastRequest *request = _fast(handle)
+    return needs_padding(request.signature[0], request.layout)
+
+
+cdef bint ksrv_pads(object handle) noexcept:
+    return _fast(handle).signature.lengths.get() != NULL
+
+
 cdef FastRows ksrv_fast_rows(ModelEndpoint endpoint, object lease, uint64_t room):
     cdef FastRows made = FastRows.__new__(FastRows)
     made.endpoint = endpoint
@@ -73,14 +84,15 @@ cdef dict ksrv_received_tensors(object handle):
     block = ksrv_wrap(request.block)
     for i in range(request.signature.inputs.size()):
         _add_input(
-            found, <ModelEndpoint>request.signature.endpoint, i, request.rows, block,
-            request.body_offset + request.layout.offsets[i],
+            found, <ModelEndpoint>request.signature.endpoint, i, request.rows,
+            request.layout.row_length, block, request.body_offset + request.layout.offsets[i],
         )
     return found
 
 
 cdef cnp.ndarray _array(
-    ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
+    ModelEndpoint endpoint, size_t place, uint64_t rows, uint64_t row_length, Block block,
+    uint64_t offset
 ):
     cdef InputSignature *declared = &endpoint.signature.inputs[place]
     cdef cnp.npy_intp sizes[RANK_LIMIT]
@@ -88,7 +100,7 @@ cdef cnp.ndarray _array(
     dtype = (<tuple>endpoint.inputs[place])[2]
     sizes[0] = <cnp.npy_intp>rows
     for i in range(declared.tail.size()):
-        sizes[i + 1] = declared.tail[i]
+        sizes[i + 1] = <int64_t>row_length if declared.tail[i] == -1 else declared.tail[i]
     array = new_array(
         dtype, <int>declared.tail.size() + 1, sizes, block.block.data + offset,
         cnp.NPY_ARRAY_WRITEABLE,
@@ -99,21 +111,30 @@ cdef cnp.ndarray _array(
 
 
 cdef int _add_input(
-    dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
+    dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, uint64_t row_length,
+    Block block, uint64_t offset
 ) except -1:
+    cdef cnp.ndarray array = _array(endpoint, place, rows, row_length, block, offset)
     name, datatype, _, tail, shape_of_one = <tuple>endpoint.inputs[place]
-    array = _array(endpoint, place, rows, block, offset)
-    shape = shape_of_one if rows == 1 else (rows,) + <tuple>tail
+    if endpoint.signature.inputs[place].padded:
+        shape = (<object>array).shape
+    else:
+        shape = shape_of_one if rows == 1 else (rows,) + <tuple>tail
     found[name] = ksrv_tensor(name, datatype, shape, array)
     return 0
 
 
 cdef void _fill(
-    CDecodePool *pool, vector[RowCopy] &copies, vector[BatchedJpeg] &jpegs
+    CDecodePool *pool, vector[RowCopy] &copies, uint64_t row_length, vector[BatchedJpeg] &jpegs
 ) noexcept nogil:
     cdef size_t i
+    cdef FastRequest *request
     for i in range(copies.size()):
-        memcpy(copies[i].target, copies[i].source, copies[i].nbytes)
+        request = copies[i].request
+        copy_rows(
+            request.signature.inputs[copies[i].input], request.layout, request.body(),
+            copies[i].input, row_length, copies[i].target
+        )
     if jpegs.size():
         decode_jpegs(pool[0], process_decode_memory(), jpegs.data(), jpegs.size())
 
@@ -129,12 +150,13 @@ cdef int _reserve(FastRows self, uint64_t rows) except -1:
         return 0
     for i in range(signature.inputs.size()):
         starts[i] = total
-        total += (room * signature.inputs[i].row_bytes + 63) & ~<uint64_t>63
+        nbytes = room * signature.inputs[i].bytes_of_row(self.row_length)
+        total += (nbytes + 63) & ~<uint64_t>63
     self.block = self.lease(total)
     self.room = room
     for i in range(signature.inputs.size()):
         if old is not None:
-            nbytes = self.count * signature.inputs[i].row_bytes
+            nbytes = self.count * signature.inputs[i].bytes_of_row(self.row_length)
             memcpy(self.block.block.data + starts[i], old.block.data + self.starts[i], nbytes)
             count_copied(nbytes)
         self.starts[i] = starts[i]
@@ -144,7 +166,7 @@ cdef int _reserve(FastRows self, uint64_t rows) except -1:
 cdef unsigned char *_row(FastRows self, size_t place, uint64_t row) noexcept:
     return (
         self.block.block.data + self.starts[place]
-        + row * self.endpoint.signature.inputs[place].row_bytes
+        + row * self.endpoint.signature.inputs[place].bytes_of_row(self.row_length)
     )
 
 
@@ -208,7 +230,7 @@ cdef list _prepare_left(FastRows self, list handles, vector[Place] &left):
             owners.append(handle)
         if not elements:
             continue
-        out = _array(self.endpoint, i, self.count, self.block, self.starts[i])
+        out = _array(self.endpoint, i, self.count, self.row_length, self.block, self.starts[i])
         images = <FastImages>self.endpoint.images[i]
         errors = images.prepare_left(elements, out, rows, numbers, owners)
         for handle, error in zip(owners, errors, strict=True):
@@ -232,7 +254,11 @@ cdef class FastRows:
         cdef uint64_t rows = 0, nbytes = 0
         cdef size_t i, k
         for handle in handles:
-            rows += _fast(handle).rows
+            request = _fast(handle)
+            rows += request.rows
+            self.row_length = max(self.row_length, request.layout.row_length)
+        if signature.lengths.get() != NULL:
+            self.row_length = signature.lengths.get().padded(self.row_length)
         _reserve(self, self.count + rows)
         for i in range(signature.inputs.size()):
             rows = self.count
@@ -242,17 +268,17 @@ cdef class FastRows:
                     pool = (<FastImages>self.endpoint.images[i]).pool.pool
                     _plan(self, handles[k], i, k, rows, jpegs, decoded, left)
                 else:
-                    copy.nbytes = request.rows * signature.inputs[i].row_bytes
-                    copy.source = request.body() + request.layout.offsets[i]
+                    copy.request = request
+                    copy.input = i
                     copy.target = _row(self, i, rows)
                     copies.push_back(copy)
-                    nbytes += copy.nbytes
+                    nbytes += request.rows * signature.inputs[i].bytes_of_row(self.row_length)
                 rows += request.rows
         if jpegs.size() or nbytes > WITHOUT_GIL:
             with nogil:
-                _fill(pool, copies, jpegs)
+                _fill(pool, copies, self.row_length, jpegs)
         else:
-            _fill(pool, copies, jpegs)
+            _fill(pool, copies, self.row_length, jpegs)
         count_copied(nbytes)
         self.count = rows
         for k in range(jpegs.size()):
@@ -270,7 +296,7 @@ cdef class FastRows:
             request = _fast(handle)
             if id(handle) in kept:
                 for i in range(signature.inputs.size() if first != to else 0):
-                    nbytes = request.rows * signature.inputs[i].row_bytes
+                    nbytes = request.rows * signature.inputs[i].bytes_of_row(self.row_length)
                     memmove(_row(self, i, to), _row(self, i, first), nbytes)
                     count_copied(nbytes)
                 to += request.rows
@@ -282,5 +308,7 @@ cdef class FastRows:
         cdef dict found = {}
         cdef size_t i
         for i in range(self.endpoint.signature.inputs.size()):
-            _add_input(found, self.endpoint, i, self.count, self.block, self.starts[i])
+            _add_input(
+                found, self.endpoint, i, self.count, self.row_length, self.block, self.starts[i]
+            )
         return found

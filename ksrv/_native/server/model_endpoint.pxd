@@ -17,6 +17,7 @@ cdef class ModelEndpoint:
     cdef list images  # for each: its FastImages, or None
     cdef object route
     cdef list runs
+    cdef str length  # the name of the length along which rows are padded; None without any
 
 
 # Pushes a fast-path request and the requests behind it, and runs them where a slot is claimed.

@@ -11,6 +11,7 @@ import logging
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
 
 cimport cython
 
@@ -18,6 +19,7 @@ from ksrv._native.memory.buffer_pool cimport ksrv_wrap, retain_block
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
 )
+from ksrv._native.tensor.padding cimport CLengthBuckets, LengthBuckets
 from ksrv._native.server.server cimport (
     CHttpServer, Connection, FAST_INPUTS, FastRequest, InputSignature, fail_fast_request,
 )
@@ -65,7 +67,14 @@ cdef class FastHandle(NativeHandle):
     """The handle of a fast-path request."""
 
     cdef object _make_request(self):
-        return ksrv_request_of(<FastRequest *>self.native)
+        request = ksrv_request_of(<FastRequest *>self.native)
+        request.lengths = self._lengths()
+        return request
+
+    cdef object _lengths(self):
+        cdef FastRequest *request = <FastRequest *>self.native
+        cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+        return {} if endpoint.length is None else {endpoint.length: request.layout.row_length}
 
     cdef object _headers(self):
         cdef FastRequest *request = <FastRequest *>self.native
@@ -189,7 +198,8 @@ cdef class ModelEndpoint:
     """The native route to one version of a model: its signature, queue and prepared answers.
 
     Args:
-        spec: Its description; every input has fixed dimensions behind the first.
+        spec: Its description; every input has fixed dimensions behind the first, but for the length
+            of padded rows.
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the Python requests that are looked at, and gives answers of the general form:
             see `ksrv.server.rest.fast_path.FastPath`.
@@ -201,6 +211,9 @@ cdef class ModelEndpoint:
         hides_token: Whether handlers must not see the header that holds a token.
         nan_literals: Whether JSON answers hold NaN as a literal; such answers are then Python's.
         images: The `FastImages` of the inputs that take JPEGs as well, by name.
+        padding: Where rows are padded along one length, its name, which lengths are joined, and by
+            padded input the bytes of an element of padding and of the mask; see
+            `ksrv.engine.batches.padding.BatchPadding.of_one_length`. None where they are not.
 
     Raises:
         ValueError: An input is not of that kind.
@@ -220,6 +233,7 @@ cdef class ModelEndpoint:
         unsigned depth,
         bint nan_literals,
         dict images: dict[str, FastImages | None] | None = None,
+        tuple padding: tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None = None,
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -230,6 +244,12 @@ cdef class ModelEndpoint:
         self.signature.endpoint = <void *>self
         self.inputs = []
         self.images = []
+        elements = {}
+        if padding is not None:
+            self.length, buckets, elements = padding
+            self.signature.lengths.reset(
+                new CLengthBuckets((<LengthBuckets?>buckets).native[0])
+            )
         self.signature.queue = queue.queue
         retain_queue(queue.queue)
         self.signature.taken = _fast_request_taken
@@ -251,7 +271,19 @@ cdef class ModelEndpoint:
             if (declared.datatype == DT_BYTES or declared.datatype == DT_INVALID
                     or not tensor.batched):
                 raise ValueError(f"the input {tensor.name} may need a look at its values")
-            for size in tensor.shape[1:]:
+            declared.padded = declared.made = False
+            if tensor.name in elements:
+                declared.made = bool(tensor.mask_of)
+                element, one = elements[tensor.name]
+                memcpy(declared.padding, <const unsigned char *>(<bytes>element), len(element))
+                memcpy(declared.one, <const unsigned char *>(<bytes>one), len(one))
+            for place, size in enumerate(tensor.shape[1:], 1):
+                if size == -1 and not declared.padded and tensor.name in elements and (
+                    tensor.lengths[place]
+                ):
+                    declared.padded = True
+                    declared.tail.push_back(-1)
+                    continue
                 if not isinstance(size, int) or size < 0:
                     raise ValueError(f"the input {tensor.name} has a variable dimension")
                 declared.tail.push_back(size)
@@ -270,6 +302,10 @@ cdef class ModelEndpoint:
             self.inputs.append((tensor.name, tensor.datatype, dtype, tail, (1, *tail)))
         for tensor in spec.outputs:
             self.signature.outputs.push_back(<bytes>tensor.name.encode())
+            cut = 0
+            for place, name in enumerate(tensor.lengths):
+                cut |= (name is not None and name != "") << place
+            self.signature.cut.push_back(cut)
         (self.signature.late_status, self.signature.late_fields, self.signature.late_prefix,
          self.signature.late_waiting, self.signature.late_running) = late
         self.queue = queue

@@ -13,6 +13,7 @@ from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.server.fast_images cimport EncodedImage, ImageRules
 from ksrv._native.infer.infer_body cimport HeaderLimits
 from ksrv._native.tensor.datatype cimport Datatype
+from ksrv._native.tensor.padding cimport CLengthBuckets
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
@@ -52,9 +53,18 @@ cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
         vector[int64_t] tail
         uint64_t row_bytes
         ImageRules images
+        cbool padded
+        cbool made
+        unsigned char padding[8]
+        unsigned char one[8]
+        uint64_t bytes_of_row(uint64_t length) noexcept
 
     cdef cppclass SignatureRefs "std::atomic<long>":
         long load() noexcept
+
+    cdef cppclass Lengths "std::unique_ptr<ksrv::LengthBuckets>":
+        CLengthBuckets *get() noexcept
+        void reset(CLengthBuckets *made) noexcept
 
     cdef cppclass ModelSignature:
         SignatureRefs refs
@@ -66,6 +76,8 @@ cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
         string version
         vector[InputSignature] inputs
         vector[string] outputs
+        vector[uint32_t] cut
+        Lengths lengths
         uint64_t max_rows
         int64_t timeout_ns
         HeaderLimits limits
@@ -87,9 +99,19 @@ cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
     cdef cppclass FastRequestLayout:
         size_t id_length
         uint32_t rows
+        uint64_t row_length
+        cbool given[FAST_INPUTS]
         size_t offsets[FAST_INPUTS]
         Images images[FAST_INPUTS]
         cbool has_images() noexcept
+
+    cbool needs_padding(
+        const ModelSignature &signature, const FastRequestLayout &layout
+    ) noexcept
+    void copy_rows(
+        const InputSignature &declared, const FastRequestLayout &layout,
+        const unsigned char *body, size_t place, uint64_t row_length, unsigned char *target
+    ) noexcept
 
 
 cdef extern from "http/connection.hpp" namespace "ksrv" nogil:

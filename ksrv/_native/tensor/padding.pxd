@@ -4,6 +4,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
 cdef extern from "tensor/padding.hpp" namespace "ksrv" nogil:
+    const uint64_t FIRST_LENGTH_KEY
+
     cdef cppclass CLengthBuckets "ksrv::LengthBuckets":
         CLengthBuckets(uint32_t multiple, double waste, uint32_t most) except +
         CLengthBuckets(const CLengthBuckets &other) except +

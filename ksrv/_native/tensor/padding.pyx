@@ -20,6 +20,10 @@ cdef enum:
     WITHOUT_GIL = 131072  # bytes of rows that are copied without the GIL
 
 
+LENGTH_KEYS: int = FIRST_LENGTH_KEY
+"""The batch key of a request whose rows have one length, in the bucket n, is LENGTH_KEYS + 4 n."""
+
+
 cdef struct Part:
     const unsigned char *source  # NULL: the part of a mask that is made
     int64_t shape[RANK_LIMIT]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.tensor.padding import join_padded
+from ksrv._native.tensor.padding import LengthBuckets, join_padded
 from ksrv.datatypes import DTYPES
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.validation import buckets_of
@@ -59,6 +59,20 @@ class BatchPadding:
             if one.lengths
         ]
         self.inputs = frozenset(one.spec.name for one in self._inputs)
+
+    def of_one_length(
+        self,
+    ) -> tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None:
+        """Return what the native server needs to pad rows of one length; None where there are none, or several.
+
+        Returns:
+            The name of the length, which lengths are joined, and by input the bytes of one element of its padding and
+            of a mask that is made.
+        """
+        if len(self._buckets) != 1:
+            return None
+        [(name, buckets)] = self._buckets.items()
+        return name, buckets, {one.spec.name: (one.element, one.one) for one in self._inputs}
 
     def join(
         self, handles: Sequence[QueuedRequest], rows: int, lease: Callable[[int], Any]

@@ -186,7 +186,7 @@ class PendingBatch:
 
     def _inputs(self) -> BatchInputs:
         first: InferRequest = self.handles[0].request
-        padded = self._padded(first)
+        padded = self._padded()
         if len(self.handles) == 1 and not self._filled and not padded:
             return single_request(self._in_order(first), self.rows, first)
         requests: list[BatchRequest] = []
@@ -206,9 +206,9 @@ class PendingBatch:
             joined = {one.name: joined[one.name] for one in self._spec.inputs if one.name in joined}
         return BatchInputs(joined, row, requests, first.explain)
 
-    def _padded(self, first: InferRequest) -> dict[str, Tensor]:
+    def _padded(self) -> dict[str, Tensor]:
         """Return the inputs that are padded, which may be masks that no request has."""
-        if not first.lengths:
+        if not self.handles[0].lengths:
             return {}
         began = time.monotonic_ns()
         joined = self._padding.join(self.handles, self.rows, partial(leased, self._lease))
@@ -250,7 +250,7 @@ class PendingBatch:
             name = like.name
             if name in self._images or not isinstance(like.data, np.ndarray):
                 continue
-            if first.lengths and name in self._padding.inputs:
+            if self.handles[0].lengths and name in self._padding.inputs:
                 continue
             target = self._rows(name, like.datatype, like.shape[1:])
             row = sum(handle.rows for handle in self.handles[: self._copied])

@@ -22,7 +22,7 @@ import numpy as np
 from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
-from ksrv._native.tensor.padding import LengthBuckets
+from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
 from ksrv.errors import InvalidRequest, quote
 from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
@@ -83,6 +83,9 @@ class RequestValidator:
         self._joins = spec.max_batch_size > 0 and all(entry.batched for entry in declared)
         self._counts_rows = any(entry.batched for entry in declared)
         self._buckets = buckets_of(spec) if declared else {}
+        self._only_length = next(iter(self._buckets), "")
+        if len(self._buckets) > 1 or not all(map(_is_open_in_lengths, self._inputs.values())):
+            self._only_length = ""
         self._groups: dict[object, int] = {}
         self._next_group = itertools.count(4)
         self._next_apart = itertools.count(APART)
@@ -287,6 +290,11 @@ class RequestValidator:
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
         if not self._joins or (self._one_group and not request.dialect):
             return int(request.explain) + 2 * (request.stream is not None)
+        if self._only_length and not request.dialect:
+            # The native server gives out the same numbers, so that its requests are joined with these.
+            bucket = self._buckets[self._only_length].bucket(request.lengths[self._only_length])
+            mode = int(request.explain) + 2 * (request.stream is not None)
+            return LENGTH_KEYS + 4 * bucket + mode
         key = (
             tuple(shapes),
             request.explain,
@@ -357,6 +365,15 @@ def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
         None if spec.datatype == "BYTES" else np.dtype(datatype.dtype_string(spec.datatype)),
         images.get(spec.name),
         spec.lengths[1:],
+    )
+
+
+def _is_open_in_lengths(entry: _Input) -> bool:
+    """Whether every request has an input, or its mask, and all that is open of it are lengths."""
+    lengths = entry.lengths or ("",) * len(entry.tail)
+    return not entry.spec.optional and all(
+        length or (isinstance(size, int) and size >= 0)
+        for size, length in zip(entry.tail, lengths, strict=True)
     )
 
 

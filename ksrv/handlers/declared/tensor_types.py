@@ -150,9 +150,9 @@ class TensorType:
             pad = msgspec.convert(keys, Padding)
         except msgspec.ValidationError as error:
             raise TensorTypeError(f"{self}: pad: {error}") from None
-        if pad.multiple < 1 or not 0.0 <= pad.waste <= 0.99:
+        if not 1 <= pad.multiple <= 1_000_000 or not 0.0 <= pad.waste <= 0.99:
             raise TensorTypeError(
-                f"{self}: pad: multiple is 1 or more and waste from 0 to 0.99, found {pad.multiple} and {pad.waste}"
+                f"{self}: pad: multiple is from 1 to 1000000 and waste from 0 to 0.99, found {pad.multiple} and {pad.waste}"
             )
         return replace(self, pad=pad)
 

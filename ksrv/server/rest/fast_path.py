@@ -173,6 +173,8 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             depth=limits.json_depth,
             nan_literals=route.nan_literals,
             images={name: images.fast_images() for name, images in model.images.items()},
+            # Images are decoded as requests are added, when the longest row is not known yet.
+            padding=None if model.images else model.padding.of_one_length(),
         )
     except ValueError:
         return None

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import cv2
 import numpy as np
 import pytest
 import requests
@@ -53,6 +54,11 @@ class Encoder(BaseHandler):
         return answer(batch["ids"], batch["types"], batch["mask"], batch)
 
 
+class Captions(BaseHandler):
+    def inference(self, image, ids):
+        return {"tokens": ids + image.reshape(len(image), -1).max(axis=1)[:, None].astype("i8")}
+
+
 def hinted(
     ids: Int64["ids"].padded(value=-1, multiple=8, mask="mask"),
     types: Int64["ids"].padded(value=7),
@@ -79,6 +85,15 @@ MODELS = {
     "hinted": f"handler: handler.py:hinted\n{BATCHING}",
     "alone": f"handler: handler.py:Encoder\n{TENSORS}",
 }
+CAPTIONS = f"""
+handler: handler.py:Captions
+{BATCHING}
+inputs:
+  - {{name: image, datatype: UINT8, shape: [-1, 4, 4, 3]}}
+  - {{name: ids, datatype: INT64, shape: [-1, -1], pad: {{}}}}
+outputs:
+  - {{name: tokens, datatype: INT64, shape: [-1, ids]}}
+"""
 JOINED = ["encoder", "aside", "hinted"]
 WASTE = 0.25
 
@@ -86,7 +101,7 @@ WASTE = 0.25
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("padding")
-    for name, yaml in MODELS.items():
+    for name, yaml in (MODELS | {"captions": CAPTIONS}).items():
         (root / name).mkdir()
         (root / name / "handler.py").write_text(HANDLER)
         (root / name / "model.yaml").write_text(yaml)
@@ -267,6 +282,20 @@ def test_lengths_that_disagree_within_a_row_are_refused(server, model):
     mask = inputs_of(5) | {"mask": np.ones((1, 4), np.int64)}
     with Client(server.url) as client, pytest.raises(InvalidRequest, match="padded together"):
         client.infer(model, mask)
+
+
+def test_images_join_beside_rows_that_are_padded(server):
+    def one(length):
+        ids = inputs_of(length)["ids"]
+        picture = np.full((4, 4, 3), length, np.uint8)
+        image = cv2.imencode(".png", picture)[1].tobytes() if length % 2 else picture[None]
+        given = np.array([image], object) if length % 2 else image
+        with Client(server.url) as client:
+            outputs = client.infer("captions", {"image": given, "ids": ids})
+        np.testing.assert_array_equal(outputs["tokens"], ids + length)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, [9, 10, 11, 12, 13, 14, 15, 16] * 2))
 
 
 def test_metadata_says_what_may_be_left_out_and_which_dimensions_are_lengths(server):

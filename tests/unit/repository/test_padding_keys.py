@@ -68,6 +68,7 @@ BAD = {
     "unknown key": ([IDS % "valeu: 3"], "unknown key"),
     "multiple 0": ([IDS % "multiple: 0"], "multiple: expected"),
     "multiple text": ([IDS % "multiple: many"], "multiple: expected"),
+    "multiple too large": ([IDS % "multiple: 1000001"], "multiple: expected"),
     "waste 1": ([IDS % "waste: 1.0"], "waste: expected"),
     "waste negative": ([IDS % "waste: -0.1"], "waste: expected"),
     "value text": ([IDS % "value: zero"], "value: expected"),
@@ -203,7 +204,7 @@ def test_hints_mean_the_same():
     [
         ({"valeu": 1}, "pad has no key 'valeu'"),
         ({"multiple": "8"}, "Expected `int`"),
-        ({"multiple": 0}, "multiple is 1 or more"),
+        ({"multiple": 0}, "multiple is from 1 to 1000000"),
         ({"waste": 1.5}, "waste from 0 to 0.99"),
     ],
 )
