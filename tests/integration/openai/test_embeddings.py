@@ -251,6 +251,14 @@ def test_a_token_that_there_is_not_is_the_callers_mistake(server, ids):
     assert "'token_ids' has an id that is none from 0 to 6" in answer.text
 
 
+def test_no_more_of_a_text_is_read_than_its_tokens_may_need(server):
+    """A tokenizer takes 200 times the memory of a text; 512 tokens need no more than 32,768 characters."""
+    for blanks, tokens in ((32_000, 1), (33_000, 0)):
+        document = {"model": "encoder", "input": " " * blanks + "red"}
+        answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=60)
+        assert answer.json()["usage"]["prompt_tokens"] == tokens
+
+
 def test_many_and_long_texts_are_more_than_a_queue_holds(server):
     """2048 texts are 512 batches of a model with a queue of 100; their JSON has 2 MB."""
     texts = [f"red car {number} " + "green " * 160 for number in range(2048)]
