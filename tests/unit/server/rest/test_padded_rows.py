@@ -4,12 +4,26 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.native.fast_path import ask, ask_both, json_message, message, opened, serving
+from ksrv.limits import Limits
+from ksrv.protocol.protobuf import message_class
+from ksrv.server.rest.fast_path import FastPath, endpoint_for
+from ksrv.server.settings import ServerSettings
+from tests.support.native.fast_path import (
+    Open,
+    ask,
+    ask_both,
+    json_message,
+    message,
+    opened,
+    serving,
+)
+from tests.support.wire.grpc_calls import ServerWithThreads
 
 HANDLER = """
 import numpy as np
@@ -140,6 +154,53 @@ def test_a_wrong_request_is_told_by_the_general_way(ways, wrong):
     data = message(name, arrays(5) | wrong)
     assert ask_both(fast, general, data) == 0
     assert ask(fast[1], data)[0].startswith(b"HTTP/1.1 400")
+
+
+MASKED = """
+from ksrv import BaseHandler
+
+class Masked(BaseHandler):
+    def inference(self, ids, mask):
+        return {"ids": ids * 3, "sum": (ids * mask).sum(axis=1)}
+"""
+MASKED_YAML = """
+handler: handler.py
+inputs:
+  - {name: ids, datatype: INT64, shape: [-1, -1], pad: {value: 9, multiple: 8, mask: mask}}
+  - {name: mask, datatype: BOOL, shape: [-1, -1]}
+outputs:
+  - {name: ids, datatype: INT64, shape: [-1, ids]}
+  - {name: sum, datatype: INT64, shape: [-1]}
+"""
+
+
+def test_calls_of_grpc_need_no_python_either(tmp_path):
+    ids = arrays(5, 2)["ids"]
+    with serving(tmp_path / "masked", MASKED, MASKED_YAML) as engine:
+        server = ServerWithThreads(engine, ServerSettings())
+        port = server.start("127.0.0.1:0")
+        path = FastPath(engine, Limits(), Open())
+        server.set_routes(
+            [
+                (name, version, endpoint_for(model, path, Limits()))
+                for name, version, model in engine.routable_models()
+            ]
+        )
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelInfer",
+                request_serializer=lambda one: one.SerializeToString(),
+                response_deserializer=message_class("inference.ModelInferResponse").FromString,
+            )
+            made = message_class("inference.ModelInferRequest")(model_name="masked")
+            made.inputs.add(name="ids", datatype="INT64", shape=ids.shape)
+            made.raw_input_contents.append(ids.tobytes())
+            answer = call(made, timeout=60)
+        assert [list(one.shape) for one in answer.outputs] == [[2, 5], [2]]
+        given_back = b"".join(answer.raw_output_contents)
+        assert given_back == (ids * 3).tobytes() + ids.sum(axis=1).tobytes()
+        assert server._core.counters()["fast_path"] == 1
+        server.stop(5)
 
 
 def test_rows_of_no_length_and_missing_inputs_go_the_general_way(ways):

@@ -1,0 +1,95 @@
+"""Batch keys of requests whose rows have lengths: which requests may be joined, and which are refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ksrv._native.tensor.padding import LENGTH_KEYS
+from ksrv.engine.requests.validation import RequestValidator, buckets_of
+from ksrv.errors import InvalidRequest
+from ksrv.input_rules import with_lengths
+from ksrv.request import InferRequest, Tensor
+from ksrv.spec import ModelSpec, Padding, TensorSpec
+
+IDS = TensorSpec("ids", "INT64", (-1, -1), pad=Padding(multiple=4, mask="mask"))
+MASK = TensorSpec("mask", "BOOL", (-1, -1))
+SOUND = TensorSpec("sound", "FP32", (-1, -1, 2), lengths=("", "frames", ""))
+OPEN = TensorSpec("open", "FP32", (-1, -1))
+
+
+def validator(*inputs, **changes):
+    spec = ModelSpec("m", inputs=with_lengths(inputs, ())[0], max_batch_size=8)
+    return RequestValidator(replace(spec, **changes))
+
+
+def request(explain=False, **shapes):
+    kinds = {"ids": "INT64", "mask": "BOOL", "sound": "FP32", "open": "FP32"}
+    dtypes = {"INT64": np.int64, "BOOL": np.bool_, "FP32": np.float32}
+    tensors = [
+        Tensor(name, kinds[name], shape, np.zeros(shape, dtypes[kinds[name]]))
+        for name, shape in shapes.items()
+    ]
+    return InferRequest("m", inputs=tensors, explain=explain)
+
+
+def key(made, **asked):
+    return made.validate(request(**asked)).batch_key
+
+
+def test_the_key_is_the_bucket_which_the_native_server_gives_out_too():
+    made = validator(IDS, MASK)
+    buckets = buckets_of(made.spec)["ids"]
+    for length in (1, 4, 5, 37, 52, 53, 5000):
+        assert key(made, ids=(1, length)) == LENGTH_KEYS + 4 * buckets.bucket(length)
+    assert key(made, ids=(2, 37)) == key(made, ids=(1, 52)) != key(made, ids=(1, 53))
+
+
+def test_a_mask_that_is_given_and_one_that_is_made_are_joined():
+    made = validator(IDS, MASK)
+    assert key(made, ids=(1, 7), mask=(1, 7)) == key(made, ids=(1, 8))
+
+
+def test_explanations_are_joined_with_none_else():
+    made = validator(IDS, MASK)
+    keys = {key(made, ids=(1, 8), explain=explain) for explain in (False, True)}
+    assert len(keys) == 2
+    assert not keys & {key(made, ids=(1, 4)), key(made, ids=(1, 12))}
+
+
+def test_each_of_several_lengths_has_its_bucket():
+    made = validator(IDS, MASK, SOUND)
+    joined = key(made, ids=(1, 37), sound=(1, 14, 2))
+    assert joined == key(made, ids=(1, 52), sound=(1, 18, 2)) < LENGTH_KEYS
+    assert joined != key(made, ids=(1, 53), sound=(1, 18, 2))
+    assert joined != key(made, ids=(1, 52), sound=(1, 19, 2))
+
+
+def test_a_free_dimension_that_is_no_length_is_equal_as_before():
+    made = validator(IDS, MASK, OPEN)
+    assert key(made, ids=(1, 37), open=(1, 3)) == key(made, ids=(1, 52), open=(1, 3))
+    assert key(made, ids=(1, 52), open=(1, 3)) != key(made, ids=(1, 52), open=(1, 4))
+
+
+def test_the_lengths_are_noted_and_those_that_disagree_are_refused():
+    made = validator(IDS, MASK, SOUND)
+    asked = request(ids=(2, 5), sound=(2, 9, 2))
+    made.validate(asked)
+    assert asked.lengths == {"ids": 5, "frames": 9}
+    with pytest.raises(InvalidRequest, match="'mask' have the length 6 and those of 'ids' 5"):
+        made.validate(request(ids=(2, 5), mask=(2, 6), sound=(2, 9, 2)))
+
+
+def test_what_a_mask_is_made_of_may_not_be_left_out():
+    with pytest.raises(InvalidRequest, match="the input 'ids' is missing"):
+        validator(IDS, MASK).validate(request(mask=(1, 3)))
+    with pytest.raises(InvalidRequest, match="expects"):
+        validator(IDS, MASK).validate(request(ids=(1, 3, 1)))
+
+
+def test_a_row_is_no_longer_than_its_bounds():
+    bounded = TensorSpec("ids", "INT64", (-1, (1, 512)), pad=Padding(multiple=100))
+    made = validator(bounded)
+    assert buckets_of(made.spec)["ids"].padded(511) == 512
+    with pytest.raises(InvalidRequest, match=r"expects \[-1, 1:512\]"):
+        made.validate(request(ids=(1, 513)))
