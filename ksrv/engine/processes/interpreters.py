@@ -251,6 +251,7 @@ def _run(command: list[str], source: Path) -> None:
             stderr=subprocess.STDOUT,
             timeout=BUILD_TIMEOUT_S,
             check=False,
+            env=os.environ | {"UV_NO_WRAP": "1"},  # the last line is the sentence that is told
         )
     except subprocess.TimeoutExpired:
         raise HandlerFailed(

@@ -86,7 +86,26 @@ def told(server, model):
     return json.loads(answer)
 
 
-def test_two_models_pin_different_majors_of_one_package(tmp_path, cache):
+UV = which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+
+
+@pytest.fixture(params=["pip", "uv"])
+def installer(request, tmp_path, monkeypatch):
+    """What builds environments: the only one of both that a server finds."""
+    if request.param == "uv" and UV is None:
+        pytest.skip("uv is not installed here")
+    folders = os.environ["PATH"].split(os.pathsep)
+    without = [one for one in folders if not (Path(one) / "uv").exists()]
+    if request.param == "uv":
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/uv").symlink_to(str(UV))
+        without.insert(0, str(tmp_path / "bin"))
+    monkeypatch.setenv("PATH", os.pathsep.join(without))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    return request.param
+
+
+def test_two_models_pin_different_majors_of_one_package(tmp_path, cache, installer):
     for version in ("1.4.0", "2.0.1"):
         wheel(tmp_path / "wheels", version)
         lock = f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned=={version}\n"
@@ -98,6 +117,8 @@ def test_two_models_pin_different_majors_of_one_package(tmp_path, cache):
     assert [one["version"] for one in found] == ["1.4.0", "2.0.1"]
     assert {Path(one["prefix"]).parent for one in found} == {cache}
     assert len(list(cache.glob("*.whole"))) == 2  # once for each content, whatever the instances
+    built = [path.read_text() for path in cache.glob("*/pyvenv.cfg")]
+    assert [("\nuv = " in text) for text in built] == [installer == "uv"] * 2
 
 
 def test_an_interpreter_has_its_own_packages_and_of_the_servers_what_ksrv_needs(tmp_path):
@@ -199,11 +220,12 @@ def test_an_interpreter_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
         interpreters.interpreter_for("hangs", "", tmp_path)
 
 
-def test_requirements_that_cannot_be_had_are_told_and_tried_again(tmp_path, cache):
+def test_requirements_that_cannot_be_had_are_told_and_tried_again(tmp_path, cache, installer):
     lock = tmp_path / "requirements.lock"
     lock.write_text(f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned==1.0\n")
     (tmp_path / "wheels").mkdir()
-    text = r"environment of .*requirements\.lock cannot be built: .*: .*No matching distribution"
+    said = {"pip": "No matching distribution", "uv": "pinned was not found"}[installer]
+    text = rf"environment of .*requirements\.lock cannot be built: .*: .*{said}"
     with pytest.raises(HandlerFailed, match=text):
         interpreters.interpreter_for("", str(lock), tmp_path)
     assert not list(cache.glob("*.whole"))
