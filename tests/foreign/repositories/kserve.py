@@ -120,7 +120,8 @@ REPOSITORY = Repository(
         *(client(way) for way in ("rest-v1", "rest-v2", "grpc")),
     ),
     {
-        "`torchserve/v1/torchserve_grpc_client.py`, `tensorflow/grpc_client.py`": "speak the gRPC of TorchServe and of TensorFlow Serving, which ksrv does not serve",
+        "`torchserve/v1/torchserve_grpc_client.py`": "its messages are generated from pytorch/serve's protos, which are in another checkout",
+        "`tensorflow/grpc_client.py`": "speaks the gRPC of TensorFlow Serving, which ksrv does not serve",
         "`python/kserve/test`": "tests of KServe's own server, which they run in their process",
         "explanations of Alibi, ART and AIX, transformers, pipelines, notebooks": "need a cluster, or servers of their own",
     },
