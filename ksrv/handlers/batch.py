@@ -147,10 +147,11 @@ class Batch(Mapping[str, Array]):
         declares no lengths.
         """
         if self._lengths is None:
-            counts = [request.rows for request in self.requests]
+            given = self._inputs.lengths()
+            counts = [rows for _, rows in given]
             self._lengths = {
-                name: np.repeat([one.lengths.get(name, 0) for one in self.requests], counts)
-                for name in (self.requests[0].lengths if self.requests else ())
+                name: np.repeat([lengths.get(name, 0) for lengths, _ in given], counts)
+                for name in (given[0][0] if given else ())
             }
         return self._lengths
 

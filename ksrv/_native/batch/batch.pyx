@@ -4,7 +4,7 @@
 cimport cython
 
 if not cython.compiled:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from ksrv._native.tensor.tensor import Tensor
@@ -45,6 +45,10 @@ cdef class BatchInputs:
         self.requests = requests
         self.explain = explain
         self.emit = emit
+
+    def lengths(self) -> list[tuple[Mapping[str, int], int]]:
+        """Return for each request the lengths of its rows without padding, and how many it has."""
+        return [(one.lengths, one.rows) for one in self.requests]
 
     def __eq__(self, other):
         if not isinstance(other, BatchInputs):

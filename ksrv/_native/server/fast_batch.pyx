@@ -35,7 +35,7 @@ from ksrv._native.tensor.tensor cimport Tensor
 from ksrv._native.tensor.aliasing_check import InputReferences
 
 if not cython.compiled:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 cnp.import_array()
 
@@ -265,6 +265,10 @@ cdef class FastBatch(BatchInputs):
             self.read.handles = self.handles
             self.read.read_requests = self.source.read_requests
         return self.read
+
+    def lengths(self) -> list[tuple[Mapping[str, int], int]]:
+        """See `BatchInputs.lengths`; no request is made for it."""
+        return [(handle.lengths, handle.rows) for handle in self.handles]
 
     def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""

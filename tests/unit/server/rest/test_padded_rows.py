@@ -116,6 +116,16 @@ def outputs_of(head, body):
     return json.loads(body[:length])["outputs"]
 
 
+def test_the_lengths_of_rows_need_no_request_of_python(ways, monkeypatch):
+    name, (_, address), _ = ways
+    if name == "apart":
+        pytest.skip("a message to the handler's process holds the requests")
+    made = []
+    monkeypatch.setattr(FastPath, "fast_request", lambda *given: made.append(given))
+    head, _ = ask(address, message(name, arrays(5, 2)))
+    assert head.startswith(b"HTTP/1.1 200") and not made
+
+
 def test_numbers_in_json_need_no_python_either(ways):
     name, fast, general = ways
     inputs = {
