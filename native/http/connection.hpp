@@ -20,11 +20,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/request_id.hpp"
-#include "http/chunked_body.hpp"
-#include "http/request_head.hpp"
+#include "http/message.hpp"
 #include "http/transport.hpp"
-#include "memory/memory_budget.hpp"
 
 namespace ksrv {
 
@@ -76,90 +73,29 @@ inline bool receives(Phase phase) noexcept {
 // does not own it.
 enum Claim : uint8_t { OWNED, MUTED, MUTING, ARMING, ARMED };
 
-// Of an answer that is sent in pieces: whether the thread that makes them waits for the peer.
-enum class StreamState : uint8_t { none, waiting, taken };
-
-// What has become of a message's body when the app gets the message.
-enum class BodyState : uint8_t {
-    none,       // the message has none
-    whole,
-    unread,     // some of it, or nothing, has come, and no more was asked for
-    cut_short,  // the peer ended before the body did
-    too_long,   // its chunks announce more than is asked for
-    malformed,  // its chunks are no chunks
-};
-
 constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t SHORT_LOOK = 2048;
 constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
-struct Request;
-struct FastRequest;
-struct Connection;
-
-// The right to answer one message, once. A thread that answers a message of the engine takes the message's
-// turn first, and finds it gone where it was answered before: the connection may be at another message
-// by then, or another client's.
-struct Turn {
-    Connection *connection = nullptr;
-    uint64_t number = 0;
-};
-
-struct Connection : Transport {
+struct Connection : Transport, Message {
     // Read by events that may be stale, hence atomic.
     std::atomic<uint32_t> generation{0};
-    std::atomic<uint64_t> turn{0};  // odd while a message waits for its answer; never the same again
     std::atomic<uint8_t> claim{OWNED};
     std::atomic<Phase> phase{Phase::free};
+    std::atomic<bool> saw_bytes{false};  // has sent at least one byte
 
     uint32_t slot = 0;
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
     uint32_t reported = 0;        // events that epoll reports of it until it is muted
-    bool close_after = false;     // the answer says Connection: close
-    std::atomic<bool> saw_bytes{false};  // has sent at least one byte
-    bool large = false;           // its last body was larger than the buffer
-    bool slow_body = false;        // its body comes slowly
-    bool checking = false;        // in the run queue: whether its caller may send a body
-    bool admitted = false;        // and Python has admitted its caller
-    bool looked_late = false;     // its bytes were read when its deadline had passed
-    bool ahead = false;           // all of its body is counted, for its block's pages are there
     int low_water = 1;            // the bytes that are waited for: of a socket SO_RCVLOWAT
-    uint16_t status = 0;
+    uint64_t ends_ns = UINT64_MAX;          // answers from then on are the connection's last
+    uint64_t requests_left = UINT64_MAX;    // before it ends
 
     unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more for a long head
     size_t capacity = 0;
     size_t filled = 0;
     size_t searched = 0;
-    ChunkDecoder chunks;          // of a chunked body, whose bytes wait in the buffer behind the head
-    size_t message_end = 0;       // bytes of the buffer up to which the message goes
-    Head head;
-    Verdict verdict = Verdict::incomplete;  // on its head
-    RequestId request_id;         // of the message; chosen when its head is complete
 
-    Block *block = nullptr;
-    size_t body_offset = 0;       // where the body begins in the block
-    size_t body_got = 0;
-    uint64_t body_most = 0;       // contents that are received of a chunked body
-    BodyState body_state = BodyState::none;
-    bool body_asked = false;      // the app has asked for it
-    uint64_t counted = 0;         // bytes that the message holds of the budget
-    uint64_t answer_counted = 0;  // and its answer
-    AnswerRoom answer_room = AnswerRoom::none;
-    uint64_t ends_ns = UINT64_MAX;          // answers from then on are the connection's last
-    uint64_t requests_left = UINT64_MAX;    // before it ends
-    uint64_t message_ns = 0;      // when the message's first byte was seen
-    uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
-    uint64_t memory_wait_ns = 0;  // when it began to wait for memory
-
-    Outgoing out;
-    std::atomic<StreamState> stream{StreamState::none};
-    uint64_t answered_bytes = 0;
-
-    // The request that waits for its model, while its client is watched; see disconnect_watch.hpp.
-    std::atomic<Request *> waiting{nullptr};
-    bool probed = false;          // a client that may be gone has been sent an interim answer
-
-    FastRequest *fast_request = nullptr;  // in the run queue, and not in its model's queue yet
     Connection *next = nullptr;   // in the run queue or in the app's
     sockaddr_storage peer;
     socklen_t peer_length = 0;
@@ -233,28 +169,12 @@ struct Connection : Transport {
     }
 
     void reset_message() noexcept {
-        head = Head{};
-        verdict = Verdict::incomplete;
-        request_id.length = 0;
-        body_state = BodyState::none;
-        body_asked = false;
-        admitted = false;
-        looked_late = false;
+        Message::reset();
         searched = 0;
-        message_end = 0;
-        body_got = 0;
-        body_offset = 0;
-        status = 0;
-        answered_bytes = 0;
     }
 
     // Chooses the message's id once, by what its head says.
-    void identify() noexcept {
-        if (request_id.length) return;
-        const char *text = reinterpret_cast<const char *>(buffer);
-        choose_request_id(&request_id, text + head.request_id.offset, head.request_id.length,
-                          text + head.traceparent.offset, head.traceparent.length);
-    }
+    void identify() noexcept { Message::identify(reinterpret_cast<const char *>(buffer)); }
 
     // Throws away the first `count` bytes of the buffer: a message that is done with.
     void consume(size_t count) noexcept {

@@ -55,10 +55,10 @@ void HttpServer::begin_connection(Connection *connection, int fd, uint16_t liste
     connection->low_water = 1;
     connection->listener = listener;
     connection->registered = false;
-    connection->close_after = connection->large = false;
+    connection->close_after = connection->body.large = false;
     connection->saw_bytes.store(false, std::memory_order_relaxed);
     connection->filled = 0;
-    connection->block = nullptr;
+    connection->body.block = nullptr;
     connection->reset_message();
     forget_outgoing(&connection->out);
     connection->out.sent = connection->out.taken = 0;

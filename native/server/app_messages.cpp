@@ -28,7 +28,7 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
         return false;
     }
     if ((head.chunked || with_head < head.content_length) && check_first(connection)) return false;
-    connection->body_most = std::min(EARLY_BODY, config.limits.body);
+    connection->body.most = std::min(EARLY_BODY, config.limits.body);
     return start_body(connection, now);
 }
 
@@ -37,7 +37,7 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
 void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     count(SERVER_APP);
     timers.set(connection->slot, Timers::NONE);
-    connection->body_state = state;
+    connection->body.state = state;
     if (state != BodyState::none && state != BodyState::whole) connection->close_after = true;
     connection->enter(Phase::run);
     begin_turn(connection);
@@ -55,11 +55,11 @@ Connection *HttpServer::next_app_message(AppQueueKind kind) noexcept {
 // Receives the body that the app wants; a thread gets the message again when it is there.
 void HttpServer::receive_for_app(Connection *connection, uint64_t most) noexcept {
     const uint64_t now = unsigned_now_ns();
-    connection->body_asked = true;
-    connection->body_most = std::min(most, config.limits.body);
+    connection->body.asked = true;
+    connection->body.most = std::min(most, config.limits.body);
     connection->close_after = connection->head.close;
     connection->head.route = Route::none;  // the app has begun to answer it
-    if (!connection->block) {
+    if (!connection->body.block) {
         if (start_body(connection, now)) advance(connection, now);
         return;
     }

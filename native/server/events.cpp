@@ -152,11 +152,11 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         return;
     }
     case Phase::body:
-        timers.set(slot, connection->ahead
+        timers.set(slot, connection->body.prereserved
                                 ? connection->stage_ns + AHEAD_NS
-                                : rate_deadline(connection->stage_ns, connection->body_got,
+                                : rate_deadline(connection->stage_ns, connection->body.got,
                                                 connection->head.chunked
-                                                    ? connection->chunks.announced()
+                                                    ? connection->body.chunks.announced()
                                                     : connection->head.content_length));
         arm(connection, READING);
         return;
@@ -208,8 +208,8 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
 
 // Gives back what the message and its answer held, but for Python's objects.
 void HttpServer::release_buffers(Connection *connection) noexcept {
-    if (connection->block) process_pool().release(connection->block);
-    connection->block = nullptr;
+    if (connection->body.block) process_pool().release(connection->body.block);
+    connection->body.block = nullptr;
     for (int i = 0; i < connection->out.block_count; ++i)
         process_pool().release(connection->out.blocks[i]);
     connection->out.block_count = 0;
@@ -328,12 +328,12 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         return;
     case Phase::body:
         // Bytes below the mark count as well; those of a stream lie where the missing ones would be given back.
-        if (connection->low_water > 1 && (connection->byte_stream || !connection->ahead)) {
-            connection->slow_body = true;
+        if (connection->low_water > 1 && (connection->byte_stream || !connection->body.prereserved)) {
+            connection->body.slow = true;
             receive_body(connection, now);
             return;
         }
-        if (connection->ahead) {
+        if (connection->body.prereserved) {
             uncount_missing(connection);
             receive_body(connection, now);
             return;

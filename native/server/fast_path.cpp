@@ -100,16 +100,16 @@ void HttpServer::answer_late(Connection *connection, const ModelSignature &signa
 // they are not what the model's inputs ask for.
 bool HttpServer::extend_with_numbers(Connection *connection, const ModelSignature &signature,
                                      const FastRequestLayout &layout) noexcept {
-    const std::size_t more = layout.length - connection->body_got;
+    const std::size_t more = layout.length - connection->body.got;
     if (!process_budget().reserve(more, true)) return false;
-    Block *const old = connection->block;
-    Block *made = process_pool().lease(connection->body_offset + layout.length, BACKEND_HEAP);
+    Block *const old = connection->body.block;
+    Block *made = process_pool().lease(connection->body.offset + layout.length, BACKEND_HEAP);
     if (made) {
-        unsigned char *const body = made->data + connection->body_offset;
-        memcpy(body, old->data + connection->body_offset, connection->body_got);
+        unsigned char *const body = made->data + connection->body.offset;
+        memcpy(body, old->data + connection->body.offset, connection->body.got);
         if (read_json_inputs(signature, layout, body)) {
-            connection->counted += more;
-            connection->block = made;
+            connection->body.counted += more;
+            connection->body.block = made;
             process_pool().release(old);
             return true;
         }
@@ -125,10 +125,10 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
                                            std::uint64_t now) noexcept {
     FastRequestLayout layout;
     const Head &head = connection->head;
-    const unsigned char *body = connection->block->data + connection->body_offset;
-    const std::size_t json_length = head.has_json_length ? head.json_length : connection->body_got;
-    if (!read_fast_request(*signature, body, connection->body_got, json_length, &layout)) return nullptr;
-    if (layout.length != connection->body_got && !extend_with_numbers(connection, *signature, layout))
+    const unsigned char *body = connection->body.block->data + connection->body.offset;
+    const std::size_t json_length = head.has_json_length ? head.json_length : connection->body.got;
+    if (!read_fast_request(*signature, body, connection->body.got, json_length, &layout)) return nullptr;
+    if (layout.length != connection->body.got && !extend_with_numbers(connection, *signature, layout))
         return nullptr;
     FastRequest *request = new_fast_request(signature, identified_head_bytes(head.length, connection->request_id));
     if (!request) return nullptr;
@@ -136,18 +136,18 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     request->rows = layout.rows;
     request->batch_key = batch_key_of(*signature, layout);
     request->priority = layout.priority;
-    request->nbytes = connection->counted;
+    request->nbytes = connection->body.counted;
     request->reserved = true;
-    connection->counted = 0;
-    request->body_offset = connection->body_offset;
-    request->body_length = connection->body_got;
+    connection->body.counted = 0;
+    request->body_offset = connection->body.offset;
+    request->body_length = connection->body.got;
     request->json_length = json_length;
     set_deadline(request, now, std::min(layout.timeout_us, LONGEST_TIMEOUT_US) * 1000);
     request->layout = std::move(layout);
     request->server = this;
     request->turn = begin_turn(connection);
-    request->block = connection->block;
-    connection->block = nullptr;
+    request->block = connection->body.block;
+    connection->body.block = nullptr;
     open_fast_requests.fetch_add(1, std::memory_order_relaxed);
     return request;
 }
@@ -155,8 +155,8 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
 // Gives the message its block back, for the general way to answer it.
 Turn HttpServer::undo_fast_request(FastRequest *request) noexcept {
     const Turn turn = request->turn;
-    turn.connection->block = request->block;
-    turn.connection->counted = request->nbytes;
+    turn.connection->body.block = request->block;
+    turn.connection->body.counted = request->nbytes;
     request->block = nullptr;
     request->reserved = false;
     request->turn = Turn{};

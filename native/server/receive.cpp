@@ -79,7 +79,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         // Behind a large body, a short look for the next head leaves less to be moved into the block.
-        const size_t usual = connection->large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
+        const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
         const size_t room = connection->filled < HEAD_BUFFER
                                 ? usual
                                 : std::max(config.limits.longest_head, connection->filled + 1);
@@ -178,7 +178,7 @@ bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
     }
     const bool large = need > EARLY_BODY + connection->filled;
     if ((large || waits) && try_route(connection, false)) return false;
-    connection->body_most =
+    connection->body.most =
         head.has_json_length ? config.limits.body : std::min(config.limits.body, config.limits.json);
     return start_body(connection, now);
 }
@@ -210,7 +210,7 @@ bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
 // Puts an infer request whose body has come to its end into its model's queue, or has it wait for Python.
 void HttpServer::begin_infer(Connection *connection) noexcept {
     count(SERVER_INFER);
-    if (connection->body_got == connection->head.content_length && try_route(connection, true)) return;
+    if (connection->body.got == connection->head.content_length && try_route(connection, true)) return;
     timers.set(connection->slot, Timers::NONE);
     connection->enter(Phase::run);
     queue_to_run(connection);

@@ -17,7 +17,7 @@ constexpr uint64_t DIRECT_RUN = 16384;  // of contents that are received straigh
 
 // What the message may hold, as far as it has said.
 uint64_t announced(const Connection *connection) noexcept {
-    return connection->head.chunked ? connection->chunks.announced() : connection->head.content_length;
+    return connection->head.chunked ? connection->body.chunks.announced() : connection->head.content_length;
 }
 
 }  // namespace
@@ -29,38 +29,38 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = head.chunked ? FIRST_CHUNKS : head.content_length;
     const size_t with_head = connection->came_with_head();
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
-    connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
-    connection->block = process_pool().lease_body(connection->body_offset + need);
-    if (!connection->block) {
+    connection->body.offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
+    connection->body.block = process_pool().lease_body(connection->body.offset + need);
+    if (!connection->body.block) {
         refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
     }
     const size_t taken = head.chunked || connection->byte_stream ? 0 : std::min(with_head, static_cast<size_t>(need));
-    connection->body_got = taken;
+    connection->body.got = taken;
     if (head.chunked) {
-        connection->chunks.begin(config.limits.chunks);
-        connection->chunks.most_bytes = config.limits.body;
+        connection->body.chunks.begin(config.limits.chunks);
+        connection->body.chunks.most_bytes = config.limits.body;
     }
     // Only a fast-path request is worth it to be counted before it comes.
-    connection->ahead = head.route == Route::infer && !head.chunked &&
-                        connection->block->pooled_before && taken < need;
+    connection->body.prereserved = head.route == Route::infer && !head.chunked &&
+                        connection->body.block->pooled_before && taken < need;
     if (!count_body(connection, 0)) {
-        connection->block->unwritten = !connection->block->pooled_before;
-        process_pool().release(connection->block);
-        connection->block = nullptr;
+        connection->body.block->unwritten = !connection->body.block->pooled_before;
+        process_pool().release(connection->body.block);
+        connection->body.block = nullptr;
         await_memory(connection, now);
         return false;
     }
-    connection->block->unwritten = !connection->block->pooled_before && taken < need;
+    connection->body.block->unwritten = !connection->body.block->pooled_before && taken < need;
     if (head.expects_continue && with_head == 0 && !send_continue(connection)) {
         drop(connection);
         return false;
     }
     if (taken) {
-        memcpy(connection->block->data + connection->body_offset, connection->buffer + head.length, taken);
+        memcpy(connection->body.block->data + connection->body.offset, connection->buffer + head.length, taken);
     }
-    connection->large = need > HEAD_BUFFER;
-    connection->slow_body = false;
+    connection->body.large = need > HEAD_BUFFER;
+    connection->body.slow = false;
     connection->message_end = head.length + taken;  // to be consumed when answered
     connection->stage_ns = now;
     connection->enter(Phase::body);
@@ -73,37 +73,37 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
 // that was in use before is in memory already, so all of it is counted. False: there is no room.
 bool HttpServer::count_body(Connection *connection, uint64_t more) noexcept {
     const bool chunked = connection->head.chunked;
-    const uint64_t need = chunked ? std::max<uint64_t>(announced(connection), connection->body_got + more)
+    const uint64_t need = chunked ? std::max<uint64_t>(announced(connection), connection->body.got + more)
                                   : connection->head.content_length;
-    const uint64_t got = connection->body_got + more;
+    const uint64_t got = connection->body.got + more;
     const uint64_t step = got < COUNTED_STEP ? COUNTED_STEP : got < TURN_BYTES ? got : TURN_BYTES;
-    uint64_t wanted = connection->ahead || step > need - got ? need : got + step;
-    if (wanted <= connection->counted) return true;
-    if (!process_budget().reserve(wanted - connection->counted, need <= MemoryBudget::SMALL_REQUEST))
+    uint64_t wanted = connection->body.prereserved || step > need - got ? need : got + step;
+    if (wanted <= connection->body.counted) return true;
+    if (!process_budget().reserve(wanted - connection->body.counted, need <= MemoryBudget::SMALL_REQUEST))
         return false;
-    connection->counted = wanted;
+    connection->body.counted = wanted;
     return true;
 }
 
 // A body that was counted before it came does not come quickly: what is missing is neither counted nor
 // kept in memory for it any longer.
 void HttpServer::uncount_missing(Connection *connection) noexcept {
-    connection->ahead = false;
-    connection->block->unwritten = true;
-    BufferPool::give_back(connection->block, connection->body_offset + connection->body_got,
-                          connection->block->capacity);
-    process_budget().give_back(connection->counted - connection->body_got);
-    connection->counted = connection->body_got;
+    connection->body.prereserved = false;
+    connection->body.block->unwritten = true;
+    BufferPool::give_back(connection->body.block, connection->body.offset + connection->body.got,
+                          connection->body.block->capacity);
+    process_budget().give_back(connection->body.counted - connection->body.got);
+    connection->body.counted = connection->body.got;
 }
 
 void HttpServer::give_back(Connection *connection) noexcept {
-    process_budget().give_back(connection->counted);
-    connection->counted = 0;
+    process_budget().give_back(connection->body.counted);
+    connection->body.counted = 0;
 }
 
 uint64_t HttpServer::take_counted(Connection *connection) noexcept {
-    const uint64_t counted = connection->counted;
-    connection->counted = 0;
+    const uint64_t counted = connection->body.counted;
+    connection->body.counted = 0;
     return counted;
 }
 
@@ -122,7 +122,7 @@ void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
 }
 
 void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
-    if (!connection->block) {
+    if (!connection->body.block) {
         if (start_body(connection, now)) advance(connection, now);
         return;
     }
@@ -145,49 +145,49 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
         return;
     }
     const size_t need = static_cast<size_t>(connection->head.content_length);
-    unsigned char *const body = connection->block->data + connection->body_offset;
+    unsigned char *const body = connection->body.block->data + connection->body.offset;
     size_t turn = 0;
-    while (connection->body_got < need) {
-        if (connection->counted == connection->body_got && !count_body(connection, 0)) {
+    while (connection->body.got < need) {
+        if (connection->body.counted == connection->body.got && !count_body(connection, 0)) {
             await_memory(connection, now);
             return;
         }
-        const size_t left = static_cast<size_t>(connection->counted) - connection->body_got;
-        const ssize_t got = receive_some(connection, body + connection->body_got, left);
+        const size_t left = static_cast<size_t>(connection->body.counted) - connection->body.got;
+        const ssize_t got = receive_some(connection, body + connection->body.got, left);
         if (got < 0) {
             if (errno == EINTR) continue;
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
                 drop(connection);
                 return;
             }
-            await_more(connection, need - connection->body_got);
+            await_more(connection, need - connection->body.got);
             arm_for_phase(connection, now);
             return;
         }
         if (got == 0) break;
-        connection->body_got += static_cast<size_t>(got);
+        connection->body.got += static_cast<size_t>(got);
         turn += static_cast<size_t>(got);
-        if (connection->body_got < need && turn >= TURN_BYTES) {  // the others first
-            await_more(connection, need - connection->body_got);
+        if (connection->body.got < need && turn >= TURN_BYTES) {  // the others first
+            await_more(connection, need - connection->body.got);
             arm_for_phase(connection, now);
             return;
         }
     }
     set_low_water(connection, 1);
-    connection->ahead = false;
-    connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
-    end_body(connection, connection->body_got < need ? BodyState::cut_short : BodyState::whole);
+    connection->body.prereserved = false;
+    connection->body.block->unwritten = connection->body.block->unwritten && connection->body.got < need;
+    end_body(connection, connection->body.got < need ? BodyState::cut_short : BodyState::whole);
 }
 
 // The same for a body in chunks, whose bytes wait in the buffer behind the head until they are decoded. Over HTTP/2 it has
 // none, and ends with its stream.
 void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
-    ChunkDecoder &chunks = connection->chunks;
+    ChunkDecoder &chunks = connection->body.chunks;
     const bool bare = connection->byte_stream;
     size_t turn = 0;
     for (;;) {
         const size_t come = bare ? connection->byte_stream->waiting() : 0;
-        if (bare) chunks.announce(connection->body_got + come);
+        if (bare) chunks.announce(connection->body.got + come);
         switch (decode_chunks(connection)) {
         case Decoded::all:
             break;
@@ -224,10 +224,10 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
                 return;
             }
             got = receive_some(connection,
-                               connection->block->data + connection->body_offset + connection->body_got,
+                               connection->body.block->data + connection->body.offset + connection->body.got,
                                static_cast<size_t>(step));
             if (got > 0) {
-                connection->body_got += static_cast<size_t>(got);
+                connection->body.got += static_cast<size_t>(got);
                 if (!bare) chunks.take(static_cast<uint64_t>(got));
             }
         } else {
@@ -258,36 +258,36 @@ void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
 
 // A body whose length was not announced is whole.
 void HttpServer::end_chunks(Connection *connection) noexcept {
-    connection->head.content_length = connection->body_got;
-    connection->block->unwritten = !connection->block->pooled_before && 2 * connection->body_got < connection->block->capacity;
-    connection->block->size = connection->body_offset + connection->body_got;
-    if (connection->counted > connection->body_got) {
-        process_budget().give_back(connection->counted - connection->body_got);
-        connection->counted = connection->body_got;
+    connection->head.content_length = connection->body.got;
+    connection->body.block->unwritten = !connection->body.block->pooled_before && 2 * connection->body.got < connection->body.block->capacity;
+    connection->body.block->size = connection->body.offset + connection->body.got;
+    if (connection->body.counted > connection->body.got) {
+        process_budget().give_back(connection->body.counted - connection->body.got);
+        connection->body.counted = connection->body.got;
     }
     end_body(connection, BodyState::whole);
 }
 
 // Makes room for `more` bytes of contents behind those that have come: counted, and in the block.
 HttpServer::Decoded HttpServer::make_room(Connection *connection, uint64_t more) noexcept {
-    const uint64_t end = connection->body_got + more;
-    if (connection->counted < end && !count_body(connection, more)) return Decoded::no_room;
-    const uint64_t needed = connection->body_offset + end;
-    if (needed <= connection->block->size) return Decoded::all;
-    const uint64_t doubled = std::max<uint64_t>(needed, 2 * connection->block->size);
-    const uint64_t most = connection->body_offset + connection->body_most;
+    const uint64_t end = connection->body.got + more;
+    if (connection->body.counted < end && !count_body(connection, more)) return Decoded::no_room;
+    const uint64_t needed = connection->body.offset + end;
+    if (needed <= connection->body.block->size) return Decoded::all;
+    const uint64_t doubled = std::max<uint64_t>(needed, 2 * connection->body.block->size);
+    const uint64_t most = connection->body.offset + connection->body.most;
     const uint64_t room = std::max(needed, std::min(doubled, most));
-    if (room <= connection->block->capacity) {
-        connection->block->size = static_cast<size_t>(room);
+    if (room <= connection->body.block->capacity) {
+        connection->body.block->size = static_cast<size_t>(room);
         return Decoded::all;
     }
-    connection->block->size = connection->body_offset + connection->body_got;  // what a move copies
-    return process_pool().grow(connection->block, static_cast<size_t>(room)) ? Decoded::all : Decoded::no_memory;
+    connection->body.block->size = connection->body.offset + connection->body.got;  // what a move copies
+    return process_pool().grow(connection->body.block, static_cast<size_t>(room)) ? Decoded::all : Decoded::no_memory;
 }
 
 // Decodes what waits in the buffer; what it leaves there comes behind the body, or waits for memory.
 HttpServer::Decoded HttpServer::decode_chunks(Connection *connection) noexcept {
-    ChunkDecoder &chunks = connection->chunks;
+    ChunkDecoder &chunks = connection->body.chunks;
     const size_t start = connection->head.length;
     size_t at = start;
     Decoded found = Decoded::all;
@@ -299,18 +299,18 @@ HttpServer::Decoded HttpServer::decode_chunks(Connection *connection) noexcept {
         }
         const uint64_t run = std::min<uint64_t>(chunks.run(), connection->filled - at);
         if (run == 0) {
-            if (chunks.announced() > connection->body_most) found = Decoded::beyond;
+            if (chunks.announced() > connection->body.most) found = Decoded::beyond;
             break;
         }
-        if (chunks.announced() > connection->body_most) {
+        if (chunks.announced() > connection->body.most) {
             found = Decoded::beyond;
             break;
         }
         found = make_room(connection, run);
         if (found != Decoded::all) break;
-        memcpy(connection->block->data + connection->body_offset + connection->body_got,
+        memcpy(connection->body.block->data + connection->body.offset + connection->body.got,
                connection->buffer + at, static_cast<size_t>(run));
-        connection->body_got += static_cast<size_t>(run);
+        connection->body.got += static_cast<size_t>(run);
         chunks.take(run);
         at += static_cast<size_t>(run);
     }
@@ -326,7 +326,7 @@ void HttpServer::end_body(Connection *connection, BodyState state) noexcept {
     if (state == BodyState::cut_short) connection->close_after = true;
     const bool infer = connection->head.route == Route::infer;
     if (infer && (state == BodyState::whole || (state == BodyState::cut_short && !connection->head.chunked))) {
-        if (connection->body_got && connection->body_got >= connection->head.json_length) {
+        if (connection->body.got && connection->body.got >= connection->head.json_length) {
             begin_infer(connection);
             return;
         }
@@ -336,8 +336,8 @@ void HttpServer::end_body(Connection *connection, BodyState state) noexcept {
         }
     }
     // The app is asked whether it wants a body that is longer than what is received unasked.
-    const bool asked = infer || connection->body_asked;
-    if (state == BodyState::too_long && !asked && connection->chunks.fault() == ChunkFault::none)
+    const bool asked = infer || connection->body.asked;
+    if (state == BodyState::too_long && !asked && connection->body.chunks.fault() == ChunkFault::none)
         state = BodyState::unread;
     ask_app(connection, state);
 }
@@ -353,15 +353,15 @@ void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
 
 // The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
 void HttpServer::await_more(Connection *connection, size_t left) noexcept {
-    if (connection->slow_body || left < LOW_WATER_LEAST) {
+    if (connection->body.slow || left < LOW_WATER_LEAST) {
         set_low_water(connection, 1);
         return;
     }
     set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
     if (connection->byte_stream)
         connection->byte_stream->receive_ahead(
-            connection->block->data + connection->body_offset + connection->body_got,
-            static_cast<size_t>(connection->counted) - connection->body_got);
+            connection->body.block->data + connection->body.offset + connection->body.got,
+            static_cast<size_t>(connection->body.counted) - connection->body.got);
 }
 
 }  // namespace ksrv

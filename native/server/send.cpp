@@ -84,8 +84,8 @@ bool HttpServer::put_description(Connection *connection, Route route) noexcept {
 // Answers a message whose rest is not read, and closes.
 void HttpServer::refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept {
     count(counter);
-    if (connection->block) process_pool().release(connection->block);
-    connection->block = nullptr;
+    if (connection->body.block) process_pool().release(connection->body.block);
+    connection->body.block = nullptr;
     give_back(connection);
     connection->close_after = true;
     if (!put_prepared(connection, made)) {

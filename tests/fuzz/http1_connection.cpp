@@ -120,7 +120,7 @@ struct Worker {
     bool act(unsigned char how) {
         Connection *connection = take_asked(how >> 3);
         if (!connection) return false;
-        if ((how & 7) == 0 && connection->body_state == BodyState::unread && !connection->body_asked) {
+        if ((how & 7) == 0 && connection->body.state == BodyState::unread && !connection->body.asked) {
             server.receive_for_app(connection, 1u << 17);
         } else if (!(connection = server.take_turn(server.turn_of(connection)))) {
             require(false);

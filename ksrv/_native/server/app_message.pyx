@@ -225,22 +225,22 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
         message = AppMessage.__new__(AppMessage)
         message.peer = ksrv_address(&connection.peer, connection.peer_length)
         message.listener = connection.listener
-        message.state = BODY_STATES[<Py_ssize_t>connection.body_state]
+        message.state = BODY_STATES[<Py_ssize_t>connection.body.state]
         message.fault = "none"
         message.fault_at = b""
-        message.received = connection.body_got
-        message.asked = connection.body_asked
+        message.received = connection.body.got
+        message.asked = connection.body.asked
         message.head_fault = HEAD_FAULTS[<Py_ssize_t>connection.head.fault]
         message.http_1_0 = connection.head.http_1_0
         message.closes = connection.head.close
-        if connection.head.chunked and connection.block != NULL:
-            message.received = max(connection.body_got, connection.chunks.announced())
-            message.fault = FAULTS[<Py_ssize_t>connection.chunks.fault()]
+        if connection.head.chunked and connection.body.block != NULL:
+            message.received = max(connection.body.got, connection.body.chunks.announced())
+            message.fault = FAULTS[<Py_ssize_t>connection.body.chunks.fault()]
             message.fault_at = PyBytes_FromStringAndSize(
-                <const char *>connection.chunks.shown(), connection.chunks.shown_length()
+                <const char *>connection.body.chunks.shown(), connection.body.chunks.shown_length()
             )
         ksrv_fill_exchange(
-            message, owner, server, turn, connection.body_state == BodyState.whole, False
+            message, owner, server, turn, connection.body.state == BodyState.whole, False
         )
     except BaseException:
         server.fail(turn)

@@ -319,11 +319,11 @@ cdef int ksrv_fill_exchange(
     if connection.head.has_json_length:
         exchange.header_length = str(connection.head.json_length)
     exchange.announced = connection.head.content_length
-    block = connection.block
+    block = connection.body.block
     if take_body and block != NULL:  # a fast-path request has taken its block along
-        connection.block = NULL
+        connection.body.block = NULL
         exchange.body = memoryview(ksrv_wrap(block))[
-            connection.body_offset:connection.body_offset + connection.body_got
+            connection.body.offset:connection.body.offset + connection.body.got
         ]
     exchange.turn = turn
     return 0

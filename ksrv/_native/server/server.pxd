@@ -153,6 +153,16 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     void fail_fast_request(FastRequest *request) noexcept
 
 
+cdef extern from "http/message.hpp" namespace "ksrv" nogil:
+    cdef cppclass IncomingBody:
+        CBlock *block
+        size_t offset
+        size_t got
+        BodyState state
+        cbool asked
+        ChunkDecoder chunks
+
+
 cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     ctypedef RouteTable const_table "const ksrv::RouteTable"
     ctypedef CPreparedAnswer const_answer "const ksrv::PreparedAnswer"
@@ -178,15 +188,10 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint16_t status
         unsigned char *buffer
         size_t filled
-        size_t body_offset
-        size_t body_got
         uint64_t answered_bytes
-        BodyState body_state
-        cbool body_asked
-        ChunkDecoder chunks
+        IncomingBody body
         Head head
         RequestId request_id
-        CBlock *block
         FastRequest *fast_request
         Outgoing out
         sockaddr_storage peer

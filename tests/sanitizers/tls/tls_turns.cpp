@@ -101,7 +101,7 @@ struct HttpScene : Scene {
         HttpScene *scene = static_cast<HttpScene *>(owner);
         while (Connection *connection = scene->server.next_to_run()) {
             const Turn turn = scene->server.turn_of(connection);
-            scene->serve(connection->body_got == BODY);
+            scene->serve(connection->body.got == BODY);
             if ((connection = scene->server.take_turn(turn))) scene->server.answer_prepared(connection, ANSWER_LIVE);
         }
     }
