@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "grpc/server.hpp"
@@ -29,10 +31,21 @@ constexpr int SMALL_PIECE_BYTES = 64 << 10;   // of large messages near their en
 constexpr uint64_t SLOW_NS = 100000000u;    // before large pieces are waited for again
 constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
 
+struct BufferKey {
+    pthread_key_t key = 0;
+    const bool made = pthread_key_create(&key, free) == 0;
+};
+
+// The thread's own; null where there is no memory. A thread_local with a destructor would end the process then, because glibc
+// notes destructors in memory of its own.
 unsigned char *read_buffer() noexcept {
-    static thread_local std::unique_ptr<unsigned char[]> made;
-    if (!made) made.reset(new (std::nothrow) unsigned char[READ_BYTES]);
-    return made.get();
+    static const BufferKey of;
+    if (!of.made) return nullptr;
+    void *buffer = pthread_getspecific(of.key);
+    if (buffer || !(buffer = malloc(READ_BYTES))) return static_cast<unsigned char *>(buffer);
+    if (pthread_setspecific(of.key, buffer) == 0) return static_cast<unsigned char *>(buffer);
+    free(buffer);
+    return nullptr;
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 namespace ksrv::http2 {
@@ -40,10 +39,10 @@ class OutgoingBytes {
         const size_t at = copied_.size();
         const unsigned char *from = static_cast<const unsigned char *>(data);
         copied_.insert(copied_.end(), from, from + length);
-        if (!pieces_.empty() && !pieces_.back().keeper && pieces_.back().at + pieces_.back().length == at) {
+        if (has_pieces() && !pieces_.back().keeper && pieces_.back().at + pieces_.back().length == at) {
             pieces_.back().length += length;
         } else {
-            pieces_.push_back({nullptr, nullptr, at, length});
+            add({nullptr, nullptr, at, length});
         }
         length_ += length;
     }
@@ -53,7 +52,7 @@ class OutgoingBytes {
             copy(data, length);
             return;
         }
-        pieces_.push_back({data, keeper, 0, length});
+        add({data, keeper, 0, length});
         keeper->retain();
         length_ += length;
     }
@@ -62,8 +61,8 @@ class OutgoingBytes {
     int parts(iovec *out) const noexcept {
         int count = 0;
         size_t skip = sent_;
-        for (const Piece &piece : pieces_) {
-            if (count == PARTS) break;
+        for (size_t i = first_; i < pieces_.size() && count < PARTS; ++i) {
+            const Piece &piece = pieces_[i];
             const unsigned char *data = piece.keeper ? piece.data : copied_.data() + piece.at;
             out[count].iov_base = const_cast<unsigned char *>(data + skip);
             out[count].iov_len = piece.length - skip;
@@ -76,29 +75,32 @@ class OutgoingBytes {
     void drop_sent(size_t sent) noexcept {
         length_ -= sent;
         sent_ += sent;
-        while (!pieces_.empty() && sent_ >= pieces_.front().length) {
-            sent_ -= pieces_.front().length;
-            if (pieces_.front().keeper) pieces_.front().keeper->release();
-            pieces_.pop_front();
+        while (has_pieces() && sent_ >= pieces_[first_].length) {
+            sent_ -= pieces_[first_].length;
+            if (pieces_[first_].keeper) pieces_[first_].keeper->release();
+            ++first_;
         }
-        if (pieces_.empty()) {
+        if (!has_pieces()) {
+            pieces_.clear();
+            first_ = 0;
             if (copied_.capacity() > MOST_KEPT) {
                 std::vector<unsigned char>().swap(copied_);
             } else {
                 copied_.clear();
             }
-        } else if (!pieces_.front().keeper && pieces_.front().at >= MOST_KEPT) {
-            const size_t gone = pieces_.front().at;
+        } else if (!pieces_[first_].keeper && pieces_[first_].at >= MOST_KEPT) {
+            const size_t gone = pieces_[first_].at;
             copied_.erase(copied_.begin(), copied_.begin() + static_cast<std::ptrdiff_t>(gone));
-            for (Piece &piece : pieces_)
-                if (!piece.keeper) piece.at -= gone;
+            for (size_t i = first_; i < pieces_.size(); ++i)
+                if (!pieces_[i].keeper) pieces_[i].at -= gone;
         }
     }
 
     void clear() noexcept {
-        for (Piece &piece : pieces_)
-            if (piece.keeper) piece.keeper->release();
-        pieces_.clear();
+        for (size_t i = first_; i < pieces_.size(); ++i)
+            if (pieces_[i].keeper) pieces_[i].keeper->release();
+        std::vector<Piece>().swap(pieces_);
+        first_ = 0;
         std::vector<unsigned char>().swap(copied_);
         length_ = sent_ = 0;
     }
@@ -112,7 +114,17 @@ class OutgoingBytes {
         size_t at, length;
     };
 
-    std::deque<Piece> pieces_;
+    bool has_pieces() const noexcept { return first_ < pieces_.size(); }
+    void add(const Piece &piece) {
+        if (first_ && pieces_.size() == pieces_.capacity()) {
+            pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(first_));
+            first_ = 0;
+        }
+        pieces_.push_back(piece);
+    }
+
+    std::vector<Piece> pieces_;  // no deque: that one asks for memory when it is made, where a failure would end the process
+    size_t first_ = 0;           // of `pieces_` that waits; those before were sent
     std::vector<unsigned char> copied_;
     size_t length_ = 0;
     size_t sent_ = 0;  // of the first piece

@@ -1,6 +1,7 @@
 #include "http2/session.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 
 namespace ksrv::http2 {
@@ -15,34 +16,34 @@ Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
 }  // namespace
 
 const NgCallbacks *Session::callbacks(const Library *of) noexcept {
-    static const NgCallbacks *const made = [of] {
-        NgCallbacks *set = nullptr;
-        if (of->callbacks_new(&set) != 0) return static_cast<NgCallbacks *>(nullptr);
-        of->set_begin_headers(set, on_begin_headers);
-        of->set_header(set, on_header);
-        of->set_begin_frame(set, on_begin_frame);
-        of->set_frame_received(set, on_frame);
-        of->set_frame_sent(set, on_sent);
-        of->set_data_chunk(set, on_data);
-        of->set_stream_close(set, on_close);
-        of->set_send_data(set, on_send_data);
-        of->set_read_length(set, read_length);
-        return set;
-    }();
-    return made;
+    static std::mutex mutex;
+    static const NgCallbacks *made = nullptr;
+    std::lock_guard<std::mutex> guard(mutex);
+    NgCallbacks *set = nullptr;
+    if (made || of->callbacks_new(&set) != 0) return made;  // without memory the next session tries again
+    of->set_begin_headers(set, on_begin_headers);
+    of->set_header(set, on_header);
+    of->set_begin_frame(set, on_begin_frame);
+    of->set_frame_received(set, on_frame);
+    of->set_frame_sent(set, on_sent);
+    of->set_data_chunk(set, on_data);
+    of->set_stream_close(set, on_close);
+    of->set_send_data(set, on_send_data);
+    of->set_read_length(set, read_length);
+    return made = set;
 }
 
 const NgOption *Session::options(const Library *of) noexcept {
-    static const NgOption *const made = [of] {
-        NgOption *set = nullptr;
-        if (of->option_new(&set) != 0) return static_cast<NgOption *>(nullptr);
-        of->option_no_auto_window_update(set, 1);
-        // The allowance here is stricter than the library's own limits, which must not come first.
-        if (of->option_stream_reset_rate) of->option_stream_reset_rate(set, MOST_CREATED, MOST_CREATED);
-        if (of->option_glitch_rate) of->option_glitch_rate(set, MOST_CREATED, MOST_CREATED);
-        return set;
-    }();
-    return made;
+    static std::mutex mutex;
+    static const NgOption *made = nullptr;
+    std::lock_guard<std::mutex> guard(mutex);
+    NgOption *set = nullptr;
+    if (made || of->option_new(&set) != 0) return made;
+    of->option_no_auto_window_update(set, 1);
+    // The allowance here is stricter than the library's own limits, which must not come first.
+    if (of->option_stream_reset_rate) of->option_stream_reset_rate(set, MOST_CREATED, MOST_CREATED);
+    if (of->option_glitch_rate) of->option_glitch_rate(set, MOST_CREATED, MOST_CREATED);
+    return made = set;
 }
 
 Session::~Session() {
