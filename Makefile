@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -299,6 +299,12 @@ coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	$(TRACED) $(BIN)/coverage run --source ksrv -m pytest -o pythonpath= --timeout 900 -m 'not slow'
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/python tools/native_coverage.py build/native/trace --least 95
+
+# SEED is the first one: `make simulate SEED=N SEEDS=1` repeats what a run has found.
+SEEDS ?= 1000000
+
+simulate: $(VENV)/.built ## simulate the native event loop, SEEDS simulations of a minute or more of its time, for MINUTES at most
+	$(BIN)/python -m tests.simulator.run --first $(SEED) --seeds $(SEEDS) --minutes $(MINUTES) --jobs $(JOBS)
 
 FUZZ_SECONDS ?= 80
 FUZZERS := $(wildcard tests/fuzz/*.cpp tests/fuzz/*/*.cpp)

@@ -1,0 +1,65 @@
+"""Runs the simulator: many simulations of the native event loop, each by its own seed.
+
+    python -m tests.simulator.run --first 1 --seeds 100000 --minutes 10
+
+A fault ends the run and names its seed; `--first N --seeds 1` makes that simulation again, and
+SIMULATOR_TRACE=1 before it prints what happens in it, step by step.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.certificates import self_signed
+from tests.support.paths import ROOT
+
+SOURCE = Path("tests/simulator/simulate.cpp")
+
+
+def build(tree: Path = ROOT) -> Path:
+    """Build the simulator of a tree, and return its program.
+
+    Raises:
+        RuntimeError: It does not compile.
+    """
+    command = [sys.executable, "tools/native_build.py", "sanitize", str(SOURCE), "--into", "build/programs/sanitize"]  # fmt: skip
+    built = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    if built.returncode != 0:
+        raise RuntimeError(built.stderr)
+    return Path(built.stdout.strip())
+
+
+@contextmanager
+def certificate() -> Iterator[list[str]]:
+    """Yield the paths of a key and of its certificate, until the block ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield [str(path) for path in self_signed(Path(folder))]
+
+
+def main() -> int:
+    """Run simulations as the command line says, and return 1 where one found a fault."""
+    parser = argparse.ArgumentParser(description="Simulate the native event loop.")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--minutes", type=float, default=10, help="stop after so long")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, which share the seeds")
+    given = parser.parse_args()
+    program = build()
+    jobs = min(given.jobs, given.seeds)
+    share = -(-given.seeds // jobs)
+    with certificate() as files:
+        running = [
+            subprocess.Popen(
+                [program, *files, str(given.first + job * share), str(share), str(round(given.minutes * 60))]
+            )
+            for job in range(jobs)
+        ]  # fmt: skip
+        return max([process.wait() != 0 for process in running])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

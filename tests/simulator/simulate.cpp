@@ -1,0 +1,412 @@
+// Simulates a worker's native core, again and again, each time by another seed.
+//
+//     simulate KEY CERTIFICATE FIRST_SEED COUNT [SECONDS]     as many simulations, or until the seconds are over; 0 for no bound
+//     simulate KEY CERTIFICATE nth KIND memory|calls [FIRST [STEP]]
+//
+// The second way has one client of a KIND (0: HTTP/1.1, 1: the same over TLS, 2: REST over HTTP/2, 3: gRPC), and fails each of its allocations, or
+// system calls, once: the FIRST, and each STEP-th from there on.
+//
+// Prints how many it has made, and ends by abort() where one finds a fault: its seed, which repeats it, is in the message.
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "seams.hpp"
+#include "http2_client.hpp"
+#include "http_client.hpp"
+#include "storm_client.hpp"
+#include "worker.hpp"
+
+extern "C" {
+int __lsan_do_recoverable_leak_check() __attribute__((weak));
+void __sanitizer_print_stack_trace() __attribute__((weak));
+}
+
+namespace {
+
+using namespace sim;
+
+std::shared_ptr<const TlsContext> tls_context;
+
+// OpenSSL's numbers are the seed's as well: which bytes come does not depend on when.
+void replace_randomness() {
+    struct Method {
+        int (*seed)(const void *, int);
+        int (*bytes)(unsigned char *, int);
+        void (*cleanup)();
+        int (*add)(const void *, int, double);
+        int (*pseudo)(unsigned char *, int);
+        int (*status)();
+    };
+    static Random numbers(1);
+    static Method method{nullptr,
+                         [](unsigned char *out, int length) {
+                             Random &from = machine().on ? machine().random : numbers;
+                             for (int i = 0; i < length; ++i) out[i] = static_cast<unsigned char>(from.next());
+                             return 1;
+                         },
+                         nullptr, nullptr, nullptr, [] { return 1; }};
+    method.pseudo = method.bytes;
+    void *library = dlopen("libcrypto.so.3", RTLD_NOW);
+    auto *set = reinterpret_cast<int (*)(const Method *)>(dlsym(library, "RAND_set_rand_method"));
+    if (set) set(&method);
+}
+
+// A simulation that takes so much of the processor's time goes round in circles, without a seam at which that would show.
+void end_after(time_t seconds) {
+    const itimerval left{{0, 0}, {seconds, 0}};
+    setitimer(ITIMER_PROF, &left, nullptr);
+}
+
+void watch_for_circles() {
+    signal(SIGABRT, [](int) {
+        machine().on = false;
+        char text[100];
+        const int length = snprintf(text, sizeof text, "seed %llu: abort\n", static_cast<unsigned long long>(machine().seed));
+        if (__sanitizer_print_stack_trace) __sanitizer_print_stack_trace();
+        if (syscall(SYS_write, 2, text, length) < 0) _exit(3);
+        _exit(1);
+    });
+    signal(SIGPROF, [](int) {
+        char text[100];
+        const int length = snprintf(text, sizeof text, "seed %llu: a thread runs in a circle\n", static_cast<unsigned long long>(machine().seed));
+        if (__sanitizer_print_stack_trace) __sanitizer_print_stack_trace();
+        if (syscall(SYS_write, 2, text, length) < 0) _exit(3);
+        _exit(1);
+    });
+}
+
+struct Simulation {
+    Scene scene;
+    std::vector<int> http, grpc;
+    std::unique_ptr<Worker> worker;
+    std::vector<std::unique_ptr<Client>> clients;
+    WorkerRules rules;
+
+    explicit Simulation(const WorkerRules &wanted) : rules(wanted) {
+        network().begin();
+        Machine::Outside outside;
+        http.push_back(network().add(File::listener));
+        grpc.push_back(network().add(File::listener));
+        scene.http = http[0];
+        scene.grpc = grpc[0];
+        scene.tls = rules.tls != nullptr;
+    }
+    void start() {
+        worker = std::make_unique<Worker>(rules, http, grpc);
+        worker->start();
+    }
+
+    void add(Client *made, int listener, const char *alpn) {
+        clients.emplace_back(made);
+        made->begin(listener, scene.tls, alpn);
+    }
+    void add_random(int number) {
+        Random &random = machine().random;
+        const Temper temper = random.chance(450000) ? Temper::good : static_cast<Temper>(random.below(static_cast<uint64_t>(Temper::tempers)));
+        const uint64_t kind = random.below(10);
+        if (kind < 5) {
+            add(new HttpClient(&scene, number, temper), scene.http, scene.tls && random.chance(500000) ? "http/1.1" : nullptr);
+        } else if (kind < 8) {
+            add(new Http2Client(&scene, number, temper, true), scene.http, "h2");
+        } else {
+            add(new Http2Client(&scene, number, temper, false), scene.grpc, "h2");
+        }
+    }
+
+    // Has clients come, one after the other.
+    void invite(int count, bool storms) {
+        Machine::Outside outside;
+        Random &random = machine().random;
+        int64_t when = machine().now;
+        for (int i = 0; i < count; ++i) {
+            when += static_cast<int64_t>(random.below(random.chance(500000) ? 20 : 3000)) * MS;
+            machine().at(when, [this, i] { add_random(i); });
+        }
+        if (!storms) return;
+        machine().at(when, [this] {
+            Random &numbers = machine().random;
+            add(new StormClient(&scene, 99, numbers.between(20, 12000)), numbers.chance(500000) ? scene.http : scene.grpc, nullptr);
+        });
+    }
+
+    bool all_over() const {
+        for (const auto &client : clients)
+            if (!client->is_over()) return false;
+        return true;
+    }
+    void run_until_over(int64_t most) {
+        const int64_t until = machine().now + most;
+        while (!all_over() && machine().now < until) machine().sleep_until(machine().now + 100 * MS);
+        if (all_over()) return;
+        for (const auto &client : clients)
+            if (!client->is_over()) machine().fail("a client comes to no end: %s", client->described().c_str());
+    }
+
+    // Whether the worker takes and answers somebody new.
+    void check_health(const char *when) {
+        machine().faults_until = 0;
+        const Scene before = scene;
+        scene.faults = scene.stops = false;
+        {
+            Machine::Outside outside;
+            add(new HttpClient(&scene, 900, Temper::good, true), scene.http, nullptr);
+            add(new Http2Client(&scene, 901, Temper::good, true, true), scene.http, "h2");
+            add(new Http2Client(&scene, 902, Temper::good, false, true), scene.grpc, "h2");
+        }
+        run_until_over(30 * SECOND);
+        if (scene.answers < before.answers + 3 || (scene.lost != before.lost && !scene.tight)) machine().fail("%s, a new client is not served", when);
+    }
+
+    void close_listeners() {
+        for (std::vector<int> *those : {&http, &grpc}) {
+            for (int fd : *those) close(fd);
+            those->clear();
+        }
+    }
+    // All clients have left: the server sees it, and what it still has to do for them ends.
+    void await_end() {
+        const int64_t until = machine().now + 15 * SECOND;
+        while (machine().now < until && (worker->http.connections.open() || worker->server.connections.count()))
+            machine().sleep_until(machine().now + 100 * MS);
+        if (worker->http.connections.open() || worker->server.connections.count())
+            machine().fail("%u connections of HTTP/1.1 and %u of HTTP/2 are open still, whose clients have left", worker->http.connections.open(),
+                           worker->server.connections.count());
+    }
+
+    void stop() {
+        worker->stop();
+        Machine::Outside outside;
+        for (const auto &client : clients) client->part();
+    }
+    // Everything is given back.
+    void check_left() {
+        HttpServer &server = worker->http;
+        if (server.counters[SERVER_STRAY].load()) machine().fail("a message was answered twice");
+        if (worker->server.connections.count()) machine().fail("%u connections of HTTP/2 are open still", worker->server.connections.count());
+        if (worker->server.unfinished.load() || worker->server.open_calls.load() || worker->server.untaken.load())
+            machine().fail("calls are counted that have gone: %u unfinished, %u open, %u untaken", worker->server.unfinished.load(),
+                           worker->server.open_calls.load(), worker->server.untaken.load());
+        worker.reset();
+        close_listeners();
+        if (network().open()) machine().fail("%zu descriptors are left open", network().open());
+        if (process_budget().held()) machine().fail("%llu bytes are held of the budget", static_cast<unsigned long long>(process_budget().held()));
+        if (process_pool().statistics().leased_blocks) machine().fail("%llu blocks are not given back", static_cast<unsigned long long>(process_pool().statistics().leased_blocks));
+        if (Held::alive()) machine().fail("%d objects of Python's are not given back", Held::alive());
+        if (machine().running() > 1) machine().fail("%zu threads are left", machine().running() - 1);
+    }
+};
+
+struct Totals {
+    uint64_t seeds = 0, answers = 0, refusals = 0, lost = 0, faults = 0, seams = 0, trace = 0;
+    double seconds = 0;
+
+    void add(const Totals &more) {
+        seeds += more.seeds;
+        answers += more.answers;
+        refusals += more.refusals;
+        lost += more.lost;
+        faults += more.faults;
+        seams += more.seams;
+        seconds += more.seconds;
+    }
+} totals;
+
+// One simulation: what the worker is like, who comes, what fails and when it stops, all of it by the seed.
+uint64_t simulate(uint64_t seed) {
+    machine().begin(seed);
+    Random &random = machine().random;
+    WorkerRules rules;
+    rules.loops = static_cast<int>(random.between(1, 3));
+    rules.log = random.chance(300000);
+    rules.checks_callers = random.chance(150000);
+    const bool tls = random.chance(350000);
+    if (tls) rules.tls = tls_context;
+    if (random.chance(200000)) rules.lendable_above = 10000;
+    process_pool().cap_bytes.store(0);
+    machine().cost = static_cast<int64_t>(random.one_of({200, 1000, 2000}));
+    machine().preempts = random.one_of({500, 10000, 60000, 200000});
+    if (random.chance(300000)) machine().stalls = random.one_of({20, 200});
+    Simulation one(rules);
+    one.scene.tight = random.chance(150000);
+    if (one.scene.tight) {
+        one.rules.connections = static_cast<uint32_t>(random.between(2, 8));
+        one.rules.budget = random.between(100000, 400000);
+        one.rules.calls = static_cast<uint32_t>(random.between(2, 6));
+    }
+    if (random.chance(350000)) {
+        one.scene.faults = true;
+        for (uint64_t &rate : machine().rates)
+            if (random.chance(400000)) rate = random.one_of({50, 500, 5000});
+        machine().faults_until = machine().now + static_cast<int64_t>(random.between(100, 20000)) * MS;
+    }
+    machine().faults_allowed = false;
+    one.start();
+    machine().faults_allowed = true;
+    const int count = static_cast<int>(random.between(1, 7));
+    one.scene.stops = random.chance(250000);
+    one.invite(count, tls && random.chance(150000));
+    machine().sleep_until(machine().now + (one.scene.stops ? static_cast<int64_t>(random.below(3000)) * MS : 25 * SECOND));
+    if (one.scene.stops) {
+        if (random.chance(500000)) one.worker->server.drain();
+        one.worker->accept(false);
+        one.close_listeners();  // no thread uses their numbers from here on
+        one.worker->server.drain();
+        one.worker->http.drain();
+        machine().sleep_until(machine().now + static_cast<int64_t>(random.below(400)) * MS);
+        if (random.chance(500000)) {
+            one.run_until_over(1000 * SECOND);
+            one.await_end();
+        }
+    } else {
+        one.run_until_over(1000 * SECOND);
+        one.check_health("when all have left");
+        one.await_end();
+    }
+    one.stop();
+    one.check_left();
+    ++totals.seeds;
+    totals.answers += one.scene.answers;
+    totals.refusals += one.scene.refusals;
+    totals.lost += one.scene.lost;
+    totals.faults += machine().faults_made;
+    totals.seams += machine().seams;
+    totals.seconds += machine().elapsed();
+    const uint64_t trace = machine().trace;
+    machine().end();
+    return trace;
+}
+
+// One client of a kind, and the one call that fails. Whatever the client gets is its own, and the next ones are served.
+enum Kind : int { rest, tls_rest, http2_rest, grpc_calls };
+uint64_t fail_one(Kind kind, uint64_t nth, uint64_t kinds) {
+    machine().begin(1 + static_cast<uint64_t>(kind));
+    WorkerRules rules;
+    rules.log = true;
+    rules.lendable_above = 10000;
+    if (kind == tls_rest) rules.tls = tls_context;
+    process_pool().cap_bytes.store(0);
+    machine().nth = nth;
+    machine().nth_of = kinds;
+    machine().faults_allowed = false;
+    Simulation one(rules);
+    one.scene.faults = true;
+    one.start();
+    machine().faults_allowed = true;
+    {
+        Machine::Outside outside;
+        if (kind == http2_rest || kind == grpc_calls)
+            one.add(new Http2Client(&one.scene, 0, Temper::good, kind == http2_rest), kind == http2_rest ? one.scene.http : one.scene.grpc, "h2");
+        else
+            one.add(new HttpClient(&one.scene, 0, Temper::good), one.scene.http, "http/1.1");
+    }
+    one.run_until_over(1000 * SECOND);
+    totals.faults = machine().faults_seen;
+    machine().faults_allowed = false;
+    one.check_health("behind one call that failed");
+    one.await_end();
+    one.stop();
+    one.check_left();
+    totals.seeds = 1;
+    totals.answers = one.scene.answers;
+    machine().end();
+    return machine().trace;
+}
+
+// Each simulation has a process of its own, so that one finds nothing of another, and that its memory is looked at alone.
+bool in_process(uint64_t seed, const std::function<uint64_t()> &run, Totals *out) {
+    std::fflush(nullptr);
+    const pid_t child = fork();
+    if (child < 0) return false;
+    if (child == 0) {
+        end_after(60);
+        const uint64_t trace = run();
+        end_after(0);
+        if (__lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check()) {
+            std::fprintf(stderr, "seed %llu: memory is left\n", static_cast<unsigned long long>(seed));
+            _exit(1);
+        }
+        totals.trace = trace;
+        *out = totals;
+        _exit(0);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child) return false;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int run_seeds(uint64_t first, uint64_t count, unsigned seconds) {
+    timespec began;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    auto *shared = static_cast<Totals *>(mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    uint64_t seed = first;
+    Totals all;
+    while (seed < first + count) {
+        if (!in_process(seed, [seed] { return simulate(seed); }, shared)) {
+            std::fprintf(stderr, "seed %llu has found a fault\n", static_cast<unsigned long long>(seed));
+            return 1;
+        }
+        if (count == 1) std::printf("trace %016llx\n", static_cast<unsigned long long>(shared->trace));
+        all.add(*shared);
+        ++seed;
+        timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (seconds && now.tv_sec - began.tv_sec >= static_cast<time_t>(seconds)) break;
+    }
+    std::printf("%llu simulations of %.0f s, %llu answers, %llu refusals, %llu lost, %llu faults made, %llu seams; the next seed is %llu\n",
+                (unsigned long long)all.seeds, all.seconds, (unsigned long long)all.answers, (unsigned long long)all.refusals,
+                (unsigned long long)all.lost, (unsigned long long)all.faults, (unsigned long long)all.seams, (unsigned long long)seed);
+    return 0;
+}
+
+// Fails each call of the kinds once, every `step`-th of them from `first` on.
+int run_nth(Kind kind, bool memory, uint64_t first, uint64_t step) {
+    const uint64_t kinds = memory ? 1u << FAULT_MALLOC : (1u << FAULTS) - 1 - (1u << FAULT_MALLOC);
+    auto *shared = static_cast<Totals *>(mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    const uint64_t seed = 1 + static_cast<uint64_t>(kind);
+    if (!in_process(seed, [=] { return fail_one(kind, UINT64_MAX, kinds); }, shared)) return 1;
+    const uint64_t most = shared->faults;
+    uint64_t found = 0;
+    for (uint64_t nth = first; nth <= most; nth += step)
+        if (!in_process(seed, [=] { return fail_one(kind, nth, kinds); }, shared)) {
+            std::fprintf(stderr, "the fault is found where call %llu of %llu fails\n", (unsigned long long)nth, (unsigned long long)most);
+            if (++found == 5) break;
+        }
+    std::printf("%llu calls can fail, %llu faults\n", (unsigned long long)most, (unsigned long long)found);
+    return found != 0;
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+    if (count < 5) return 2;
+    rlimit none{0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    TlsRules rules;
+    rules.key = arguments[1];
+    rules.chain = arguments[2];
+    rules.protocols = {"h2", "http/1.1"};
+    std::string why;
+    auto context = std::make_shared<TlsContext>();
+    if (!context->set_up(rules, &why)) {
+        std::printf("%s\n", why.c_str());
+        return 2;
+    }
+    tls_context = context;
+    if (!http2::library()) {
+        std::printf("there is no libnghttp2\n");
+        return 0;
+    }
+    replace_randomness();
+    process_pool();
+    machine();
+    machine_is_made = true;
+    watch_for_circles();
+    if (std::string(arguments[3]) == "nth" && count > 5)
+        return run_nth(static_cast<Kind>(atoi(arguments[4])), std::string(arguments[5]) == "memory",
+                       count > 6 ? strtoull(arguments[6], nullptr, 10) : 1, count > 7 ? strtoull(arguments[7], nullptr, 10) : 1);
+    return run_seeds(strtoull(arguments[3], nullptr, 10), strtoull(arguments[4], nullptr, 10), count > 5 ? atoi(arguments[5]) : 0);
+}

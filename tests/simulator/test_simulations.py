@@ -1,0 +1,62 @@
+"""The event loop in the simulator: some seeds, and each call of a request that can fail, failed once."""
+
+import re
+
+import pytest
+
+from tests.support.certificates import self_signed
+from tests.support.native.programs import run_program
+
+SIMULATE = "../simulator/simulate.cpp"
+KINDS = {"HTTP/1.1": 0, "HTTP/1.1 over TLS": 1, "REST over HTTP/2": 2, "gRPC": 3}
+QUICK_STEP = {"HTTP/1.1": 3, "HTTP/1.1 over TLS": 4, "REST over HTTP/2": 17, "gRPC": 8}
+"""Of the allocations of a kind, each one of so many fails in the quick tests."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return [str(path) for path in self_signed(tmp_path_factory.mktemp("certificate"))]
+
+
+def simulated(files, *arguments):
+    printed = run_program("sanitize", SIMULATE, *files, *map(str, arguments))
+    if "no libnghttp2" in printed:
+        pytest.skip(printed)
+    return printed
+
+
+@pytest.mark.timeout(600)
+def test_each_request_of_some_seeds_has_its_own_answer_and_nothing_is_left(files):
+    printed = simulated(files, 1, 24)
+    answers = re.search(r"24 simulations of .* (\d+) answers", printed)
+    assert int(answers.group(1)) > 300
+
+
+@pytest.mark.timeout(600)
+def test_a_seed_repeats_its_simulation(files):
+    runs = {simulated(files, seed, 1) for seed in (7, 7)}
+    assert len(runs) == 1
+    assert "trace" in runs.pop()
+    assert simulated(files, 7, 1) != simulated(files, 8, 1)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_allocation_that_fails_costs_a_connection_at_most(files, kind):
+    printed = simulated(files, "nth", KINDS[kind], "memory", 1, QUICK_STEP[kind])
+    assert int(printed.split()[0]) > 10
+    assert "0 faults" in printed
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_system_call_that_fails_costs_a_connection_at_most(files, kind):
+    assert "0 faults" in simulated(files, "nth", KINDS[kind], "calls", 1, 61)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", ["memory", "calls"])
+def test_each_call_that_fails_costs_a_connection_at_most(files, kind, what):
+    assert "0 faults" in simulated(files, "nth", KINDS[kind], what)
