@@ -479,7 +479,11 @@ void Connection::make_room() noexcept {
     for (Call *call = oldest_call(); call && most; call = call->previous)
         if (call->waits_for_first && !call->discards) {
             server_->count(GRPC_TOO_MANY_CALLS);
-            refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
+            if (takes_rest_ && !call->fields_done && !call->is_grpc) {
+                refuse_http(call, "503");  // a client of REST would read gRPC's answer as a success
+            } else {
+                refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
+            }
             --most;
         }
 }
