@@ -128,6 +128,9 @@ def _only_handler(module: ModuleType, target: str) -> Any:
     functions = [one for one in own if inspect.isfunction(one) and not one.__name__.startswith("_")]
     if functions and not like:
         hint = f"; to serve a function, name it: {target}:{functions[0].__name__}"
+    plain = next((one for one in own if inspect.isclass(one)), None)
+    if plain is not None and not hint:
+        hint = f"; derive {plain.__name__} from ksrv.BaseHandler, and call what answers a request inference"
     raise HandlerError(
         f"{target} holds no subclass of BaseHandler, no function handle and no function inference{hint}"
     )

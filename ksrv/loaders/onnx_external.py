@@ -45,7 +45,7 @@ def check_external_data(path: Path, root: Path) -> None:
     try:
         names = set(_locations(data, "model", 0))
     except (ValueError, IndexError):
-        raise ModelLoadError(f"{path} is no ONNX file") from None
+        raise ModelLoadError(f"{path} is no ONNX file; copy it or export it again") from None
     for name in sorted(names):
         _check_location(path, root, name)
 

@@ -73,7 +73,9 @@ def package_kind(path: Path) -> Literal["exported", "compiled"]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile) as error:
-        raise ModelLoadError(f"{path} is no .pt2 package ({error})") from None
+        raise ModelLoadError(
+            f"{path} is no .pt2 package ({error}); copy it or export it again"
+        ) from None
     if any("data/aotinductor/" in name for name in names):
         return "compiled"
     if any(

@@ -57,7 +57,10 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
         return _saved(path)
     if kind != "other":
         return ModelLoadError(f"{path} cannot be read: {reason}")
-    return ModelLoadError(f"{path} is no file of {expected}: {reason}")
+    cause = reason.partition(". ")[
+        0
+    ]  # what follows is advice for those who know torch's own reader
+    return ModelLoadError(f"{path} is no file of {expected}: {cause}; copy it or save it again")
 
 
 def pickled(path: Path, reason: str) -> ModelLoadError:

@@ -62,7 +62,7 @@ def read_settings_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
+        raise ConfigError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
 
 
 class Document:
@@ -92,7 +92,10 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f", line {mark.line + 1}" if mark else ""
-            raise ConfigError(f"{path}{where}: {error.problem or error.context}") from None
+            problem = error.problem or error.context or ""
+            if "'\\t'" in problem:
+                problem += "; indent with spaces, because YAML allows no tabs there"
+            raise ConfigError(f"{path}{where}: {problem}") from None
         except yaml.YAMLError as error:
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
         except RecursionError:

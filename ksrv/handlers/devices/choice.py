@@ -43,7 +43,10 @@ def choose_device(wanted: str, instance: int = 0) -> str:
         raise DeviceError(f"device {wanted} needs torch: pip install torch")
     there = count(torch, kind)
     if not there:
-        raise DeviceError(f"device {wanted} is not available on this machine")
+        raise DeviceError(
+            f"device {wanted} is not available on this machine; `device: auto` takes what is there, and `ksrv doctor` "
+            f"shows it"
+        )
     numbers = [int(one) for one in number.split(",")] if number else range(there)
     if max(numbers) >= there:
         raise DeviceError(

@@ -147,6 +147,8 @@ class ModelImporter:
             name = (getattr(seen, "name", None) or "").partition(".")[0]
             if isinstance(seen, ModuleNotFoundError) and not self._alone and self.holds(name):
                 return f"; {_ELSEWHERE.format(name=name)}"
+            if isinstance(seen, ModuleNotFoundError) and name and not self.holds(name):
+                return "; install its package where the server runs, or put the file into the model's folder"
             seen = seen.__cause__ or seen.__context__
         return ""
 

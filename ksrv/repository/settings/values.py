@@ -14,7 +14,7 @@ from ksrv.input_rules import LengthFault, default_image, with_lengths
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import LabelError, read_labels
-from ksrv.repository.yaml_document import Document, describe
+from ksrv.repository.yaml_document import Document, describe, near
 from ksrv.source import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
 from ksrv.spec import Padding, TensorSpec, whole
 
@@ -56,7 +56,10 @@ class ModelFiles:
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
             looked = " or ".join(str(folder) for folder in self.folders)
-            self._fail(key, f"the file {name!r} is not in {looked}")
+            names = [
+                one.name for folder in self.folders if folder.is_dir() for one in folder.iterdir()
+            ]
+            self._fail(key, f"the file {name!r} is not in {looked}{near(name, names)}")
         if not path.resolve().is_relative_to(self._root):
             self._fail(key, f"{name!r} leads out of the model's folder")
         return path.absolute()
