@@ -159,8 +159,8 @@ class Worker {
                 std::string(connection->request_id.text, connection->request_id.length)};
     }
     static std::string body_of(const Connection *connection) {
-        if (!connection->block) return {};
-        return {reinterpret_cast<const char *>(connection->block->data) + connection->body_offset, connection->body_got};
+        if (!connection->body.block) return {};
+        return {reinterpret_cast<const char *>(connection->body.block->data) + connection->body.offset, connection->body.got};
     }
 
     void send_answer(Connection *connection, uint16_t status, const char *line, const std::string &bytes) {
@@ -250,7 +250,7 @@ class Worker {
                 path = path_of(connection);
                 const uint64_t wanted = connection->head.content_length;
                 bytes = body_of(connection);
-                path.name = connection->body_got < wanted && !connection->head.chunked ? "fail"
+                path.name = connection->body.got < wanted && !connection->head.chunked ? "fail"
                             : bytes.size() % 7 == 3                                    ? "late"
                                                                                        : "echo";
             }
@@ -273,8 +273,8 @@ class Worker {
                 Machine::Outside outside;
                 path = path_of(connection);
             }
-            const BodyState state = connection->body_state;
-            if (connection->body_asked || state == BodyState::none || state == BodyState::whole || path.name == "early" ||
+            const BodyState state = connection->body.state;
+            if (connection->body.asked || state == BodyState::none || state == BodyState::whole || path.name == "early" ||
                 state != BodyState::unread || connection->head.fault != HeadFault::none) {
                 const Turn turn = http.turn_of(connection);
                 if (path.name == "late" && (state == BodyState::none || state == BodyState::whole)) {
@@ -326,7 +326,7 @@ class Worker {
                 char size[16];
                 const std::string part = bytes.substr(at, step);
                 snprintf(size, sizeof size, "%zX\r\n", part.size());
-                piece = size + part + "\r\n";
+                piece = connection->byte_stream ? part : size + part + "\r\n";  // HTTP/2 has no chunks
             }
             forget_outgoing(&connection->out);
             reserve_parts(&connection->out, 1);
@@ -335,7 +335,7 @@ class Worker {
         }
         forget_outgoing(&connection->out);
         reserve_parts(&connection->out, 1);
-        add_part(&connection->out, "0\r\n\r\n", 5);
+        if (!connection->byte_stream) add_part(&connection->out, "0\r\n\r\n", 5);
         http.answer(connection, nullptr);
     }
 
