@@ -13,7 +13,10 @@ from tests.support.faults.storms import Load, judge_answers
 from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
-KINDS = ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "Own", "MemoryError")
+KINDS = (
+    "SystemExit", "KeyboardInterrupt", "GeneratorExit", "Own", "MemoryError", "CancelledError", "BaseExceptionGroup",
+    "StopIteration", "RecursionError",
+)  # fmt: skip
 STAGES = ("preprocess", "inference", "postprocess")
 HANGS = {"asleep": 900, "holding the GIL": 901}
 TOO_MUCH = 902
@@ -21,6 +24,7 @@ MODELS = ("here", "apart")
 
 # A pattern's id is random and large: the small ones ask for a fault.
 HANDLER = """
+import asyncio
 import ctypes
 import os
 import resource
@@ -34,12 +38,19 @@ class Own(BaseException):
     pass
 
 
-KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, Own, MemoryError]
+def group(text):
+    return BaseExceptionGroup(text, [Own(text), SystemExit(3)])
+
+
+KINDS = [
+    SystemExit, KeyboardInterrupt, GeneratorExit, Own, MemoryError, asyncio.CancelledError, group, StopIteration,
+    RecursionError,
+]
 
 
 def meet(x, stage):
     asked = int(x.flat[0]) >> 20
-    if asked < 50 and divmod(asked, 10)[1] == stage:
+    if asked < 90 and divmod(asked, 10)[1] == stage:
         raise KINDS[asked // 10]("odd input")
     if stage == 1 and asked == 900:
         ctypes.CDLL(None).sleep(3600)
