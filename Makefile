@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -102,6 +102,24 @@ test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of 
 		$(BIN)/python -m pytest --jpeg-decoder $$decoder -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
 			$(IMAGES); \
 		KSRV_JPEG_DECODER=$$decoder $(MAKE) demo-once; done
+
+# The core that is built is tested, with the oldest release of each package that pyproject.toml allows.
+OLDEST_VENV ?= .venv-oldest
+OLDEST := build/oldest.txt
+
+$(OLDEST_VENV)/.installed: $(VENV)/.built pyproject.toml
+	mkdir -p build
+	$(PYTHON) tools/oldest_dependencies.py > $(OLDEST)
+	$(PYTHON) -m venv --clear $(OLDEST_VENV)
+	$(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -c $(OLDEST) $$(sed 's/=.*//' $(OLDEST)) \
+		googleapis-common-protos h2 httpx hypothesis ml_dtypes Pillow pytest pytest-benchmark pytest-timeout requests \
+		'tritonclient[http]'
+	@touch $@
+
+# tritonclient's gRPC asks for a newer grpcio than ksrv does.
+test-oldest: $(OLDEST_VENV)/.installed ## tests of REST, gRPC, pictures and faults with the oldest dependencies that pyproject.toml allows
+	$(OLDEST_VENV)/bin/python -m pytest -m 'not slow' -k 'not clients_own_class' tests/integration/http/test_routes.py tests/integration/grpc/test_infer.py \
+		tests/conformance/test_rest_cases.py tests/integration/images/test_image_transports.py tests/faults/test_network.py
 
 # Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.
 $(VENV)/.page: $(VENV)/.built
@@ -370,7 +388,7 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 		--from mixed --format markdown --order name --with-urls; } > $(LOCKS)/licences.md
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) $(OLDEST_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
 	find ksrv/_native -name '*.pyi' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,30 @@
+"""Print the oldest release of each dependency that pyproject.toml allows, one requirement a line, for pip's -c.
+
+python tools/oldest_dependencies.py [EXTRA ...]
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*>=\s*([0-9.]+)")
+
+
+def oldest(project: dict[str, object], extras: list[str]) -> list[str]:
+    """Return NAME==LOWER BOUND of each dependency that has one.
+
+    Args:
+        project: The section `project` of pyproject.toml.
+        extras: Whose dependencies are listed as well.
+    """
+    found = list(project["dependencies"])
+    for extra in extras:
+        found += project["optional-dependencies"][extra]
+    bounds = [REQUIREMENT.match(one) for one in found]
+    return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]
+
+
+if __name__ == "__main__":
+    document = tomllib.loads(Path("pyproject.toml").read_text())
+    print("\n".join(oldest(document["project"], sys.argv[1:])))
