@@ -1,0 +1,79 @@
+"""A server on a machine without OpenSSL or libnghttp2, which the native core opens when it starts."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ksrv.testing import Server, ServerFailed
+from tests.support.certificates import self_signed
+from tests.support.faults.callers import CALLERS
+from tests.support.faults.health import assert_answers_exactly
+from tests.support.faults.patterns import write_patterns
+from tests.support.faults.storms import Load, judge_answers
+from tests.support.paths import ROOT
+from tests.support.processes import children
+from tests.support.wire.http_reader import open_connection, read_all
+
+SHIM = ROOT / "tests/support/native/missing_libraries.c"
+NGHTTP2, OPENSSL = "libnghttp2.so.14", "libssl.so.3"
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """Return the environment of a process that does not find libraries."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("cc is not installed")
+    library = tmp_path_factory.mktemp("shim") / "missing_libraries.so"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", SHIM, "-o", library], check=True)
+    return lambda *names: {"LD_PRELOAD": str(library), "MISSING_LIBRARIES": ",".join(names)}
+
+
+@pytest.fixture(scope="module")
+def server(without, tmp_path_factory):
+    root = write_patterns(tmp_path_factory.mktemp("models"))
+    with Server(root, environment=without(NGHTTP2, OPENSSL)) as running:
+        yield running
+
+
+def test_rest_and_grpc_serve_without_them(server):
+    """gRPC is carried by grpcio."""
+    addresses = {
+        protocol: server.grpc if protocol == "grpc" else server.http
+        for protocol in CALLERS
+        if protocol != "http2"
+    }
+    assert_answers_exactly(addresses, None)
+    with Load(addresses, "1") as load:
+        load.wait_for(5)
+    judge_answers(load.ledger)
+    others = [one for one in load.ledger.records if one.outcome.kind != "answered"]
+    assert not others, others[:5]
+    for worker in children(server.pid):
+        mapped = Path(f"/proc/{worker}/maps").read_text()
+        assert "libnghttp2" not in mapped and "cygrpc" in mapped
+
+
+def test_the_http_address_speaks_http1_alone(server):
+    with open_connection(server.http, 60) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        answer = read_all(client)
+    assert not answer or answer.startswith(b"HTTP/1.1 "), answer
+    assert server.get("/v2/health/ready")[0] == 200
+
+
+def test_native_grpc_that_was_asked_for_says_what_is_missing(without, tmp_path):
+    with pytest.raises(ServerFailed, match=NGHTTP2):  # noqa: SIM117 - the start is what fails
+        with Server(write_patterns(tmp_path), environment=without(NGHTTP2), grpc_server="native"):
+            pass
+
+
+def test_tls_that_was_asked_for_says_what_is_missing(without, tmp_path):
+    key, certificate = self_signed(tmp_path)
+    root = write_patterns(tmp_path / "models")
+    tls = {"tls_cert": str(certificate), "tls_key": str(key)}
+    with pytest.raises(ServerFailed, match="OpenSSL"):  # noqa: SIM117 - the start is what fails
+        with Server(root, environment=without(OPENSSL), **tls):
+            pass
