@@ -3,8 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from ksrv.errors import SequenceEnded, quote
 from ksrv.request import BatchInputs
@@ -13,7 +12,6 @@ ENDED_EARLY = 256
 """The ended sequences that are remembered, of which a batch that is about to run may have the first request."""
 
 
-@dataclass(slots=True)
 class Sequence:
     """The sequence of a row, as its handler sees it: `batch.sequences[row]`.
 
@@ -23,13 +21,34 @@ class Sequence:
         id: The client's id.
         start: Whether this is the sequence's first request.
         end: Whether this is the sequence's last request.
-        state: What the handler keeps from one request of the sequence to the next; empty at the start.
+        state: What the handler keeps from one request of the sequence to the next; empty at the start. It is filled
+            in place, because another object put in its stead would be lost with the batch.
     """
 
-    id: int | str = ""
-    start: bool = True
-    end: bool = True
-    state: dict[str, Any] = field(default_factory=dict)
+    __slots__ = ("_state", "end", "id", "start")
+
+    def __init__(
+        self,
+        id: int | str = "",
+        start: bool = True,
+        end: bool = True,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self.id = id
+        self.start = start
+        self.end = end
+        self._state = {} if state is None else state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self._state
+
+    @state.setter
+    def state(self, value: object) -> NoReturn:
+        raise AttributeError(
+            "sequence.state cannot be replaced, because ksrv keeps the dictionary that it is; set what is in it: "
+            "sequence.state['total'] = ..."
+        )
 
 
 class SequenceStates:

@@ -1,6 +1,8 @@
 """The states that a handler keeps for sequences."""
 
-from ksrv.handlers.sequences import ENDED_EARLY, SequenceStates
+import pytest
+
+from ksrv.handlers.sequences import ENDED_EARLY, Sequence, SequenceStates
 from ksrv.request import BatchInputs, BatchRequest, SequenceRequest
 
 
@@ -41,3 +43,11 @@ def test_few_ended_sequences_are_remembered():
     for number in range(10 * ENDED_EARLY):
         run(states, number, start=True)
     assert len(states) == 9 * ENDED_EARLY
+
+
+def test_a_state_is_filled_and_not_replaced():
+    one = Sequence("a", state={"total": 1})
+    one.state["total"] += 2
+    with pytest.raises(AttributeError, match=r"sequence\.state\['total'\] = "):
+        one.state = 3
+    assert one.state == {"total": 3}
