@@ -62,7 +62,8 @@ class RotatedFiles:
             return
         self._number += 1
         begun = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{begun}-{os.getpid()}-{self._number}{SUFFIX}"
+        # In the order of time by their names, also those of one second.
+        name = f"{begun}-{os.getpid()}-{self._number:08}{SUFFIX}"
         # Records hold what clients send: nobody but the server's user reads them.
         self._file = os.open(
             self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600

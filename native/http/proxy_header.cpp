@@ -21,6 +21,7 @@ bool accepts(ProxyVersions accepted, ProxyVersions version) noexcept {
 
 ProxyVerdict refuse(ProxySource *source, ProxyFault fault) noexcept {
     source->fault = fault;
+    source->length = 0;  // only that of a whole header means anything
     return ProxyVerdict::malformed;
 }
 

@@ -29,6 +29,7 @@ using namespace ksrv;
 constexpr size_t LARGE = 1u << 20;  // bytes of an answer that no socket takes at once
 constexpr size_t CLIENTS = 3;
 constexpr int PATIENCE = 20000;  // times 500 us
+constexpr std::uint64_t MOST_BODY = 1u << 17;
 
 // A macro, so that a report says what did not hold.
 #define require(condition)                                                \
@@ -120,8 +121,10 @@ struct Worker {
     bool act(unsigned char how) {
         Connection *connection = take_asked(how >> 3);
         if (!connection) return false;
-        if ((how & 7) == 0 && connection->body.state == BodyState::unread && !connection->body.asked) {
-            server.receive_for_app(connection, 1u << 17);
+        // The app refuses what its head says is too long, before it asks for the body.
+        const bool fits = connection->head.chunked || connection->head.content_length <= MOST_BODY;
+        if ((how & 7) == 0 && fits && connection->body.state == BodyState::unread && !connection->body.asked) {
+            server.receive_for_app(connection, MOST_BODY);
         } else if (!(connection = server.take_turn(server.turn_of(connection)))) {
             require(false);
         } else if ((how & 7) == 1) {

@@ -96,7 +96,7 @@ class H(BaseHandler):
 def test_a_type_error_with_zeros_keeps_the_model_from_being_ready(tmp_path, source, executor):
     write_model(tmp_path, "m", source, f"{VECTOR}executor: {executor}\n")
     if executor == "inline":
-        with pytest.raises(LoadFailed, match=r"warm-up with zeros: .* TypeError; .*warmup: false"):
+        with pytest.raises(LoadFailed, match=r"warm-up with zeros: .* TypeError: .*warmup: false"):
             load(tmp_path / "m")
     else:
         with Server(tmp_path, start_timeout=120, wait_ready=False) as server:
