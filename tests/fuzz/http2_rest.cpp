@@ -119,6 +119,6 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     wait_for([] { return worker.server.connections.count() == 0; });
     wait_for([] { return worker.http.connections.open() == 0; });
     wait_for([] { return process_budget().held() == 0; });
-    require(worker.server.unfinished.load() == 0);
+    wait_for([] { return worker.server.unfinished.load() == 0; });
     return 0;
 }
