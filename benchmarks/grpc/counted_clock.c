@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -121,12 +122,26 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, st
     return failed;
 }
 
+static int slow_ms(int timeout) {
+    const int64_t slow = slowed(timeout * (SECOND / 1000)) / (SECOND / 1000);
+    return slow < INT32_MAX ? (int)slow : -1;
+}
+
 int epoll_wait(int epoll, struct epoll_event *events, int count, int timeout) {
     NEXT(epoll_wait);
     if (timeout <= 0) return next(epoll, events, count, timeout);
     const int64_t until = atomic_load(&shared->clock_ns) + timeout * (SECOND / 1000);
-    const int64_t slow = slowed(timeout * (SECOND / 1000)) / (SECOND / 1000);
-    const int found = next(epoll, events, count, slow < INT32_MAX ? (int)slow : -1);
+    const int found = next(epoll, events, count, slow_ms(timeout));
+    if (!found) move_on_to(until);
+    return found;
+}
+
+// Of a worker's main thread, which tells its master each second that it lives.
+int poll(struct pollfd *entries, nfds_t count, int timeout) {
+    NEXT(poll);
+    if (timeout <= 0) return next(entries, count, timeout);
+    const int64_t until = atomic_load(&shared->clock_ns) + timeout * (SECOND / 1000);
+    const int found = next(entries, count, slow_ms(timeout));
     if (!found) move_on_to(until);
     return found;
 }
