@@ -257,7 +257,9 @@ def test_a_package_that_an_interpreter_lacks_is_told_with_the_interpreter(tmp_pa
 def test_a_process_of_another_protocol_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ksrv.engine.processes.messages.PROTOCOL", 99)
     executor = ProcessExecutor(source(tmp_path, ""))
-    with pytest.raises(HandlerFailed, match=r"speaks version \d+ .* the server version 99; install"):
+    with pytest.raises(
+        HandlerFailed, match=r"speaks version \d+ .* the server version 99; install"
+    ):
         executor.start()
 
 
