@@ -126,7 +126,9 @@ class OutputImageSpec:
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of different lengths are joined, each padded to the longest; `{}` has all defaults."""
 
-    value: Annotated[int | float | bool, Key("What the padding holds")] = 0
+    value: Annotated[
+        int | float | bool, Key("What the padding holds", expected="a number, true or false")
+    ] = 0
     multiple: Annotated[int, Key("Padded lengths are multiples of it", ge=1, le=1_000_000)] = 1
     mask: Annotated[
         str,

@@ -245,7 +245,7 @@ def _written(declared: Any, key: Key) -> Any:
         )
         read = [Annotated[number, means(key.means)]]
     joined = reduce(or_, read)
-    if key.meta is not None and float not in parts:
+    if key.meta is not None and parts != [float]:
         joined = Annotated[joined, key.meta]
     return Annotated[joined, means(key.means)] if key.means else joined
 

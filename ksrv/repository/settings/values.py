@@ -143,7 +143,7 @@ def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConf
     if recording is not None and not Path(recording.to).is_absolute():
         document.fail(
             ("record", "to"),
-            f"expected the absolute path of a folder, such as /var/lib/ksrv/records, found {recording.to!r}",
+            f"expected the absolute path of a folder, which begins with a slash, found {recording.to!r}",
         )
     if "requirements" in settings:
         settings["requirements"] = str(files.find("requirements", settings["requirements"]))

@@ -71,7 +71,7 @@ BAD = {
     "multiple too large": ([IDS % "multiple: 1000001"], "multiple: expected"),
     "waste 1": ([IDS % "waste: 1.0"], "waste: expected"),
     "waste negative": ([IDS % "waste: -0.1"], "waste: expected"),
-    "value text": ([IDS % "value: zero"], "value: expected"),
+    "value text": ([IDS % "value: zero"], "value: expected a number, true or false, found 'zero'"),
     "value none of the datatype": ([IDS % "value: 0.5"], "0.5 cannot fill INT64"),
     "value too large": (
         ["{name: a, datatype: INT8, shape: [-1, -1], pad: {value: 300}}"],
