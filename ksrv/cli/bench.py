@@ -92,7 +92,7 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     default=64,
     show_default=True,
     type=click.IntRange(1, 4096),
-    help="Open loop: connections at most.",
+    help="Open loop and --replay: connections at most.",
 )
 @click.option("--seconds", default=10.0, show_default=True, help="Seconds that count.")
 @click.option("--warm-up", default=2.0, show_default=True, help="Seconds before, not counted.")
@@ -140,10 +140,9 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 )
 @click.option(
     "--tolerance",
-    default=1e-5,
-    show_default=True,
     type=click.FloatRange(0),
-    help="With --replay: how far a float may be from the recorded one, as a share of it, and absolutely near 0.",
+    help="With --replay: how far a float may be from the recorded one, as a share of it, and absolutely near 0.  "
+    "[default: 1e-05]",
 )
 @credential_options
 @click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for an answer.")
@@ -168,7 +167,7 @@ def bench(
     trial_seconds: float,
     replay: Path | None,
     speed: float | None,
-    tolerance: float,
+    tolerance: float | None,
     token_file: Path | None,
     ca: str | None,
     timeout: float,
@@ -182,29 +181,31 @@ def bench(
     With --find-batching a server of this command's own serves a copy of the model at the path MODEL,
     with many settings, and the section of model.yaml that was best is printed.
 
-    The exit status is 1 when no request was answered; with --replay also when an answer differs from the recorded one.
+    The exit status is 1 when no request was answered; with --replay also when an answer differs from the recorded one
+    or a request fails.
     """
     if seconds <= 0 or warm_up < 0 or trial_seconds <= 0:
         raise click.UsageError("expected positive numbers of seconds")
-    if find_batching:
+    if replay is None and (speed is not None or tolerance is not None):
+        raise click.UsageError(f"{'--tolerance' if speed is None else '--speed'} needs --replay")
+    if find_batching and replay is None:
         if goal is None or goal <= 0:
             raise click.UsageError("--find-batching needs --goal MILLISECONDS")
         _find_batching(model, files, rows, goal, float(percentile), trial_seconds, as_json)
         return
     credentials = Credentials(token_file, ca)
     if replay is not None:
-        if len(urls) > 1 or len(rate or ()) > 1 or concurrency or files:
+        if len(urls) > 1 or len(rate or ()) > 1 or concurrency or files or find_batching:
             raise click.UsageError(
-                "--replay takes one --url and one --rate, and neither files nor --concurrency"
+                "--replay takes one --url and one --rate, and neither files, --concurrency nor --find-batching"
             )
         if rate and speed is not None:
             raise click.UsageError("expected --rate or --speed, not both")
         client = credentials.client(urls[0] if urls else DEFAULT_URL, timeout, retries=0)
         pace = (rate[0] if rate else None, speed or 1.0)
-        _replay(client, model, version, replay, pace, connections, tolerance, as_json)
+        close = 1e-5 if tolerance is None else tolerance
+        _replay(client, model, version, replay, pace, connections, close, as_json)
         return
-    if speed is not None:
-        raise click.UsageError("--speed needs --replay")
     from ksrv.bench.load import Load
     from ksrv.bench.report import remarks, table
 

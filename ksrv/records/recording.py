@@ -62,8 +62,9 @@ class ModelRecording:
         self._count = count
         self._left_out = CREDENTIALS | {name.lower() for name in rules.without}
         self._images = frozenset() if rules.images else _image_inputs(spec)
-        folder = Path(rules.to) / spec.name / (spec.version or "0")
-        _check(folder)
+        below = Path(spec.name) / (spec.version or "0")
+        folder = Path(rules.to) / below
+        _check(folder, below)
         self._files = RotatedFiles(folder, rules.size, rules.count)
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Record, int]] = deque()
@@ -284,16 +285,19 @@ class _Sampled:
         self._recording.put(record, LARGEST_RECORD - self._room)
 
 
-def _check(folder: Path) -> None:
+def _check(folder: Path, below: Path) -> None:
+    """Make the folder of a version; errors name it as a path below `record.to`, because they leave out absolute paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError as error:
         raise HandlerFailed(
-            f"model.yaml: record.to: the folder {folder} cannot be made: {error.strerror or error}"
+            f"model.yaml: record.to: the folder {below} cannot be made there: {error.strerror or error}"
         ) from None
     if not writable:
-        raise HandlerFailed(f"model.yaml: record.to: the folder {folder} cannot be written to")
+        raise HandlerFailed(
+            f"model.yaml: record.to: the server's user cannot write to the folder {below} there"
+        )
 
 
 def _image_inputs(spec: ModelSpec) -> frozenset[str]:

@@ -335,7 +335,7 @@ def workers_of(server):
     ("section", "told"),
     [
         ("{}", "record"),
-        ("{to: records}", "absolute path"),
+        ("{to: records}", "absolute path of a folder, which begins with a slash"),
         ("{to: ''}", "to"),
         ("{to: 7}", "to"),
         ("{to: /tmp/x, sample: 2}", "sample"),
@@ -348,7 +348,7 @@ def workers_of(server):
         ("{to: /tmp/x, without: X-Secret}", "without"),
         ("{to: /tmp/x, rate: 3}", "rate"),
         ("/tmp/x", "record"),
-        ("{to: /proc/records}", "cannot be made"),
+        ("{to: /proc/records}", "record.to: the folder double/0 cannot be made there"),
     ],
 )
 def test_sections_that_cannot_be(tmp_path, section, told):
@@ -444,6 +444,7 @@ class TestReplay:
         ("options", "told"),
         [
             (["--rate", "5", "--speed", "2"], "not both"),
+            (["--find-batching", "--goal", "50"], "nor --find-batching"),
             (["--rate", "5,6"], "one --rate"),
             (["--concurrency", "4"], "--concurrency"),
             (["--tolerance", "-1"], "tolerance"),
@@ -454,6 +455,17 @@ class TestReplay:
         code, _, err = self.run(same, day[1], *options)
         assert code == 2
         assert told in err
+
+    @pytest.mark.parametrize("option", ["--speed", "--tolerance"])
+    def test_options_that_need_a_replay(self, option):
+        done = subprocess.run(
+            [sys.executable, "-m", "ksrv", "bench", "double", option, "2"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, f"{option} needs --replay" in done.stderr) == (2, True)
 
     def test_files_that_cannot_be(self, day, same, tmp_path):
         empty = tmp_path / "empty"
