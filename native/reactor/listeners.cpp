@@ -102,17 +102,21 @@ void Listeners::requeue(uint16_t listener) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     if (!watching_) return;
     if (watch(listener, false) && watch(listener, true)) return;
-    watch_all(false);  // there is no memory: the sweep tries again
-    paused_until_ns_ = unsigned_now_ns() + DESCRIPTOR_PAUSE_NS;
-    paused_.store(true);
+    stop_watching(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);  // there is no memory: the sweep tries again
 }
 
-bool Listeners::watch_all(bool on) noexcept {
-    if (watching_ == on) return true;
+void Listeners::watch_all(bool on) noexcept {
+    if (watching_ == on) return;
     watching_ = on;
     bool done = true;
     for (size_t i = 0; i < fds_.size(); ++i) done &= watch(i, on);
-    return done;
+    if (on && !done) stop_watching(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);
+}
+
+void Listeners::stop_watching(uint64_t until) noexcept {
+    paused_until_ns_ = until;
+    paused_.store(true);
+    watch_all(false);
 }
 
 bool Listeners::watch(size_t listener, bool on) noexcept {
@@ -125,9 +129,7 @@ bool Listeners::watch(size_t listener, bool on) noexcept {
 void Listeners::pause(uint64_t until) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     if (!paused_.load()) owner_->accept_paused();
-    paused_until_ns_ = until;
-    paused_.store(true);
-    watch_all(false);
+    stop_watching(until);
 }
 
 // At the limit of connections the first one that closes resumes; without descriptors, the time.

@@ -70,7 +70,9 @@ class Listeners {
     void requeue(uint16_t listener) noexcept;
     void pause(uint64_t until) noexcept;
     void resume(uint64_t now) noexcept;
-    bool watch_all(bool on) noexcept;
+    // The caller holds the mutex.
+    void watch_all(bool on) noexcept;
+    void stop_watching(uint64_t until) noexcept;
     bool watch(size_t listener, bool on) noexcept;
 
     Owner *const owner_;

@@ -1,0 +1,7 @@
+"""Listeners that the kernel has no memory to watch, in a program without Python."""
+
+from tests.support.native.programs import run_program
+
+
+def test_listeners_that_could_not_be_watched_are_watched_again():
+    assert "watched again" in run_program("sanitize", "connections/listener_memory.cpp")
