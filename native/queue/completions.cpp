@@ -1,32 +1,30 @@
 #include "queue/completions.hpp"
 
-#include <new>
-#include <vector>
-
 namespace ksrv {
 
 namespace {
 
-thread_local std::vector<Request *> to_publish;
+// Linked by `next`, which a final request no longer needs, so that keeping one cannot fail.
+thread_local Request *first_answered = nullptr, *last_answered = nullptr;
 
 }  // namespace
 
 void publish_all() noexcept {
-    for (Request *request : to_publish) {
-        publish(request);
-        release(request);
+    Request *request = first_answered;
+    first_answered = last_answered = nullptr;
+    while (request != nullptr) {
+        Request *const answered = request;
+        request = request->next;
+        answered->next = nullptr;
+        publish(answered);
+        release(answered);
     }
-    to_publish.clear();
 }
 
 void publish_later(Request *request) noexcept {
     retain(request);
-    try {
-        to_publish.push_back(request);
-    } catch (const std::bad_alloc &) {
-        publish(request);
-        release(request);
-    }
+    (last_answered != nullptr ? last_answered->next : first_answered) = request;
+    last_answered = request;
 }
 
 void Completions::add(Request *request) noexcept {
