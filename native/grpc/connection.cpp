@@ -3,14 +3,13 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
+#include "base/per_thread.hpp"
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {
@@ -31,21 +30,15 @@ constexpr int SMALL_PIECE_BYTES = 64 << 10;   // of large messages near their en
 constexpr uint64_t SLOW_NS = 100000000u;    // before large pieces are waited for again
 constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
 
-struct BufferKey {
-    pthread_key_t key = 0;
-    const bool made = pthread_key_create(&key, free) == 0;
+struct ReadBuffer {
+    unsigned char bytes[READ_BYTES];
 };
 
-// The thread's own; null where there is no memory. A thread_local with a destructor would end the process then, because glibc
-// notes destructors in memory of its own.
+// The thread's own; null where there is no memory.
 unsigned char *read_buffer() noexcept {
-    static const BufferKey of;
-    if (!of.made) return nullptr;
-    void *buffer = pthread_getspecific(of.key);
-    if (buffer || !(buffer = malloc(READ_BYTES))) return static_cast<unsigned char *>(buffer);
-    if (pthread_setspecific(of.key, buffer) == 0) return static_cast<unsigned char *>(buffer);
-    free(buffer);
-    return nullptr;
+    static PerThread<ReadBuffer> buffers;
+    ReadBuffer *const own = buffers.get();
+    return own ? own->bytes : nullptr;
 }
 
 }  // namespace

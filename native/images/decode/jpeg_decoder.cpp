@@ -12,9 +12,8 @@
 #ifdef JCS_EXTENSIONS
 
 #include <csetjmp>
-#include <memory>
-#include <new>
 
+#include "base/per_thread.hpp"
 #include "images/decode/row_memory.hpp"
 #include "images/jpeg/mcu_decoder.hpp"
 
@@ -189,8 +188,8 @@ const char *jpeg_decoder_version() noexcept {
 }
 
 Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept {
-    static thread_local std::unique_ptr<Decompressor> own;
-    if (!own) own.reset(new (std::nothrow) Decompressor);
+    static PerThread<Decompressor> threads;
+    Decompressor *const own = threads.get();
     if (!own) return Decoded::no_memory;
     const Decoded result = decode_with(*own, job, receiver);
     own->rows.trim();

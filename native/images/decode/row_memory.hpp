@@ -1,10 +1,12 @@
-// Memory for a few rows of a picture, which a thread keeps from one picture to the next.
+// Memory for a few rows of a picture, which is kept from one picture to the next.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+
+#include "base/per_thread.hpp"
 
 namespace ksrv {
 
@@ -42,6 +44,21 @@ class RowMemory {
     static constexpr std::size_t KEPT = 1u << 20;
     std::uint8_t *data_ = nullptr;
     std::size_t size_ = 0;
+};
+
+// The calling thread's.
+class ThreadRowMemory {
+  public:
+    std::uint8_t *reserve(std::size_t nbytes) noexcept {
+        RowMemory *const own = threads_.get();
+        return own ? own->reserve(nbytes) : nullptr;
+    }
+    void trim() noexcept {
+        if (RowMemory *const own = threads_.get()) own->trim();
+    }
+
+  private:
+    PerThread<RowMemory> threads_;
 };
 
 }  // namespace ksrv

@@ -20,8 +20,8 @@ using Share = AreaResize::Share;
 
 constexpr std::size_t SLACK_FLOATS = 4;
 
-RowMemory &memory() noexcept {
-    static thread_local RowMemory kept;
+ThreadRowMemory &memory() noexcept {
+    static ThreadRowMemory kept;
     return kept;
 }
 

@@ -20,8 +20,8 @@ constexpr int WEIGHT_BITS = 11;
 constexpr int DROPPED_BITS = 4;  // of a value that is resized in width
 constexpr std::size_t SLACK_VALUES = 16;
 
-RowMemory &memory() noexcept {
-    static thread_local RowMemory kept;
+ThreadRowMemory &memory() noexcept {
+    static ThreadRowMemory kept;
     return kept;
 }
 

@@ -23,8 +23,8 @@ struct RowArithmetic {
 };
 
 // A picture's rows and columns stay below 2^24, so that nothing here overflows; see read_image_header.
-RowMemory &memory() noexcept {
-    static thread_local RowMemory kept;
+ThreadRowMemory &memory() noexcept {
+    static ThreadRowMemory kept;
     return kept;
 }
 

@@ -8,8 +8,8 @@
 namespace ksrv {
 namespace {
 
-RowMemory &memory() noexcept {
-    static thread_local RowMemory kept;
+ThreadRowMemory &memory() noexcept {
+    static ThreadRowMemory kept;
     return kept;
 }
 
