@@ -34,6 +34,16 @@ EXPIRED: int = <int>PUSH_EXPIRED
 NO_MEMORY: int = <int>PUSH_MEMORY
 
 
+def regroup_delay(uint64_t rows, int64_t ran_ns) -> int:
+    """Return for how many nanoseconds an instance waits for the requests behind a batch.
+
+    Args:
+        rows: Of the batch that it ran last.
+        ran_ns: How long the batch ran.
+    """
+    return regroup_delay_ns(rows, ran_ns)
+
+
 cdef class Queue:
     """The bounded queue of one model version.
 
@@ -336,15 +346,6 @@ cdef class Queue:
     def note_run(self, int64_t ran_ns) -> None:
         """Have the prefetcher work beside runs, or not, by how long the last one took."""
         self.queue.note_run(ran_ns)
-
-    def regroup_delay(self, uint64_t rows, int64_t ran_ns) -> int:
-        """Return for how many nanoseconds an instance waits for the requests behind a batch.
-
-        Args:
-            rows: Of the batch that it ran last.
-            ran_ns: How long the batch ran.
-        """
-        return regroup_delay_ns(rows, ran_ns)
 
     @property
     def inline_for_all(self) -> bool:

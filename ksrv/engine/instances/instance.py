@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from ksrv._native.process.batch_dispatcher import BatchDispatcher, DispatchedBatch
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
+from ksrv._native.queue.request_queue import regroup_delay
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
 from ksrv.engine.batches.batch import RunnableBatch, counted_failures, finish
@@ -215,12 +216,12 @@ class Instance(BatchRunner):
         take, slot, delay = queue.take, self.slot, host.delay_ns
         if host.runs_inline:
             self._allow_inline(False)
-        regroup_delay = 0
+        regroup_ns = 0
         taken: Any
         while True:
             dispatcher = self._take_dispatcher(room)
             if dispatcher is None:
-                taken = take(slot, room, most, delay or regroup_delay)
+                taken = take(slot, room, most, delay or regroup_ns)
             else:
                 taken = dispatcher.serve()
             if taken is None:
@@ -243,10 +244,10 @@ class Instance(BatchRunner):
                 host.decode_apart(taken)
                 continue
             batch = host.take_ready() if taken is True else self._batch_of(taken)
-            regroup_delay = 0
+            regroup_ns = 0
             if batch is not None:
                 self._run(batch, False)
-                regroup_delay = self.queue.regroup_delay(batch.rows, batch.ran_ns)
+                regroup_ns = regroup_delay(batch.rows, batch.ran_ns)
             # The last batch's memory is not kept while this thread waits for the next.
             del taken, batch
             if self._restarts.due and not self._restarts.restart():

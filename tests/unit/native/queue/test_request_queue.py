@@ -335,7 +335,7 @@ def test_a_handle_that_its_batch_drops_before_the_completions_are_handled_is_cal
     ],
 )
 def test_an_instance_waits_for_a_share_of_a_run_that_joined_requests(rows, ran_ns, delay_ns):
-    assert native.Queue(1).regroup_delay(rows, ran_ns) == delay_ns
+    assert native.regroup_delay(rows, ran_ns) == delay_ns
 
 
 def test_batches_are_assembled_beside_runs_that_outlast_their_assembly():
