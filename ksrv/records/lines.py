@@ -4,17 +4,13 @@ A tensor's bytes are in the protocol's binary form, in base64: little-endian, in
 length as four bytes. So every datatype comes back bit for bit, NaN included.
 """
 
-import struct
-from collections.abc import Sequence
-from typing import Any
-
 import msgspec
 import numpy as np
 
-from ksrv._native.tensor import datatype as datatypes
-from ksrv.request import Element, Tensor
-
-_LENGTH = struct.Struct("<I")
+from ksrv._native.tensor import bytes_tensor
+from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
+from ksrv.datatypes import DTYPES
+from ksrv.request import Array, Element, Tensor
 
 
 class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,60 +25,44 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: tuple[int, ...]
     raw: bytes | None = None
 
-    def elements(self) -> list[bytes]:
-        """Return the elements of BYTES.
-
-        Raises:
-            ValueError: The bytes end within an element.
-        """
-        found, at, raw = [], 0, self.raw or b""
-        while at < len(raw):
-            if at + _LENGTH.size > len(raw):
-                raise ValueError(f"the tensor {self.name!r} ends within the length of an element")
-            (length,) = _LENGTH.unpack_from(raw, at)
-            at += _LENGTH.size + length
-            if at > len(raw):
-                raise ValueError(f"the tensor {self.name!r} ends within an element")
-            found.append(raw[at - length : at])
-        return found
-
-    def array(self) -> "np.typing.NDArray[Any]":
-        """Return the values; elements of BYTES are objects, and BF16 are its bits as UINT16.
-
-        Raises:
-            ValueError: The bytes do not fit the datatype and the shape.
-        """
-        if self.datatype == "BYTES":
-            values = np.empty(len(found := self.elements()), object)
-            values[:] = found
-        elif datatypes.is_datatype(self.datatype):
-            values = np.frombuffer(self.raw or b"", np.dtype(datatypes.dtype_string(self.datatype)))
-        else:
-            raise ValueError(f"the tensor {self.name!r} has the unknown datatype {self.datatype!r}")
-        try:
-            if min(self.shape, default=0) < 0:
-                raise ValueError
-            return values.reshape(self.shape)
-        except ValueError:
-            raise ValueError(
-                f"the tensor {self.name!r} has {values.size} values, which are none of the shape {list(self.shape)}"
-            ) from None
-
     def tensor(self) -> Tensor:
         """Return the tensor of a request.
 
         Raises:
-            ValueError: See `array`; or it was left out.
+            ValueError: The bytes do not fit the datatype and the shape, or were left out.
         """
         if self.raw is None:
             raise ValueError(
                 f"the tensor {self.name!r} is an image that was left out of the record"
             )
-        array = self.array()
-        if self.datatype != "BYTES":
-            return Tensor(self.name, self.datatype, self.shape, array.copy())  # a handler may write
-        elements: list[Element] = array.ravel().tolist()
-        return Tensor(self.name, self.datatype, self.shape, elements)
+        if not is_datatype(self.datatype):
+            raise ValueError(f"the tensor {self.name!r} has the unknown datatype {self.datatype!r}")
+        try:
+            count, nbytes = sizes(self.datatype, self.shape)
+        except ShapeError as error:
+            raise ValueError(f"the tensor {self.name!r}: {error}") from None
+        if self.datatype == "BYTES":
+            elements: list[Element] = bytes_tensor.decode(self.raw, count, self.name)
+            return Tensor(self.name, self.datatype, self.shape, elements)
+        if len(self.raw) != nbytes:
+            raise ValueError(
+                f"the tensor {self.name!r} has {len(self.raw)} bytes, and {nbytes} by its datatype and shape"
+            )
+        values = np.frombuffer(bytearray(self.raw), DTYPES[self.datatype])  # a handler may write
+        return Tensor(self.name, self.datatype, self.shape, values.reshape(self.shape))
+
+    def array(self) -> Array:
+        """Return the values; elements of BYTES are objects, and BF16 are its bits as UINT16.
+
+        Raises:
+            ValueError: See `tensor`.
+        """
+        data = self.tensor().data
+        if isinstance(data, np.ndarray):
+            return data
+        elements = np.empty(len(data), object)
+        elements[:] = [bytes(one) for one in data]
+        return elements.reshape(self.shape)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -127,12 +107,5 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 def recorded(tensor: Tensor) -> RecordedTensor:
     """Return a copy of a tensor, which its owner may change from now on."""
     data = tensor.data
-    raw = np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else _joined(data)
+    raw = data.tobytes() if isinstance(data, np.ndarray) else bytes_tensor.encode(data)
     return RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw)
-
-
-def _joined(elements: Sequence[Element]) -> bytes:
-    parts: list[Element] = []
-    for element in elements:
-        parts += [_LENGTH.pack(len(element)), element]
-    return b"".join(parts)

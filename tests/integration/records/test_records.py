@@ -182,7 +182,7 @@ def test_chunks_of_a_stream_are_recorded(made):
     assert len(parts) == 3
     record = of_id(records, "words", "stream")
     assert record.streamed
-    assert [one[0].elements() for one in record.chunks] == [[b"one "], [b"two "], [b"three "]]
+    assert [one[0].tensor().data for one in record.chunks] == [[b"one "], [b"two "], [b"three "]]
 
 
 def test_an_image_is_recorded_as_it_came(made):
@@ -190,7 +190,7 @@ def test_an_image_is_recorded_as_it_came(made):
     with Client(server.http) as client:
         for model in ("mean", "bare"):
             client.infer(model, {"image": png(8, 8)}, request_id=f"image of {model}")
-    assert of_id(records, "mean", "image of mean").inputs[0].elements() == [png(8, 8)]
+    assert of_id(records, "mean", "image of mean").inputs[0].tensor().data == [png(8, 8)]
     left_out = of_id(records, "bare", "image of bare").inputs[0]
     assert left_out.raw is None
     with pytest.raises(ValueError, match="was left out"):

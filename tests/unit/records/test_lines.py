@@ -29,20 +29,20 @@ def test_numbers_come_back_bit_for_bit(name, data):
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_elements_come_back(elements):
     made = recorded(Tensor("x", "BYTES", (len(elements),), elements))
-    assert made.elements() == elements
     assert made.tensor().data == elements
+    assert made.array().tolist() == elements
 
 
 @pytest.mark.parametrize(
     ("tensor", "told"),
     [
-        (RecordedTensor("x", "FP32", (2,), b"1234"), "none of the shape"),
-        (RecordedTensor("x", "FP32", (1,), b"123"), "buffer size"),
-        (RecordedTensor("x", "FP32", (-3,), b"1234"), "none of the shape"),
+        (RecordedTensor("x", "FP32", (2,), b"1234"), "has 4 bytes, and 8 by its datatype and shape"),
+        (RecordedTensor("x", "FP32", (1,), b"123"), "has 3 bytes, and 4 by"),
+        (RecordedTensor("x", "FP32", (-3,), b"1234"), "dimension 0 is negative"),
         (RecordedTensor("x", "FP99", (1,), b"1234"), "unknown datatype"),
-        (RecordedTensor("x", "BYTES", (1,), b"\x05\0\0\0abc"), "within an element"),
-        (RecordedTensor("x", "BYTES", (1,), b"\x05\0"), "within the length"),
-        (RecordedTensor("x", "BYTES", (2,), b"\x01\0\0\0a"), "none of the shape"),
+        (RecordedTensor("x", "BYTES", (1,), b"\x05\0\0\0abc"), "element 0 claims 5 bytes"),
+        (RecordedTensor("x", "BYTES", (1,), b"\x05\0"), "element 0 needs a 4-byte length"),
+        (RecordedTensor("x", "BYTES", (2,), b"\x01\0\0\0a"), "element 1 needs a 4-byte length"),
         (RecordedTensor("x", "BYTES", (1,)), "left out"),
     ],
 )
