@@ -145,11 +145,7 @@ void copy_rows(const InputSignature &declared, const FastRequestLayout &layout, 
     }
     const std::size_t item = item_size_of(declared.datatype);
     if (!layout.given[place]) {
-        const std::size_t own = layout.row_length * item, whole = row_length * item;
-        for (std::uint32_t row = 0; row < layout.rows; ++row, to += whole) {
-            fill_elements(to, own, declared.one, item);
-            fill_elements(to + own, whole - own, declared.padding, item);
-        }
+        fill_mask(to, layout.rows, layout.row_length, row_length, declared.one, declared.padding, item);
         return;
     }
     std::int64_t from_shape[MAX_RANK], to_shape[MAX_RANK];

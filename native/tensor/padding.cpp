@@ -23,6 +23,21 @@ std::size_t differing(const std::int64_t *a, const std::int64_t *b, std::size_t 
     return rank;
 }
 
+void fill_elements(unsigned char *to, std::size_t nbytes, const unsigned char *element,
+                   std::size_t item_size) noexcept {
+    if (nbytes == 0) return;
+    if (std::all_of(element, element + item_size, [&](unsigned char one) { return one == element[0]; })) {
+        std::memset(to, element[0], nbytes);
+        return;
+    }
+    std::memcpy(to, element, item_size);
+    for (std::size_t filled = item_size; filled < nbytes;) {
+        const std::size_t more = std::min(filled, nbytes - filled);
+        std::memcpy(to + filled, to, more);
+        filled += more;
+    }
+}
+
 }  // namespace
 
 LengthBuckets::LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t most)
@@ -45,21 +60,6 @@ std::uint64_t LengthBuckets::bucket(std::uint64_t length) const noexcept {
     const std::uint64_t count = units(length);
     if (first_.empty()) return count;
     return static_cast<std::uint64_t>(std::upper_bound(first_.begin(), first_.end(), count) - first_.begin());
-}
-
-void fill_elements(unsigned char *to, std::size_t nbytes, const unsigned char *element,
-                   std::size_t item_size) noexcept {
-    if (nbytes == 0) return;
-    if (std::all_of(element, element + item_size, [&](unsigned char one) { return one == element[0]; })) {
-        std::memset(to, element[0], nbytes);
-        return;
-    }
-    std::memcpy(to, element, item_size);
-    for (std::size_t filled = item_size; filled < nbytes;) {
-        const std::size_t more = std::min(filled, nbytes - filled);
-        std::memcpy(to + filled, to, more);
-        filled += more;
-    }
 }
 
 void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsigned char *to,
@@ -96,6 +96,15 @@ void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigne
     const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
     for (std::int64_t i = 0; i < to_shape[0]; ++i, from += from_step, to += to_step)
         copy_cut(from, from_shape + 1, to, to_shape + 1, rank - 1, item_size);
+}
+
+void fill_mask(unsigned char *to, std::int64_t rows, std::size_t length, std::size_t padded_length,
+               const unsigned char *value, const unsigned char *padding, std::size_t item_size) noexcept {
+    const std::size_t own = length * item_size, whole = padded_length * item_size;
+    for (std::int64_t row = 0; row < rows; ++row, to += whole) {
+        fill_elements(to, own, value, item_size);
+        fill_elements(to + own, whole - own, padding, item_size);
+    }
 }
 
 }  // namespace ksrv

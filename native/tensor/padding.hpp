@@ -44,8 +44,8 @@ void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsi
 void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigned char *to,
               const std::int64_t *to_shape, std::size_t rank, std::size_t item_size) noexcept;
 
-// Fills memory with one element.
-void fill_elements(unsigned char *to, std::size_t nbytes, const unsigned char *element,
-                   std::size_t item_size) noexcept;
+// Writes rows of a mask: `length` times `value`, and padding up to `padded_length`.
+void fill_mask(unsigned char *to, std::int64_t rows, std::size_t length, std::size_t padded_length,
+               const unsigned char *value, const unsigned char *padding, std::size_t item_size) noexcept;
 
 }  // namespace ksrv

@@ -14,7 +14,6 @@ from libcpp.vector cimport vector
 cimport cython
 cimport numpy as cnp
 
-
 from ksrv._native.images.decode_memory cimport process_decode_memory
 from ksrv._native.images.decode_pool cimport CDecodePool
 from ksrv._native.images.jpeg_decoder cimport Decoded
@@ -28,12 +27,10 @@ from ksrv._native.server.server cimport (
 )
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
 from ksrv._native.tensor.new_array cimport new_array
+from ksrv._native.tensor.padding cimport WITHOUT_GIL_BYTES
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
 cnp.import_array()
-
-cdef enum:
-    WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
 
 
 cdef struct RowCopy:
@@ -274,7 +271,7 @@ cdef class FastRows:
                     copies.push_back(copy)
                     nbytes += request.rows * signature.inputs[i].bytes_of_row(self.row_length)
                 rows += request.rows
-        if jpegs.size() or nbytes > WITHOUT_GIL:
+        if jpegs.size() or nbytes > WITHOUT_GIL_BYTES:
             with nogil:
                 _fill(pool, copies, self.row_length, jpegs)
         else:

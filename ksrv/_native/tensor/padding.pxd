@@ -16,9 +16,14 @@ cdef extern from "tensor/padding.hpp" namespace "ksrv" nogil:
         const unsigned char *source, const int64_t *source_shape, unsigned char *target,
         const int64_t *target_shape, size_t rank, const unsigned char *element, size_t item_size
     ) noexcept
-    void fill_elements(
-        unsigned char *target, size_t nbytes, const unsigned char *element, size_t item_size
+    void fill_mask(
+        unsigned char *target, int64_t rows, size_t length, size_t padded_length,
+        const unsigned char *value, const unsigned char *padding, size_t item_size
     ) noexcept
+
+
+cdef enum:
+    WITHOUT_GIL_BYTES = 131072  # of rows that are copied without the GIL
 
 
 cdef class LengthBuckets:

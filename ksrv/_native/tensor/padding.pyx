@@ -16,9 +16,6 @@ if not cython.compiled:
 
 cnp.import_array()
 
-cdef enum:
-    WITHOUT_GIL = 131072  # bytes of rows that are copied without the GIL
-
 
 LENGTH_KEYS: int = FIRST_LENGTH_KEY
 """The batch key of a request whose rows have one length, in the bucket n, is LENGTH_KEYS + 4 n."""
@@ -117,7 +114,7 @@ def join_padded(
         made.push_back(part)
     if row != rows:
         raise ValueError(f"{row} rows in a batch of {rows}")
-    if nbytes > WITHOUT_GIL:
+    if nbytes > WITHOUT_GIL_BYTES:
         with nogil:
             _join(made, <size_t>rank, fill, ones, item)
     else:
@@ -146,19 +143,8 @@ cdef void _join(
             copy_padded(
                 part.source, part.shape, part.target, part.target_shape, rank, padding, item
             )
-            continue
-        _fill_mask(part, rank, padding, value, item)
-
-
-cdef void _fill_mask(
-    Part *part, size_t rank, const unsigned char *padding, const unsigned char *value, size_t item
-) noexcept nogil:
-    """Fill the rows of a mask of two dimensions: values, then padding."""
-    cdef int64_t _
-    cdef size_t ones = <size_t>part.shape[rank - 1] * item
-    cdef size_t whole = <size_t>part.target_shape[rank - 1] * item
-    cdef unsigned char *target = part.target
-    for _ in range(part.shape[0]):
-        fill_elements(target, ones, value, item)
-        fill_elements(target + ones, whole - ones, padding, item)
-        target += whole
+        else:
+            fill_mask(
+                part.target, part.shape[0], <size_t>part.shape[1], <size_t>part.target_shape[1],
+                value, padding, item
+            )
