@@ -67,8 +67,7 @@ class Archives:
         if not takes_torchserve_requests(model.spec):
             archive = model.spec.platform == PLATFORM
             why = "declares image inputs" if archive else "is no TorchServe archive"
-            text = f"{name} {why}: POST /v2/models/{name}/infer serves it"
-            raise TorchServeError(400, "BadRequestException", text)
+            raise errors.bad_request(f"{name} {why}: POST /v2/models/{name}/infer serves it")
         return model
 
     def described(self, name: str, version: str, *, customized: bool) -> list[dict[str, Any]]:
@@ -162,19 +161,18 @@ class Archives:
         """
         url = given.get("url", "")
         if not url:
-            raise TorchServeError(400, "BadRequestException", "Parameter url is required.")
+            raise errors.bad_request("Parameter url is required.")
         entry, version, source = self._archive(url)
         name = given.get("model_name") or entry.name
         if name != entry.name:
-            raise TorchServeError(
-                400,
-                "BadRequestException",
-                f"model_name is {quote(name)}, and the archive's manifest names the model {entry.name!r}",
+            raise errors.bad_request(
+                f"model_name is {quote(name)}, and the archive's manifest names the model {entry.name!r}"
             )
         for key in REFUSED:
             if given.get(key):
-                text = f"{key} comes from the archive's manifest, and cannot be given with a call"
-                raise TorchServeError(400, "BadRequestException", text)
+                raise errors.bad_request(
+                    f"{key} comes from the archive's manifest, and cannot be given with a call"
+                )
         known = [one.spec.version for one in self.engine.loaded() if one.spec.name == name]
         if version in known:
             text = f"Model version {version} is already registered for model {name}"
@@ -204,11 +202,9 @@ class Archives:
 
     def _archive(self, url: str) -> tuple[ModelEntry, str, ModelSource]:
         if "://" in url:
-            text = f"Given URL {url[:128]} does not match any allowed URL(s)"
-            raise TorchServeError(404, "ModelNotFoundException", text)
+            raise errors.not_found(f"Given URL {url[:128]} does not match any allowed URL(s)")
         if ".." in url.split("/") or url.startswith("/"):
-            text = f"Relative path is not allowed in url: {url[:128]}"
-            raise TorchServeError(404, "ModelNotFoundException", text)
+            raise errors.not_found(f"Relative path is not allowed in url: {url[:128]}")
         for entry in self.engine.repository.look().values():
             for version, source in entry.versions.items():
                 archive = source.config.dialect.get(FORMAT, {}) if source.config else {}
@@ -220,8 +216,8 @@ class Archives:
                 ):
                     return entry, version, source
             if entry.error and url in (entry.path.name, f"{entry.name}.mar"):
-                raise TorchServeError(400, "BadRequestException", entry.error)
-        raise TorchServeError(404, "ModelNotFoundException", f"Model not found at: {url[:128]}")
+                raise errors.bad_request(entry.error)
+        raise errors.not_found(f"Model not found at: {url[:128]}")
 
     def scale(self, name: str, version: str, given: Mapping[str, str]) -> str:
         """Load a version, or the default one, with another number of workers; return what TorchServe says of it."""
@@ -288,7 +284,7 @@ def failure_of(error: TorchServeError | KsrvError) -> TorchServeError:
     if isinstance(error, TorchServeError):
         return error
     if isinstance(error, NotFound):
-        return TorchServeError(404, "ModelNotFoundException", error.message)
+        return errors.not_found(error.message)
     return errors.translated(error)
 
 
@@ -312,32 +308,26 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
         found["start_timeout_s"] = float(_whole(given, "startup_timeout", 0))
     for key in ("batch_size", "max_batch_delay"):
         if given.get(key) not in (None, "", "1", "100"):
-            raise TorchServeError(
-                400,
-                "BadRequestException",
+            raise errors.bad_request(
                 f"{key} comes from the archive's model-config.yaml (batchSize, maxBatchDelay), and cannot be given "
-                f"with a call",
+                f"with a call"
             )
     return found
 
 
 def _whole(given: Mapping[str, str], key: str, default: int) -> int:
     text = given.get(key)
-    if text in (None, ""):
+    if not text:
         return default
-    if not (str(text).isascii() and str(text).isdigit() and int(str(text)[:9]) <= 100_000_000):
-        raise TorchServeError(
-            400, "BadRequestException", f"{key} must be a whole number, not {quote(text)}"
-        )
-    return int(str(text)[:9])
+    if not (text.isascii() and text.isdigit() and int(text[:9]) <= 100_000_000):
+        raise errors.bad_request(f"{key} must be a whole number, not {quote(text)}")
+    return int(text[:9])
 
 
 def _workers(given: Mapping[str, str], key: str, default: int) -> int:
     workers = _whole(given, key, default)
     if not 1 <= workers <= MOST_WORKERS:
-        raise TorchServeError(
-            400,
-            "BadRequestException",
-            f"{key} must be from 1 to {MOST_WORKERS}, not {workers}; unregister a model that shall have no workers",
+        raise errors.bad_request(
+            f"{key} must be from 1 to {MOST_WORKERS}, not {workers}; unregister a model that shall have no workers"
         )
     return workers

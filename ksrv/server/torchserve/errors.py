@@ -21,6 +21,7 @@ from ksrv.errors import (
 )
 
 JSON = "application/json"
+BAD_REQUEST = "BadRequestException"
 INTERNAL = "InternalServerException"
 INVALID_KEY = "InvalidKeyException"
 UNAVAILABLE = "ServiceUnavailableException"
@@ -66,9 +67,19 @@ def render(document: object) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
+def bad_request(text: str) -> TorchServeError:
+    """Return the answer to a request that says something that it must not."""
+    return TorchServeError(400, BAD_REQUEST, text)
+
+
+def not_found(text: str) -> TorchServeError:
+    """Return the answer to a request for something that is not there."""
+    return TorchServeError(404, "ModelNotFoundException", text)
+
+
 def model_not_found(name: str) -> TorchServeError:
     """Return the answer to a request for a model that there is not."""
-    return TorchServeError(404, "ModelNotFoundException", f"Model not found: {name}")
+    return not_found(f"Model not found: {name}")
 
 
 def version_not_found(name: str, version: str) -> TorchServeError:
@@ -113,7 +124,7 @@ def _told(error: KsrvError) -> TorchServeError:
         return TorchServeError(status, INVALID_KEY, error.message)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return TorchServeError(status, UNAVAILABLE, error.message, error.retry_after)
-    kind = "BadRequestException" if status < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL
+    kind = BAD_REQUEST if status < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL
     return TorchServeError(status, kind, error.message)
 
 

@@ -215,7 +215,7 @@ class TorchServeRoutes:
         for part in parts:
             if part.name == "model_name":
                 return bytes(part.value).decode("utf-8", "replace")
-        raise TorchServeError(400, "BadRequestException", "Parameter model_name is required.")
+        raise errors.bad_request("Parameter model_name is required.")
 
 
 class _Resource:
