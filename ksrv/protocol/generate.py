@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from ksrv.errors import InvalidRequest, quote
@@ -185,39 +184,25 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
 
 def _records(response: InferResponse) -> list[dict[str, Any]]:
     """Return an object for each row of an answer."""
-    values = {one.name: _nested(one) for one in response.outputs}
+    values = {one.name: rest.shaped_values(one) for one in response.outputs}
     rows = {one.shape[0] if one.shape else 1 for one in response.outputs}
     if len(rows) > 1:
         raise InvalidRequest(
             "the outputs have different numbers of rows, so the answer cannot be a list of objects; send one object "
             "with a list for each input"
         )
-    return [{name: _plain(value[row]) for name, value in values.items()} for row in range(*rows)]
+    return [
+        {name: rest.plain(value[row]) for name, value in values.items()} for row in range(*rows)
+    ]
 
 
 def _value(tensor: Tensor, spec: ModelSpec, *, has_rows: bool) -> Any:
     """Return a tensor's value: without the dimension of rows where the request had none."""
-    values = _nested(tensor)
+    values = rest.shaped_values(tensor)
     if has_rows:
-        return _plain(values)
+        return rest.plain(values)
     if math.prod(tensor.shape) == 1:
         return values.reshape(-1)[0]
     declared = spec.output(tensor.name)
     one_row = tensor.shape[:1] == (1,) and (declared is None or declared.batched)
-    return _plain(values[0] if one_row else values)
-
-
-def _plain(values: Any) -> Any:
-    """Return values in a form that orjson writes, which takes no arrays of texts."""
-    is_text = isinstance(values, np.ndarray) and values.dtype == object
-    return values.tolist() if is_text else values
-
-
-def _nested(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor's values as an array of its shape, of texts or of numbers."""
-    values = rest.json_values(tensor)
-    if isinstance(values, list):
-        made = np.empty(len(values), dtype=object)
-        made[:] = values
-        return made.reshape(tensor.shape)
-    return np.asarray(values).reshape(tensor.shape)
+    return rest.plain(values[0] if one_row else values)

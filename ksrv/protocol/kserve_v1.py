@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
 
 from ksrv.errors import InvalidRequest, quote
@@ -17,7 +16,7 @@ from ksrv.limits import Limits
 from ksrv.protocol import plain_json
 from ksrv.protocol.error_texts import json_refusal
 from ksrv.protocol.json_data import B64
-from ksrv.protocol.rest import JSON_TYPE, RenderedBody, json_values
+from ksrv.protocol.rest import JSON_TYPE, RenderedBody, plain, shaped_values
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -169,7 +168,7 @@ def render_predict(
         InvalidRequest: JSON cannot carry an output.
     """
     rows = request.inputs[0].shape[0]
-    outputs = {tensor.name: _values(tensor) for tensor in response.outputs}
+    outputs = {tensor.name: plain(shaped_values(tensor)) for tensor in response.outputs}
     predictions: object = outputs
     if all(tensor.shape[:1] == (rows,) for tensor in response.outputs) and outputs:
         columns: Sequence[Any] = list(outputs.values())
@@ -181,10 +180,3 @@ def render_predict(
             ]
     text = orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
     return RenderedBody([text], len(text), None, JSON_TYPE)
-
-
-def _values(tensor: Tensor) -> Any:
-    values = json_values(tensor)
-    if isinstance(values, np.ndarray):
-        return values.reshape(tensor.shape)
-    return np.array(values, dtype=object).reshape(tensor.shape).tolist()

@@ -420,6 +420,26 @@ def json_values(tensor: Tensor, nan_literals: bool = False) -> object:
     return array
 
 
+def shaped_values(tensor: Tensor) -> Array:
+    """Return a tensor's values as an array of its shape, texts as objects.
+
+    Raises:
+        InvalidRequest: JSON cannot carry it.
+    """
+    values = json_values(tensor)
+    if isinstance(values, list):
+        texts = np.empty(len(values), dtype=object)
+        texts[:] = values
+        values = texts
+    return np.asarray(values).reshape(tensor.shape)
+
+
+def plain(values: Any) -> Any:
+    """Return values in a form that orjson writes, which takes no arrays of texts."""
+    is_text = isinstance(values, np.ndarray) and values.dtype == object
+    return values.tolist() if is_text else values
+
+
 def _contiguous(array: Array) -> Array:
     """Return the array flat, C-ordered and little-endian; a copy it takes is counted."""
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
