@@ -36,7 +36,10 @@ def test_elements_come_back(elements):
 @pytest.mark.parametrize(
     ("tensor", "told"),
     [
-        (RecordedTensor("x", "FP32", (2,), b"1234"), "has 4 bytes, and 8 by its datatype and shape"),
+        (
+            RecordedTensor("x", "FP32", (2,), b"1234"),
+            "has 4 bytes, and 8 by its datatype and shape",
+        ),
         (RecordedTensor("x", "FP32", (1,), b"123"), "has 3 bytes, and 4 by"),
         (RecordedTensor("x", "FP32", (-3,), b"1234"), "dimension 0 is negative"),
         (RecordedTensor("x", "FP99", (1,), b"1234"), "unknown datatype"),
