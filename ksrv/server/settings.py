@@ -88,7 +88,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             ge=0,
             le=1_000_000_000,
             description=(
-                "Seconds after which a connection of HTTP/1.1 or HTTP/2 is told to end, so that clients spread "
+                "Seconds after which a connection of HTTP/1.1, HTTP/2 or gRPC is told to end, so that clients spread "
                 "over new servers; what runs is finished. 0: never."
             ),
         ),
@@ -98,7 +98,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         msgspec.Meta(
             ge=0,
             le=1 << 40,
-            description="Requests after which a connection of HTTP/1.1 or HTTP/2 is told to end. 0: never.",
+            description=(
+                "Requests after which a connection of HTTP/1.1, HTTP/2 or gRPC is told to end; what runs is "
+                "finished. 0: never."
+            ),
         ),
     ] = 0
     workers: Annotated[
@@ -219,7 +222,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     docs: Annotated[
         bool, _says("Serve the viewer of the routes and models at /docs (extra docs).")
     ] = True
-    torchserve_api: Annotated[bool, _says("Serve TorchServe's inference routes as well.")] = False
+    torchserve_api: Annotated[
+        bool,
+        _says(
+            "Serve TorchServe's routes for inference and management, and its gRPC services, too."
+        ),
+    ] = False
     torchserve_config: Annotated[
         str | None, _says("A TorchServe config.properties for archives that expect one.")
     ] = None
