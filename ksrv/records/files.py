@@ -6,10 +6,13 @@ among the files that are kept.
 
 import fcntl
 import os
+import stat
 import time
 from pathlib import Path
 
 from ksrv.records.reading import SUFFIX
+
+_WRITING = os.O_RDWR | os.O_APPEND
 
 
 class RotatedFiles:
@@ -26,7 +29,6 @@ class RotatedFiles:
         self._size = size
         self._count = count
         self._file = -1
-        self._written = 0
         self._number = 0
 
     def write(self, line: bytes) -> None:
@@ -35,19 +37,24 @@ class RotatedFiles:
         Raises:
             OSError: The disk takes no more, or the folder cannot be written to.
         """
-        if self._file >= 0 and self._written and self._written + len(line) > self._size:
+        if self._file >= 0 and not self._takes(len(line)):
             self.close()
         if self._file < 0:
             self._open(len(line))
+        before = os.fstat(self._file).st_size  # another program may have cut the file
         view = memoryview(line)
         try:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError:
-            os.ftruncate(self._file, self._written)  # half a line would spoil the next one
-            os.lseek(self._file, self._written, os.SEEK_SET)
+            os.ftruncate(self._file, before)  # half a line would spoil the next one
             raise
-        self._written += len(line)
+
+    def _takes(self, needed: int) -> bool:
+        """Whether the open file has room for the next line, and has not been deleted."""
+        state = os.fstat(self._file)
+        fits = state.st_size == 0 or state.st_size + needed <= self._size
+        return fits and state.st_nlink > 0
 
     def close(self) -> None:
         """Close the file; the next line begins another one."""
@@ -66,10 +73,9 @@ class RotatedFiles:
         name = f"{begun}-{os.getpid()}-{self._number:08}{SUFFIX}"
         # Records hold what clients send: nobody but the server's user reads them.
         self._file = os.open(
-            self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            self._folder / name, _WRITING | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._written = 0
         self._remove_oldest()
 
     def _go_on(self, needed: int) -> bool:
@@ -77,7 +83,7 @@ class RotatedFiles:
         newest = max(self._folder.glob(f"*{SUFFIX}"), key=lambda path: path.name, default=None)
         if newest is None:
             return False
-        file = _locked(newest, os.O_RDWR, fcntl.LOCK_EX)
+        file = _locked(newest, _WRITING, fcntl.LOCK_EX)
         if file is None:
             return False
         size = os.fstat(file).st_size
@@ -85,8 +91,7 @@ class RotatedFiles:
         if size + needed > self._size or not whole:  # a worker was killed within a line
             os.close(file)
             return False
-        os.lseek(file, size, os.SEEK_SET)
-        self._file, self._written = file, size
+        self._file = file
         return True
 
     def _remove_oldest(self) -> None:
@@ -105,10 +110,14 @@ def _is_written(path: Path) -> bool:
 
 
 def _locked(path: Path, access: int, lock: int) -> int | None:
-    """Open a file that nobody writes; None where somebody does, or has removed it."""
+    """Open a file that nobody writes; None where somebody does, has removed it, or where no worker made it."""
     try:
-        file = os.open(path, access | os.O_CLOEXEC)
-    except FileNotFoundError:
+        # A link may lead to a file of anybody's, and the open of a pipe would wait for its other end.
+        file = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
         return None
     try:
         fcntl.flock(file, lock | fcntl.LOCK_NB)

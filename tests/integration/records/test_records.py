@@ -2,10 +2,13 @@
 
 import base64
 import json
+import os
 import resource
+import shutil
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -320,6 +323,72 @@ def test_a_full_disk_costs_records_and_no_request(tmp_path):
         client.infer("double", {"x": ROW}, request_id="after")
         of_id(records, "double", "after")
     assert [one.id for one in read_records(records)] == ["before", "after"]
+
+
+def test_a_file_that_is_deleted_is_begun_again_and_one_that_is_cut_goes_on(tmp_path):
+    root, records = tmp_path / "models", tmp_path / "records"
+    write_model(root, "double", HANDLER, VECTOR + f"record: {{to: {records}, sample: 1}}\n")
+    with Server(root) as server, Client(server.http) as client:
+        for number, change in enumerate((Path.unlink, lambda path: os.truncate(path, 0))):
+            client.infer("double", {"x": ROW}, request_id=f"before {number}")
+            of_id(records, "double", f"before {number}")
+            (path,) = records.rglob("*.jsonl")
+            change(path)
+            client.infer("double", {"x": ROW}, request_id=f"after {number}")
+            of_id(records, "double", f"after {number}")
+        shutil.rmtree(records)
+        client.infer("double", {"x": ROW}, request_id="last")
+        of_id(records, "double", "last")
+
+
+def test_nothing_but_files_of_workers_is_written_to(tmp_path):
+    root, records = tmp_path / "models", tmp_path / "records"
+    folder = records / "double" / "0"
+    folder.mkdir(parents=True)
+    foreign = tmp_path / "foreign"
+    foreign.write_text("mine\n")
+    (folder / "x-link.jsonl").symlink_to(foreign)
+    os.mkfifo(folder / "y-pipe.jsonl")
+    (folder / "z-folder.jsonl").mkdir()
+    keys = f"record: {{to: {records}, sample: 1, size: 4096, count: 1}}\nwarmup: false\n"
+    write_model(root, "double", HANDLER, VECTOR + keys)
+    with Server(root) as server, Client(server.http) as client:
+        for number in range(30):  # more than one file takes
+            client.infer("double", {"x": ROW}, request_id=str(number))
+        wait_until(lambda: metric(server, "double", "written") == 30)
+        assert metric(server, "double", "disk") == 0
+    assert foreign.read_text() == "mine\n"
+    assert len([one for one in folder.iterdir() if one.name[0] in "xyz"]) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization",
+        "Cookie",
+        "Set-Cookie",
+        "X-Api-Key",
+        "X-Auth-Token",
+        "X-Forwarded-Access-Token",
+        "X-Forwarded-Client-Cert",
+        "Client-Cert-Chain",
+        "X-Amz-Security-Token",
+        "X-Goog-Iap-Jwt-Assertion",
+    ],
+)
+def test_no_header_with_credentials_is_recorded(made, name):
+    server, records = made
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    answer = requests.post(
+        f"{server.url}/v2/models/double/infer",
+        json={"id": f"with {name}", "inputs": [x]},
+        headers={name: "SECRET", "X-Kept": "kept"},
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+    record = of_id(records, "double", f"with {name}")
+    assert record.headers["x-kept"] == "kept"
+    assert "SECRET" not in record.headers.values()
 
 
 def workers_of(server):
