@@ -20,7 +20,7 @@ from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.describe import description
 from ksrv.server.torchserve.errors import TorchServeError
 from ksrv.source import ModelSource
-from ksrv.spec import ModelSpec
+from ksrv.spec import LARGEST_SIZE, ModelSpec
 from ksrv.torchserve import rows
 from ksrv.torchserve.calls import FORMAT, ROUTES, TorchServeCall
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PLATFORM = "torchserve"
 MOST_LISTED = 100
 MOST_WORKERS = 1024
+LONGEST_S = LARGEST_SIZE // 1000  # model.yaml has it in milliseconds
 REFUSED = ("handler", "runtime", "s3_sse_kms")
 
 
@@ -177,12 +178,8 @@ class Archives:
         if version in known:
             text = f"Model version {version} is already registered for model {name}"
             raise TorchServeError(409, "ConflictStatusException", text)
-        workers = max(
-            1,
-            _whole(
-                given, "initial_workers", 1 if source.config is None else source.config.instances
-            ),
-        )
+        own = 1 if source.config is None else source.config.instances
+        workers = max(1, _workers(given, "initial_workers", own, least=0))
         settings = _settings(given) | {"instances": workers}
         order = list(self._served(name)) if known else []
 
@@ -201,10 +198,11 @@ class Archives:
         return f'Model "{name}" Version: {version} registered with {workers} initial workers'
 
     def _archive(self, url: str) -> tuple[ModelEntry, str, ModelSource]:
+        shown = url[: errors.LONGEST_QUOTED]
         if "://" in url:
-            raise errors.not_found(f"Given URL {url[:128]} does not match any allowed URL(s)")
+            raise errors.not_found(f"Given URL {shown} does not match any allowed URL(s)")
         if ".." in url.split("/") or url.startswith("/"):
-            raise errors.not_found(f"Relative path is not allowed in url: {url[:128]}")
+            raise errors.not_found(f"Relative path is not allowed in url: {shown}")
         for entry in self.engine.repository.look().values():
             for version, source in entry.versions.items():
                 archive = source.config.dialect.get(FORMAT, {}) if source.config else {}
@@ -217,7 +215,7 @@ class Archives:
                     return entry, version, source
             if entry.error and url in (entry.path.name, f"{entry.name}.mar"):
                 raise errors.bad_request(entry.error)
-        raise errors.not_found(f"Model not found at: {url[:128]}")
+        raise errors.not_found(f"Model not found at: {shown}")
 
     def scale(self, name: str, version: str, given: Mapping[str, str]) -> str:
         """Load a version, or the default one, with another number of workers; return what TorchServe says of it."""
@@ -303,9 +301,9 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a model that a call to register it may give."""
     found: dict[str, Any] = {}
     if given.get("response_timeout"):
-        found["run_timeout_ms"] = _whole(given, "response_timeout", 0) * 1000
+        found["run_timeout_ms"] = _whole(given, "response_timeout", 0, LONGEST_S) * 1000
     if given.get("startup_timeout"):
-        found["start_timeout_s"] = float(_whole(given, "startup_timeout", 0))
+        found["start_timeout_s"] = float(_whole(given, "startup_timeout", 0, LONGEST_S))
     for key in ("batch_size", "max_batch_delay"):
         if given.get(key) not in (None, "", "1", "100"):
             raise errors.bad_request(
@@ -315,19 +313,22 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _whole(given: Mapping[str, str], key: str, default: int) -> int:
+def _whole(given: Mapping[str, str], key: str, default: int, most: int = LARGEST_SIZE) -> int:
     text = given.get(key)
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and int(text[:9]) <= 100_000_000):
-        raise errors.bad_request(f"{key} must be a whole number, not {quote(text)}")
-    return int(text[:9])
+    if text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most:
+        return int(text)
+    raise errors.bad_request(
+        f"{key} must be a whole number, at most {most}, not {quote(text)}",
+    )
 
 
-def _workers(given: Mapping[str, str], key: str, default: int) -> int:
+def _workers(given: Mapping[str, str], key: str, default: int, least: int = 1) -> int:
     workers = _whole(given, key, default)
-    if not 1 <= workers <= MOST_WORKERS:
+    if not least <= workers <= MOST_WORKERS:
+        instead = "; unregister a model that shall have no workers" if workers < least else ""
         raise errors.bad_request(
-            f"{key} must be from 1 to {MOST_WORKERS}, not {workers}; unregister a model that shall have no workers"
+            f"{key} must be from {least} to {MOST_WORKERS}, not {workers}{instead}"
         )
     return workers

@@ -26,6 +26,9 @@ INTERNAL = "InternalServerException"
 INVALID_KEY = "InvalidKeyException"
 UNAVAILABLE = "ServiceUnavailableException"
 
+LONGEST_QUOTED = 128
+"""Characters of a client's text that an answer repeats; gRPC tells it in trailers, which clients bound."""
+
 WORKER_DIED = "Worker died."
 PREDICTION_FAILED = "Prediction failed"
 NO_WORKER = (
@@ -79,12 +82,15 @@ def not_found(text: str) -> TorchServeError:
 
 def model_not_found(name: str) -> TorchServeError:
     """Return the answer to a request for a model that there is not."""
-    return not_found(f"Model not found: {name}")
+    return not_found(f"Model not found: {name[:LONGEST_QUOTED]}")
 
 
 def version_not_found(name: str, version: str) -> TorchServeError:
     """Return the answer to a request for a version that there is not."""
-    text = f"Model version: {version} does not exist for model: {name}"
+    text = (
+        f"Model version: {version[:LONGEST_QUOTED]} does not exist for model: "
+        f"{name[:LONGEST_QUOTED]}"
+    )
     return TorchServeError(404, "ModelVersionNotFoundException", text)
 
 

@@ -225,6 +225,18 @@ class TestManagement:
             ),
             (
                 "RegisterModel",
+                {"url": "two.mar", "initial_workers": 99_999_999},
+                "INVALID_ARGUMENT",
+                "initial_workers must be from 0 to 1024",
+            ),
+            (
+                "RegisterModel",
+                {"url": "two.mar", "response_timeout": 2147484},
+                "INVALID_ARGUMENT",
+                "response_timeout must be a whole number, at most 2147483",
+            ),
+            (
+                "RegisterModel",
                 {"url": "two.mar", "batch_size": 8},
                 "INVALID_ARGUMENT",
                 "batch_size",

@@ -100,6 +100,8 @@ def test_workers_are_scaled(server):
         ("POST", "/models?url=two.mar&handler=a.py", 400, "handler comes from the archive"),
         ("POST", "/models?url=two.mar&batch_size=8", 400, "batch_size comes from the archive"),
         ("POST", "/models?url=two.mar&initial_workers=-1", 400, "must be a whole number"),
+        ("POST", "/models?url=two.mar&initial_workers=1025", 400, "must be from 0 to 1024"),
+        ("POST", "/models?url=two.mar&initial_workers=10000000000", 400, "must be a whole number"),
         ("POST", "/models?url=two.mar&worker=1", 400, "'worker' is unknown"),
         ("GET", "/models?limit=x", 400, "limit must be a whole number"),
         ("PUT", "/models/nope?min_worker=1", 404, "Model not found: nope"),
