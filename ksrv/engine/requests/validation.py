@@ -13,6 +13,7 @@ a batch key to itself, so that no other request waits for it in a batch; see `ks
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 KNOWN_GROUPS = 4096
+LARGEST_EMPTY = 65_536
+"""Product of the dimensions that are not 0, of an input with padded rows and without values."""
 
 
 class Validated(NamedTuple):
@@ -192,7 +195,15 @@ class RequestValidator:
     def _note_lengths(
         self, tensor: Tensor, expected: _Input, lengths: dict[str, tuple[int, str]]
     ) -> None:
-        """Note the lengths of an input's rows, and refuse those that disagree with an input before."""
+        """Note the lengths of an input's rows, and refuse those that disagree with an input before.
+
+        Masks and the lengths of rows take memory that the client sent no bytes for, where a dimension is 0.
+        """
+        if 0 in tensor.shape and math.prod(filter(None, tensor.shape)) > LARGEST_EMPTY:
+            raise InvalidRequest(
+                f"the input {quote(tensor.name)} has the shape {list(tensor.shape)} and no values; without values, "
+                f"the dimensions that are not 0 may have a product of {LARGEST_EMPTY} at most"
+            )
         for length, size in zip(expected.lengths, tensor.shape[1:], strict=True):
             if not length:
                 continue

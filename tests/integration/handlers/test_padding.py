@@ -59,6 +59,11 @@ class Captions(BaseHandler):
         return {"tokens": ids + image.reshape(len(image), -1).max(axis=1)[:, None].astype("i8")}
 
 
+class Frames(BaseHandler):
+    def handle(self, batch, context):
+        return {"lengths": batch.lengths["frames"], "ones": batch["mask"].sum(axis=1)}
+
+
 def hinted(
     ids: Int64["ids"].padded(value=-1, multiple=8, mask="mask"),
     types: Int64["ids"].padded(value=7),
@@ -85,6 +90,15 @@ MODELS = {
     "hinted": f"handler: handler.py:hinted\n{BATCHING}",
     "alone": f"handler: handler.py:Encoder\n{TENSORS}",
 }
+FRAMES = """
+handler: handler.py:Frames
+inputs:
+  - {name: x, datatype: FP32, shape: [-1, frames, -1], pad: {mask: mask}}
+  - {name: mask, datatype: INT64, shape: [-1, frames]}
+outputs:
+  - {name: lengths, datatype: INT64, shape: [-1]}
+  - {name: ones, datatype: INT64, shape: [-1]}
+"""
 CAPTIONS = f"""
 handler: handler.py:Captions
 {BATCHING}
@@ -101,7 +115,7 @@ WASTE = 0.25
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("padding")
-    for name, yaml in (MODELS | {"captions": CAPTIONS}).items():
+    for name, yaml in (MODELS | {"captions": CAPTIONS, "frames": FRAMES}).items():
         (root / name).mkdir()
         (root / name / "handler.py").write_text(HANDLER)
         (root / name / "model.yaml").write_text(yaml)
@@ -265,6 +279,20 @@ def test_a_mask_that_is_sent_is_padded_by_zeros_and_joins_with_one_that_is_made(
     ]
     without = [inputs_of(length) for length in (10, 12, 14)]
     at_once(server, model, PROTOCOLS[protocol], with_mask + without)
+
+
+@pytest.mark.parametrize("shape", [[1, 2**31 - 1, 0], [2**31 - 1, 1, 0], [2**31 - 1, 0, 5]])
+def test_an_input_without_values_has_no_large_mask_made(server, shape):
+    x = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
+    answer = requests.post(f"{server.url}/v2/models/frames/infer", json={"inputs": [x]}, timeout=60)
+    assert answer.status_code == 400
+    assert "no values" in answer.json()["error"]
+
+
+def test_an_input_without_values_has_its_mask(server):
+    with Client(server.url) as client:
+        found = client.infer("frames", {"x": np.zeros((2, 3, 0), np.float32)})
+    assert found["lengths"].tolist() == found["ones"].tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("model", MODELS)
