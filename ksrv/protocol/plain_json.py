@@ -207,7 +207,10 @@ def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[A
                 f"{subject(name, index)}: a row has more dimensions than the {show_limit(limit, most)}"
             )
         if any(not isinstance(value, list) or len(value) != shape[-1] for value in values):
-            raise InvalidRequest(f"{subject(name, index)}: the rows are not of one shape")
+            raise InvalidRequest(
+                f"{subject(name, index)}: the rows are not of one shape; send rows of different shapes as requests of "
+                "their own"
+            )
         values = [inner for value in values for inner in value]
     return values, shape
 

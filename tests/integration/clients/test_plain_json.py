@@ -102,7 +102,10 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         (ONE | {"age": "forty"}, "'age'"),
         (ONE | {"age": 1.5}, "'age'"),
         (ONE | {"age": 10**30}, "'age'"),
-        (ONE | {"income": [[1], [2, 3], []]}, "'income' (index 1): the rows are not of one shape"),
+        (
+            ONE | {"income": [[1], [2, 3], []]},
+            "'income' (index 1): the rows are not of one shape; send rows of different shapes as requests of their own",
+        ),
         ([ONE, ONE | {"income": [[1], 2]}], "'income' (index 1): the rows are not of one shape"),
         (ONE | {"parameters": {f"p{n}": 1 for n in range(2000)}}, "parameters, the limit"),
         (ONE | {"id": 7}, "'id' of a generate request must be a string, not '7'"),
