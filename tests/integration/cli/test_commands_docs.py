@@ -33,6 +33,17 @@ def run(line, url=""):
     return done.returncode, done.stdout + done.stderr
 
 
+def record_a_request(models, folder):
+    """Have a server that records the requests of `mood` answer one."""
+    settings = models / "mood" / "model.yaml"
+    written = settings.read_text()
+    settings.write_text(f"{written}record: {{to: {folder}, sample: 1}}\n")
+    with Server(models) as server:
+        status, printed = run('ksrv infer mood --text "what a day"', server.url)
+        assert status == 0, printed
+    settings.write_text(written)
+
+
 def test_the_page_lists_every_command():
     text = PAGE.read_text()
     for commands in SECTIONS.values():
@@ -57,13 +68,17 @@ def test_the_commands_run(tmp_path, monkeypatch):
     for line in written:
         assert run(line)[0] == 0
     assert "ksrv serve models" in lines
+    record_a_request(tmp_path / "models", tmp_path / "records")
     with Server(tmp_path / "models") as server:
         for line in lines:
             if line in written or line == "ksrv serve models":
                 continue
-            line = line.replace("127.0.0.1:8080", server.http).replace(
-                "127.0.0.1:9000", server.grpc
-            )
+            for in_the_page, here in {
+                "127.0.0.1:8080": server.http,
+                "127.0.0.1:9000": server.grpc,
+                "/var/lib/ksrv/records": str(tmp_path / "records"),
+            }.items():
+                line = line.replace(in_the_page, here)
             status, printed = run(line, server.url)
             ended_well = status == 0 or (line.startswith("ksrv doctor") and status == 1)
             assert ended_well, f"{line}\n{printed}"
