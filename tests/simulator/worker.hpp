@@ -59,8 +59,8 @@ class Worker {
   public:
     Worker(const WorkerRules &rules, const std::vector<int> &http_listeners, const std::vector<int> &grpc_listeners)
         : events(rules.loops),
-          http(&events, http_config(rules), serve_requests, this),
-          server(&events, grpc_config(rules), &process_budget(), serve_calls, this) {
+          server(&events, grpc_config(rules), &process_budget(), serve_calls, this),
+          http(&events, http_config(rules), serve_requests, this) {
         process_budget().set_bound(rules.budget);
         process_pool().lendable_above.store(rules.lendable_above);
         for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
@@ -124,8 +124,8 @@ class Worker {
     }
 
     EventLoop events;
+    grpc::Server server;  // outlives the HTTP server, whose streams of HTTP/2 refer to it
     HttpServer http;
-    grpc::Server server;
 
   private:
     static HttpServerConfig http_config(const WorkerRules &rules) {
