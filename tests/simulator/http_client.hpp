@@ -264,7 +264,9 @@ class HttpClient final : public Client {
         if (!held_body_ || silent_) return;
         held_body_ = false;
         if (answered_ == sent_) return;  // it was answered without
-        say(asks_[sent_ - 1].body);
+        Ask &ask = asks_[sent_ - 1];
+        if (ask.status == 413) ask.status = 0;  // as what has come of its body when it is looked at
+        say(ask.body);
     }
 
     void ended() override {
