@@ -167,6 +167,12 @@ struct Simulation {
             those->clear();
         }
     }
+    // Waits a while until one more connection of HTTP/2 is known: what is done to all of them then meets it as it begins.
+    void await_http2() {
+        const uint32_t before = worker->server.connections.count();
+        for (int looks = 0; looks < 6000 && worker->server.connections.count() <= before; ++looks)
+            machine().sleep_until(machine().now + 5 * US);
+    }
     // All clients have left: the server sees it, and what it still has to do for them ends.
     void await_end() {
         const int64_t until = machine().now + 15 * SECOND;
@@ -251,6 +257,7 @@ uint64_t simulate(uint64_t seed) {
     one.invite(count, tls && random.chance(150000));
     machine().sleep_until(machine().now + (one.scene.stops ? static_cast<int64_t>(random.below(3000)) * MS : 25 * SECOND));
     if (one.scene.stops) {
+        if (random.chance(500000)) one.await_http2();
         if (random.chance(500000)) one.worker->server.drain();
         one.worker->accept(false);
         one.close_listeners();  // no thread uses their numbers from here on
