@@ -18,9 +18,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 
 #include "http/message.hpp"
+#include "http/receive_buffer.hpp"
 #include "http/transport.hpp"
 
 namespace ksrv {
@@ -73,10 +73,9 @@ inline bool receives(Phase phase) noexcept {
 // does not own it.
 enum Claim : uint8_t { OWNED, MUTED, MUTING, ARMING, ARMED };
 
-constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t SHORT_LOOK = 2048;
-constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
-struct Connection : Transport, Message {
+
+struct Connection : Transport, ReceiveBuffer, Message {
     // Read by events that may be stale, hence atomic.
     std::atomic<uint32_t> generation{0};
     std::atomic<uint8_t> claim{OWNED};
@@ -87,20 +86,29 @@ struct Connection : Transport, Message {
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
     uint32_t reported = 0;        // events that epoll reports of it until it is muted
-    int low_water = 1;            // the bytes that are waited for: of a socket SO_RCVLOWAT
     uint64_t ends_ns = UINT64_MAX;          // answers from then on are the connection's last
     uint64_t requests_left = UINT64_MAX;    // before it ends
-
-    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more for a long head
-    size_t capacity = 0;
-    size_t filled = 0;
-    size_t searched = 0;
 
     Connection *next = nullptr;   // in the run queue or in the app's
     sockaddr_storage peer;
     socklen_t peer_length = 0;
 
-    ~Connection() { free(buffer); }
+    // Makes a connection that was just taken from the table a new one.
+    void begin(int socket, uint16_t from, uint64_t now) noexcept {
+        fd = socket;
+        low_water = 1;
+        listener = from;
+        registered = close_after = body.large = false;
+        saw_bytes.store(false, std::memory_order_relaxed);
+        filled = 0;
+        body.block = nullptr;
+        reset_message();
+        forget_outgoing(&out);
+        out.sent = out.taken = 0;
+        out.owners = nullptr;
+        stage_ns = now;
+        ends_ns = requests_left = UINT64_MAX;
+    }
 
     // Bytes of the body that have come with the head.
     size_t came_with_head() const noexcept { return byte_stream ? byte_stream->waiting() : filled - head.length; }
@@ -150,24 +158,6 @@ struct Connection : Transport, Message {
         return claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel);
     }
 
-    bool reserve(size_t nbytes) noexcept {
-        if (nbytes <= capacity) return true;
-        void *grown = realloc(buffer, nbytes);
-        if (!grown) return false;
-        buffer = static_cast<unsigned char *>(grown);
-        capacity = nbytes;
-        return true;
-    }
-
-    // Gives back what the buffer has beyond the room for heads.
-    void shrink() noexcept {
-        if (capacity <= HEAD_BUFFER || filled > HEAD_BUFFER) return;
-        void *less = realloc(buffer, HEAD_BUFFER);
-        if (!less) return;
-        buffer = static_cast<unsigned char *>(less);
-        capacity = HEAD_BUFFER;
-    }
-
     void reset_message() noexcept {
         Message::reset();
         searched = 0;
@@ -175,13 +165,6 @@ struct Connection : Transport, Message {
 
     // Chooses the message's id once, by what its head says.
     void identify() noexcept { Message::identify(reinterpret_cast<const char *>(buffer)); }
-
-    // Throws away the first `count` bytes of the buffer: a message that is done with.
-    void consume(size_t count) noexcept {
-        filled -= count;
-        if (filled) memmove(buffer, buffer + count, filled);
-        searched = 0;
-    }
 };
 
 }  // namespace ksrv

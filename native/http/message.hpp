@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/request_id.hpp"
-#include "http/chunked_body.hpp"
+#include "http/incoming_body.hpp"
 #include "http/outgoing.hpp"
 #include "http/request_head.hpp"
 #include "memory/memory_budget.hpp"
@@ -17,16 +17,6 @@ namespace ksrv {
 
 // Of an answer that is sent in pieces: whether the thread that makes them waits for the peer.
 enum class StreamState : uint8_t { none, waiting, taken };
-
-// What has become of a message's body when the app gets the message.
-enum class BodyState : uint8_t {
-    none,       // the message has none
-    whole,
-    unread,     // some of it, or nothing, has come, and no more was asked for
-    cut_short,  // the peer ended before the body did
-    too_long,   // its chunks announce more than is asked for
-    malformed,  // its chunks are no chunks
-};
 
 struct Request;
 struct FastRequest;
@@ -38,21 +28,6 @@ struct Connection;
 struct Turn {
     Connection *connection = nullptr;
     uint64_t number = 0;
-};
-
-// The body of a message, as far as it has come.
-struct IncomingBody {
-    Block *block = nullptr;
-    size_t offset = 0;            // where it begins in the block
-    size_t got = 0;
-    uint64_t most = 0;            // contents that are received of a body whose length is not announced
-    uint64_t counted = 0;         // bytes that the message holds of the budget
-    ChunkDecoder chunks;          // of a chunked body, whose bytes wait in the buffer behind the head
-    BodyState state = BodyState::none;
-    bool asked = false;           // the app has asked for it
-    bool prereserved = false;     // all of it is counted, for its block's pages are there
-    bool large = false;           // the last body was larger than the buffer
-    bool slow = false;            // it comes slowly
 };
 
 struct Message {
@@ -88,9 +63,7 @@ struct Message {
         head = Head{};
         verdict = Verdict::incomplete;
         request_id.length = 0;
-        body.state = BodyState::none;
-        body.asked = false;
-        body.got = body.offset = 0;
+        body.reset();
         admitted = looked_late = false;
         message_end = 0;
         status = 0;

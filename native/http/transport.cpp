@@ -85,6 +85,12 @@ Unread look_for_unread(Transport *transport) noexcept {
     return would_block(errno) ? Unread::none : Unread::broken;
 }
 
+void set_low_water(Transport *transport, int bytes) noexcept {
+    if (transport->tls || transport->low_water == bytes) return;
+    if (transport->byte_stream || setsockopt(transport->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+        transport->low_water = bytes;
+}
+
 uint64_t unacknowledged(Transport *transport) noexcept {
     if (transport->byte_stream) return transport->byte_stream->unsent();
     int bytes = 0;

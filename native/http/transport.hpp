@@ -20,6 +20,7 @@ struct Transport {
     int fd = -1;
     TlsSession tls;  // begun with the first bytes of a handshake
     ByteStream *byte_stream = nullptr;  // in place of both
+    int low_water = 1;  // the bytes that are waited for: of a socket SO_RCVLOWAT
 
     // Whether a read may succeed although the socket makes no event.
     bool needs_no_event() const noexcept { return tls.unread || tls.wants_write; }
@@ -41,6 +42,9 @@ inline bool has_emptied(const Transport *transport, size_t got, size_t room) noe
 
 // Looks without reading.
 Unread look_for_unread(Transport *transport) noexcept;
+
+// The kernel makes no event for fewer bytes than this; with TLS, whose records hold bytes of its own, it always makes one.
+void set_low_water(Transport *transport, int bytes) noexcept;
 
 // Bytes that were sent and that the peer has not acknowledged, as far as can be told.
 uint64_t unacknowledged(Transport *transport) noexcept;

@@ -28,7 +28,7 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
     count(SERVER_ACCEPTED);
     connection->peer = made.peer;
     connection->peer_length = made.peer_length;
-    begin_connection(connection, made.fd, made.listener, now);
+    connection->begin(made.fd, made.listener, now);
     connection->ends_ns = config.end.at(now, tag_of(connection));
     connection->requests_left = config.end.most_requests();
     if (config.proxy.versions != ProxyVersions::off) {
@@ -47,25 +47,6 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
     } else {
         arm_for_phase(connection, now);
     }
-}
-
-// Makes a connection that was just taken from the table a new one.
-void HttpServer::begin_connection(Connection *connection, int fd, uint16_t listener, uint64_t now) noexcept {
-    connection->fd = fd;
-    connection->low_water = 1;
-    connection->listener = listener;
-    connection->registered = false;
-    connection->close_after = connection->body.large = false;
-    connection->saw_bytes.store(false, std::memory_order_relaxed);
-    connection->filled = 0;
-    connection->body.block = nullptr;
-    connection->reset_message();
-    forget_outgoing(&connection->out);
-    connection->out.sent = connection->out.taken = 0;
-    connection->out.owners = nullptr;
-    connection->stage_ns = now;
-    connection->ends_ns = Timers::NONE;
-    connection->requests_left = UINT64_MAX;
 }
 
 // Closes the connection that has been idle for longest between two messages, so that connections kept open for nothing keep nobody

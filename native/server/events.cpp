@@ -155,9 +155,7 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         timers.set(slot, connection->body.prereserved
                                 ? connection->stage_ns + AHEAD_NS
                                 : rate_deadline(connection->stage_ns, connection->body.got,
-                                                connection->head.chunked
-                                                    ? connection->body.chunks.announced()
-                                                    : connection->head.content_length));
+                                                connection->body.announced(connection->head)));
         arm(connection, READING);
         return;
     case Phase::awaiting_memory:  // the sweep meant an earlier deadline
@@ -208,12 +206,10 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
 
 // Gives back what the message and its answer held, but for Python's objects.
 void HttpServer::release_buffers(Connection *connection) noexcept {
-    if (connection->body.block) process_pool().release(connection->body.block);
-    connection->body.block = nullptr;
+    connection->body.release();
     for (int i = 0; i < connection->out.block_count; ++i)
         process_pool().release(connection->out.blocks[i]);
     connection->out.block_count = 0;
-    give_back(connection);
     process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
     connection->answer_room = AnswerRoom::none;
     forget_outgoing(&connection->out);
@@ -235,11 +231,7 @@ void HttpServer::drop(Connection *connection) noexcept {
     connection->reported = 0;
     defer_decref(connection);
     release_buffers(connection);
-    if (connection->capacity > HEAD_BUFFER) {
-        free(connection->buffer);
-        connection->buffer = nullptr;
-        connection->capacity = 0;
-    }
+    connection->discard();
     connections.give_back(connection);
     listeners.note_closed(unsigned_now_ns());
 }
@@ -334,7 +326,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
             return;
         }
         if (connection->body.prereserved) {
-            uncount_missing(connection);
+            connection->body.uncount_missing();
             receive_body(connection, now);
             return;
         }

@@ -73,7 +73,7 @@ bool HttpServer::open_stream(ByteStream *stream, const StreamHead &head, const s
         }
     }
     const uint64_t now = unsigned_now_ns();
-    begin_connection(connection, -1, listener, now);
+    connection->begin(-1, listener, now);
     if (!connection->reserve(head.text.size())) {
         streams_.fetch_sub(1, std::memory_order_relaxed);
         give_back_place(connection);

@@ -231,4 +231,89 @@ Connection *HttpServer::next_to_run() noexcept {
     }
 }
 
+// ---- bodies ---------------------------------------------------------------------------------------
+
+// Has a body begin to come. False: the connection is not the caller's any more.
+bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
+    const BodyProgress progress = connection->body.begin(connection, *connection, connection->head, config.limits,
+                                                         &connection->message_end);
+    if (progress != BodyProgress::comes) {
+        follow_body(connection, progress, now);
+        return false;
+    }
+    connection->stage_ns = now;
+    connection->enter(Phase::body);
+    return true;
+}
+
+void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
+    follow_body(connection, connection->body.receive(connection, connection, &connection->head), now);
+}
+
+void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint64_t now) noexcept {
+    switch (progress) {
+    case BodyProgress::comes:
+        arm_for_phase(connection, now);
+        return;
+    case BodyProgress::ended:
+        end_body(connection);
+        return;
+    case BodyProgress::no_room:
+        await_memory(connection, now);
+        return;
+    case BodyProgress::no_memory:
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        return;
+    case BodyProgress::broken:
+        drop(connection);
+    }
+}
+
+// Has the sweep look again soon; the connection is its.
+void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
+    if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
+        connection->memory_wait_ns = now;
+        connection->enter(Phase::awaiting_memory);
+    } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        return;
+    }
+    timers.set(connection->slot, now + MEMORY_RETRY_NS);
+    loop_->sweep_by(now + MEMORY_RETRY_NS);
+    arm_for_sweep(connection);
+}
+
+void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
+    if (!connection->body.block) {
+        if (start_body(connection, now)) advance(connection, now);
+        return;
+    }
+    if (!connection->body.count(connection->head, connection->head.chunked ? 1 : 0)) {
+        await_memory(connection, now);
+        return;
+    }
+    connection->stage_ns += now - connection->memory_wait_ns;  // the peer could do nothing meanwhile
+    connection->enter(Phase::body);
+    receive_body(connection, now);
+}
+
+// A body has come to its end, or comes no further.
+void HttpServer::end_body(Connection *connection) noexcept {
+    const IncomingBody &body = connection->body;
+    const Head &head = connection->head;
+    if (body.state == BodyState::cut_short) connection->close_after = true;
+    const bool infer = head.route == Route::infer;
+    const bool ended = body.state == BodyState::whole || body.state == BodyState::cut_short;
+    // The app answers a body in chunks that was cut short, or has less than its JSON.
+    const bool taken = !head.chunked || (body.state == BodyState::whole && body.got && body.got >= head.json_length);
+    if (infer && ended && taken) {
+        begin_infer(connection);
+        return;
+    }
+    // The app is asked whether it wants a body that is longer than what is received unasked.
+    const bool asked = infer || body.asked;
+    const bool unread = body.state == BodyState::too_long && !asked && body.chunks.fault() == ChunkFault::none;
+    ask_app(connection, unread ? BodyState::unread : body.state);
+}
+
 }  // namespace ksrv

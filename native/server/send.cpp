@@ -84,9 +84,7 @@ bool HttpServer::put_description(Connection *connection, Route route) noexcept {
 // Answers a message whose rest is not read, and closes.
 void HttpServer::refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept {
     count(counter);
-    if (connection->body.block) process_pool().release(connection->body.block);
-    connection->body.block = nullptr;
-    give_back(connection);
+    connection->body.release();
     connection->close_after = true;
     if (!put_prepared(connection, made)) {
         drop(connection);
@@ -136,7 +134,7 @@ bool HttpServer::answer(Connection *connection, Owners *owners) noexcept {
 }
 
 bool HttpServer::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
-    give_back(connection);
+    connection->body.give_back();
     connection->answer_counted = nbytes;
     connection->answer_room = process_budget().reserve_answer(nbytes);
     if (connection->answer_room != AnswerRoom::none) return true;

@@ -5,7 +5,7 @@
 // of Python's.
 //
 // http/connection.hpp is what a connection is, events.cpp what becomes of events and timers, accepting.cpp how connections begin,
-// receive.cpp and receive_body.cpp how messages come in, send.cpp and stream.cpp how answers go out, app_messages.cpp the way to
+// receive.cpp how messages come in, send.cpp and stream.cpp how answers go out, app_messages.cpp the way to
 // the app and back, route_table.hpp what is known of each model, known_callers.hpp who may call, fast_path.cpp the requests that
 // need no Python before their handler, disconnect_watch.cpp requests whose client is gone, http2_streams.cpp HTTP/2.
 
@@ -164,8 +164,6 @@ class HttpServer final : public Protocol {
     void drop(Connection *connection) noexcept;                       // no answer: closes
     void close_disconnected(Connection *connection) noexcept;  // the same for a client that is gone
 
-    // The bytes of a message go back to the budget: it was answered, or its queue counts it.
-    void give_back(Connection *connection) noexcept;
     // Takes an answer's bytes in place of its message's; false where there is no room for it.
     bool reserve_answer(Connection *connection, uint64_t nbytes) noexcept;
     // Goes on with a connection that was `checking`: a caller who may not send is the app's to refuse.
@@ -214,8 +212,6 @@ class HttpServer final : public Protocol {
     // ---- messages for the app ----
     Connection *next_app_message(AppQueueKind kind) noexcept;
     void receive_for_app(Connection *connection, uint64_t most) noexcept;
-    // The bytes that a message holds of the budget are the caller's to give back from here on.
-    uint64_t take_counted(Connection *connection) noexcept;
 
     void take_proxy_refusals(std::vector<ProxyRefusal> *out);  // proxied_connections.cpp
 
@@ -240,10 +236,8 @@ class HttpServer final : public Protocol {
 
   private:
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
-    static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
     static constexpr uint64_t EARLY_BODY = 65536;  // received before the app is asked for it
-    static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr int RECYCLE_TRIES = 8;
     static constexpr size_t PROXY_REFUSALS = 16;  // that wait to be logged; more are only counted
@@ -254,7 +248,6 @@ class HttpServer final : public Protocol {
     }
 
     // accepting.cpp
-    void begin_connection(Connection *connection, int fd, uint16_t listener, uint64_t now) noexcept;
     bool recycle_idle() noexcept;
 
     // proxied_connections.cpp
@@ -304,22 +297,12 @@ class HttpServer final : public Protocol {
     bool try_route(Connection *connection, bool complete) noexcept;
     void begin_infer(Connection *connection) noexcept;
     void queue_to_run(Connection *connection) noexcept;
-
-    // receive_body.cpp
-    enum class Decoded : uint8_t { all, end, beyond, fault, no_room, no_memory };
     bool start_body(Connection *connection, uint64_t now) noexcept;
-    bool count_body(Connection *connection, uint64_t more) noexcept;
-    void uncount_missing(Connection *connection) noexcept;
     void await_memory(Connection *connection, uint64_t now) noexcept;
     void retry_memory(Connection *connection, uint64_t now) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
-    void receive_chunks(Connection *connection, uint64_t now) noexcept;
-    void end_chunks(Connection *connection) noexcept;
-    Decoded make_room(Connection *connection, uint64_t more) noexcept;
-    Decoded decode_chunks(Connection *connection) noexcept;
-    void end_body(Connection *connection, BodyState state) noexcept;
-    void set_low_water(Connection *connection, int bytes) noexcept;
-    void await_more(Connection *connection, size_t left) noexcept;
+    void follow_body(Connection *connection, BodyProgress progress, uint64_t now) noexcept;
+    void end_body(Connection *connection) noexcept;
 
     // app_messages.cpp
     bool start_app_message(Connection *connection, uint64_t now) noexcept;

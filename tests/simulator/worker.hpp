@@ -255,7 +255,7 @@ class Worker {
                                                                                        : "echo";
             }
             if (path.name == "late") {
-                http.give_back(connection);
+                connection->body.give_back();
                 Late late;
                 late.turn = turn;
                 late.bytes = std::move(bytes);

@@ -112,7 +112,7 @@ cdef class AppMessage(Exchange):
         """Return the bytes of the budget that the body holds; the caller gives them back."""
         if self.turn.connection == NULL:
             return 0
-        return self.server.take_counted(self.turn.connection)
+        return self.turn.connection.body.take_counted()
 
     def begin_stream(self, int status, bytes status_line not None, bytes fields not None) -> bool:
         """Send the head of an answer whose body comes in pieces.

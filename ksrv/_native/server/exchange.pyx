@@ -267,7 +267,7 @@ cdef class Exchange:
     def give_back_bytes(self) -> None:
         """Give the body's bytes back to the budget; from here on the queue counts the request."""
         if self.turn.connection != NULL:
-            self.server.give_back(self.turn.connection)
+            self.turn.connection.body.give_back()
 
     def watch(self, NativeHandle handle not None) -> None:
         """Have the request cancelled if its client vanishes before it is answered."""

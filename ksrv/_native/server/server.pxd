@@ -153,7 +153,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     void fail_fast_request(FastRequest *request) noexcept
 
 
-cdef extern from "http/message.hpp" namespace "ksrv" nogil:
+cdef extern from "http/incoming_body.hpp" namespace "ksrv" nogil:
     cdef cppclass IncomingBody:
         CBlock *block
         size_t offset
@@ -161,6 +161,8 @@ cdef extern from "http/message.hpp" namespace "ksrv" nogil:
         BodyState state
         cbool asked
         ChunkDecoder chunks
+        uint64_t take_counted() noexcept
+        void give_back() noexcept
 
 
 cdef extern from "server/server.hpp" namespace "ksrv" nogil:
@@ -304,7 +306,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         ) noexcept
         void fail(const Turn &turn) noexcept
         void watch(Connection *connection, CRequest *request) noexcept
-        void give_back(Connection *connection) noexcept
         cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
         void checked(Connection *connection, cbool admitted) noexcept
         void remember_caller(const Connection *connection) noexcept
@@ -316,7 +317,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         cbool send_piece(Connection *connection) noexcept
         Connection *next_app_message(AppQueueKind kind) noexcept
         void receive_for_app(Connection *connection, uint64_t most) noexcept
-        uint64_t take_counted(Connection *connection) noexcept
         AccessRecords records
         PendingDecrefs[Owners] decrefs
         void take_proxy_refusals(vector[ProxyRefusal] *out) except +

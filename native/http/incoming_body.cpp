@@ -1,0 +1,246 @@
+#include "http/incoming_body.hpp"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "http/receive_buffer.hpp"
+#include "http/transport.hpp"
+#include "memory/memory_budget.hpp"
+
+namespace ksrv {
+
+namespace {
+
+constexpr size_t FIRST_CHUNKS = 16384;  // room for contents when the first chunk comes
+constexpr uint64_t DIRECT_RUN = 16384;  // of contents that are received straight into the block
+constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
+constexpr size_t COUNTED_STEP = 65536;   // of a body, before it comes
+constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
+
+}  // namespace
+
+BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buffer, const Head &head, const HeadLimits &limits,
+                                 size_t *used) noexcept {
+    const uint64_t need = head.chunked ? FIRST_CHUNKS : head.content_length;
+    const size_t with_head = transport->byte_stream ? transport->byte_stream->waiting() : buffer.filled - head.length;
+    // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
+    offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
+    block = process_pool().lease_body(offset + need);
+    if (!block) return BodyProgress::no_memory;
+    const size_t taken = head.chunked || transport->byte_stream ? 0 : std::min(with_head, static_cast<size_t>(need));
+    got = taken;
+    if (head.chunked) {
+        chunks.begin(limits.chunks);
+        chunks.most_bytes = limits.body;
+    }
+    // Only a fast-path request is worth it to be counted before it comes.
+    prereserved = head.route == Route::infer && !head.chunked && block->pooled_before && taken < need;
+    if (!count(head, 0)) {
+        block->unwritten = !block->pooled_before;
+        process_pool().release(block);
+        block = nullptr;
+        return BodyProgress::no_room;
+    }
+    block->unwritten = !block->pooled_before && taken < need;
+    if (head.expects_continue && with_head == 0 && !send_continue(transport)) return BodyProgress::broken;
+    if (taken) memcpy(data(), buffer.buffer + head.length, taken);
+    large = need > HEAD_BUFFER;
+    slow = false;
+    *used = head.length + taken;
+    return BodyProgress::comes;
+}
+
+// ---- the memory budget --------------------------------------------------------------------------
+
+// The next step is as much again as has come, within bounds. A block that was in use before is in memory already, so all of it is
+// counted.
+bool IncomingBody::count(const Head &head, uint64_t more) noexcept {
+    const uint64_t come = got + more;
+    const uint64_t need = head.chunked ? std::max<uint64_t>(chunks.announced(), come) : head.content_length;
+    const uint64_t step = come < COUNTED_STEP ? COUNTED_STEP : come < TURN_BYTES ? come : TURN_BYTES;
+    const uint64_t wanted = prereserved || step > need - come ? need : come + step;
+    if (wanted <= counted) return true;
+    if (!process_budget().reserve(wanted - counted, need <= MemoryBudget::SMALL_REQUEST)) return false;
+    counted = wanted;
+    return true;
+}
+
+void IncomingBody::uncount_missing() noexcept {
+    prereserved = false;
+    block->unwritten = true;
+    BufferPool::give_back(block, offset + got, block->capacity);
+    process_budget().give_back(counted - got);
+    counted = got;
+}
+
+uint64_t IncomingBody::take_counted() noexcept { return std::exchange(counted, 0); }
+
+void IncomingBody::give_back() noexcept { process_budget().give_back(take_counted()); }
+
+void IncomingBody::release() noexcept {
+    if (block) process_pool().release(block);
+    block = nullptr;
+    give_back();
+}
+
+// ---- receiving ----------------------------------------------------------------------------------
+
+BodyProgress IncomingBody::receive(Transport *transport, ReceiveBuffer *buffer, Head *head) noexcept {
+    return head->chunked ? receive_chunks(transport, buffer, head) : receive_announced(transport, *head);
+}
+
+BodyProgress IncomingBody::end(BodyState how) noexcept {
+    state = how;
+    return BodyProgress::ended;
+}
+
+BodyProgress IncomingBody::receive_announced(Transport *transport, const Head &head) noexcept {
+    const size_t need = static_cast<size_t>(head.content_length);
+    size_t turn = 0;
+    while (got < need) {
+        if (counted == got && !count(head, 0)) return BodyProgress::no_room;
+        const size_t left = static_cast<size_t>(counted) - got;
+        const ssize_t came = receive_some(transport, data() + got, left);
+        if (came < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) return BodyProgress::broken;
+            await_more(transport, need - got);
+            return BodyProgress::comes;
+        }
+        if (came == 0) break;
+        got += static_cast<size_t>(came);
+        turn += static_cast<size_t>(came);
+        if (got < need && turn >= TURN_BYTES) {  // the others first
+            await_more(transport, need - got);
+            return BodyProgress::comes;
+        }
+    }
+    set_low_water(transport, 1);
+    prereserved = false;
+    block->unwritten = block->unwritten && got < need;
+    return end(got < need ? BodyState::cut_short : BodyState::whole);
+}
+
+// Over HTTP/2 a body without a length has no chunks, and ends with its stream.
+BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *buffer, Head *head) noexcept {
+    ByteStream *const bare = transport->byte_stream;
+    size_t turn = 0;
+    for (;;) {
+        const size_t come = bare ? bare->waiting() : 0;
+        if (bare) chunks.announce(got + come);
+        switch (decode_chunks(buffer, *head)) {
+        case Decoded::all:
+            break;
+        case Decoded::no_room:
+            return BodyProgress::no_room;
+        case Decoded::no_memory:
+            return BodyProgress::no_memory;
+        case Decoded::beyond:
+            return end(BodyState::too_long);
+        case Decoded::fault:
+            return end(BodyState::malformed);
+        case Decoded::end:
+            return end_unannounced(head);
+        }
+        if (turn >= TURN_BYTES) return BodyProgress::comes;  // the others first
+        ssize_t came;
+        if (bare || chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
+            const uint64_t step = bare ? come : std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
+            const Decoded room = make_room(*head, step);
+            if (room == Decoded::no_room) return BodyProgress::no_room;
+            if (room == Decoded::no_memory) return BodyProgress::no_memory;
+            came = receive_some(transport, data() + got, static_cast<size_t>(step));
+            if (came > 0) {
+                got += static_cast<size_t>(came);
+                if (!bare) chunks.take(static_cast<uint64_t>(came));
+            }
+        } else {
+            const size_t room = std::max(head->length + HEAD_BUFFER, buffer->capacity);
+            if (!buffer->reserve(room)) return BodyProgress::broken;
+            came = receive_some(transport, buffer->buffer + buffer->filled, room - buffer->filled);
+            if (came > 0) buffer->filled += static_cast<size_t>(came);
+        }
+        if (came > 0) {
+            turn += static_cast<size_t>(came);
+        } else if (came == 0) {
+            return bare ? end_unannounced(head) : end(BodyState::cut_short);
+        } else if (errno != EINTR) {
+            return errno == EAGAIN || errno == EWOULDBLOCK ? BodyProgress::comes : BodyProgress::broken;
+        }
+    }
+}
+
+// A body whose length was not announced is whole.
+BodyProgress IncomingBody::end_unannounced(Head *head) noexcept {
+    head->content_length = got;
+    block->unwritten = !block->pooled_before && 2 * got < block->capacity;
+    block->size = offset + got;
+    if (counted > got) {
+        process_budget().give_back(counted - got);
+        counted = got;
+    }
+    return end(BodyState::whole);
+}
+
+// Makes room for `more` bytes of contents behind those that have come: counted, and in the block.
+IncomingBody::Decoded IncomingBody::make_room(const Head &head, uint64_t more) noexcept {
+    const uint64_t contents = got + more;
+    if (counted < contents && !count(head, more)) return Decoded::no_room;
+    const uint64_t needed = offset + contents;
+    if (needed <= block->size) return Decoded::all;
+    const uint64_t doubled = std::max<uint64_t>(needed, 2 * block->size);
+    const uint64_t room = std::max(needed, std::min<uint64_t>(doubled, offset + most));
+    if (room <= block->capacity) {
+        block->size = static_cast<size_t>(room);
+        return Decoded::all;
+    }
+    block->size = offset + got;  // what a move copies
+    return process_pool().grow(block, static_cast<size_t>(room)) ? Decoded::all : Decoded::no_memory;
+}
+
+// Decodes what waits in the buffer; what it leaves there comes behind the body, or waits for memory.
+IncomingBody::Decoded IncomingBody::decode_chunks(ReceiveBuffer *buffer, const Head &head) noexcept {
+    const size_t start = head.length;
+    size_t at = start;
+    Decoded found = Decoded::all;
+    while (found == Decoded::all && !chunks.ended()) {
+        at += chunks.read(buffer->buffer + at, buffer->filled - at);
+        if (chunks.fault() != ChunkFault::none) {
+            found = chunks.fault() == ChunkFault::length ? Decoded::beyond : Decoded::fault;
+            break;
+        }
+        if (chunks.announced() > most) {
+            found = Decoded::beyond;
+            break;
+        }
+        const uint64_t run = std::min<uint64_t>(chunks.run(), buffer->filled - at);
+        if (run == 0) break;
+        found = make_room(head, run);
+        if (found != Decoded::all) break;
+        memcpy(data() + got, buffer->buffer + at, static_cast<size_t>(run));
+        got += static_cast<size_t>(run);
+        chunks.take(run);
+        at += static_cast<size_t>(run);
+    }
+    if (found == Decoded::all && chunks.ended()) found = Decoded::end;
+    const size_t rest = buffer->filled - at;
+    if (rest && at != start) memmove(buffer->buffer + start, buffer->buffer + at, rest);
+    buffer->filled = start + rest;
+    return found;
+}
+
+// The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
+void IncomingBody::await_more(Transport *transport, size_t left) noexcept {
+    if (slow || left < LOW_WATER_LEAST) {
+        set_low_water(transport, 1);
+        return;
+    }
+    set_low_water(transport, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
+    if (transport->byte_stream)
+        transport->byte_stream->receive_ahead(data() + got, static_cast<size_t>(counted) - got);
+}
+
+}  // namespace ksrv
