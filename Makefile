@@ -251,10 +251,13 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 
 # Each peer is installed in an environment of its own below .venv-peers, gigabytes in all.
 ROUNDS ?= 3
+SECONDS ?= 1.5
+OPEN_SECONDS ?= 4
 ONLY ?=
 
-bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it; up to an hour; needs g++, libssl-dev
-	$(BIN)/python benchmarks/peers/compare.py --rounds $(ROUNDS) $(ONLY)
+bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it; up to an hour; needs g++, libssl-dev, Java
+	$(BIN)/python benchmarks/peers/compare.py --rounds $(ROUNDS) --seconds $(SECONDS) --open-seconds $(OPEN_SECONDS) $(ONLY)
+	$(BIN)/python benchmarks/peers/loadgen.py --seconds $(SECONDS)
 	$(BIN)/python benchmarks/peers/page.py
 
 guard: $(VENV)/.built ## fail if a request on a core path takes 3 % more instructions than before; needs valgrind

@@ -3,22 +3,27 @@
 import base64
 import http.client
 import json
+import re
 import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from work import WORDS, OnnxModel, first_ten
+from work import WORDS, OnnxModel, first_ten, padded
 
 from ksrv.protocol.protobuf import message_class
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
+LOADGEN = {"picture": "W5", "text": "W8", "tree": "W6"}
+"""What MLPerf's LoadGen asks for, and by which workload's route."""
 CLIENTS = {"W1": 16, "W2": 8, "W3": 4, "W4": 1, "W5": 16, "W6": 16, "W7": 16}
+VOCABULARY, LONGEST = 30522, 512
 GREY_LEVELS = 6
 """How far pixels of other decoders and resizes may be from the expected ones, on average."""
 
@@ -38,21 +43,41 @@ def jpegs() -> tuple[bytes, ...]:
 
 
 @cache
-def tensor(workload: str) -> np.ndarray:
-    """Return the input of a workload; W3 has its pictures as objects."""
-    rng = np.random.default_rng(2)
+def tensor(workload: str, seed: int = 2) -> np.ndarray:
+    """Return an input of a workload; W3 has its pictures as objects."""
+    rng = np.random.default_rng(seed)
     shapes = {"W1": (1, 16), "W2": (1, 224, 224, 3), "W4": (1, 16 << 20), "W5": (1, 3, 224, 224)}
     if workload == "W3":
         return np.array(jpegs(), object)
     if workload == "W7":
         return np.array([b"Once"], object)
+    if workload == "W8":
+        lengths = sentence_lengths()
+        return rng.integers(0, VOCABULARY, (1, lengths[seed % len(lengths)]))
     return rng.random(shapes.get(workload, (1, 30)), np.float32)
 
 
 @cache
-def expected(workload: str) -> np.ndarray:
-    """Return the values that answer a workload."""
-    x = tensor(workload)
+def sentence_lengths() -> list[int]:
+    """Return how many words and marks the sentences of the documents have, in random order."""
+    found = []
+    for page in sorted((Path(__file__).parents[2] / "docs").glob("*.md")):
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n|\|", text):
+            length = len(re.findall(r"\w+|[^\w\s]", sentence))
+            if length > 1:
+                found.append(min(length, LONGEST))
+    np.random.default_rng(0).shuffle(found)
+    return found
+
+
+@cache
+def _model(name: str) -> OnnxModel:
+    return OnnxModel(name)
+
+
+def expected(workload: str, x: np.ndarray) -> np.ndarray:
+    """Return the values that answer an input of a workload."""
     if workload == "W3":
         decoded: list[Any] = [
             cv2.imdecode(np.frombuffer(one, np.uint8), cv2.IMREAD_COLOR_RGB) for one in x
@@ -60,13 +85,17 @@ def expected(workload: str) -> np.ndarray:
         resized = np.stack([cv2.resize(one, (224, 224)) for one in decoded])
         return first_ten(resized.astype(np.float32))
     if workload in ("W5", "W6"):
-        return OnnxModel("network" if workload == "W5" else "forest").run(x)
+        return _model("network" if workload == "W5" else "forest").run(x)
+    if workload == "W7":
+        return np.ones(WORDS)
+    if workload == "W8":
+        return _model("text").run(*padded([x]))
     return first_ten(x) if workload == "W2" else x
 
 
-def check_values(workload: str, found: np.ndarray) -> None:
-    """Raise ValueError unless these are the values that answer a workload."""
-    right = expected(workload)
+def check(workload: str, x: np.ndarray, found: np.ndarray) -> None:
+    """Raise ValueError unless these are the values that answer an input of a workload."""
+    right = expected(workload, x)
     tolerance = GREY_LEVELS if workload == "W3" else 1e-3
     if found.size != right.size or np.abs(found.reshape(right.shape) - right).mean() > tolerance:
         raise ValueError(
@@ -74,28 +103,37 @@ def check_values(workload: str, found: np.ndarray) -> None:
         )
 
 
-def _raw_answer(workload: str, body: bytes) -> None:
-    check_values(workload, np.frombuffer(body, np.float32))
+def _raw_values(body: bytes) -> np.ndarray:
+    return np.frombuffer(body, np.float32)
 
 
-def _v2_answer(workload: str, body: bytes) -> None:
-    """Check a response of KServe v2, with its tensor in the JSON or behind it."""
+def _base64_values(body: bytes) -> np.ndarray:
+    return _raw_values(base64.b64decode(json.loads(body)["tensor"]))
+
+
+def _v2_values(body: bytes) -> np.ndarray:
+    """Return the tensor of a response of KServe v2, which is in the JSON or behind it."""
     document, end = json.JSONDecoder().raw_decode(body.decode("latin-1"))
     output = document["outputs"][0]
     if "data" in output:
-        check_values(workload, np.array(output["data"], np.float32))
-    else:
-        check_values(workload, np.frombuffer(body[end:], np.float32))
+        return np.array(output["data"], np.float32)
+    return np.frombuffer(body[end:], np.float32)
 
 
-def _predictions(workload: str, body: bytes) -> None:
-    check_values(workload, np.array(json.loads(body)["predictions"], np.float32))
+def _predictions(body: bytes) -> np.ndarray:
+    return np.array(json.loads(body)["predictions"], np.float32)
 
 
-def _events(workload: str, body: bytes) -> None:
-    found = [body.count(f"word{index} ".encode()) for index in range(WORDS)]
-    if found != [1] * WORDS:
-        raise ValueError(f"{workload} was answered with {len(body)} bytes: {body[:200]!r}")
+def _events(body: bytes) -> np.ndarray:
+    """Return how often each word was streamed."""
+    return np.array([body.count(f"word{index} ".encode()) for index in range(WORDS)])
+
+
+def _grpc_values(body: bytes) -> np.ndarray:
+    found = message_class("inference.ModelInferResponse").FromString(body)
+    if found.raw_output_contents:
+        return np.frombuffer(found.raw_output_contents[0], np.float32)
+    return np.array(found.outputs[0].contents.fp32_contents, np.float32)
 
 
 @dataclass(frozen=True)
@@ -106,14 +144,14 @@ class Call:
         path: Of HTTP: its path.
         fields: Of HTTP: its header fields.
         body: Its body; of gRPC the message behind its prefix.
-        check: Raises ValueError or KeyError unless an answer's body is right.
+        values: Returns the values that an answer's body holds.
         is_grpc: Whether it is a call of gRPC.
     """
 
     path: str
     fields: dict[str, str]
     body: bytes
-    check: Callable[[str, bytes], None]
+    values: Callable[[bytes], np.ndarray]
     is_grpc: bool = False
 
     def file(self) -> bytes:
@@ -139,83 +177,70 @@ OCTETS = {"content-type": "application/octet-stream"}
 JSON = {"content-type": "application/json"}
 
 
-def raw(workload: str, path: str) -> Call:
+def raw(workload: str, x: np.ndarray, path: str) -> Call:
     """Return a tensor as the bytes of a body, W6 and W7 as JSON."""
-    x = tensor(workload)
     if workload == "W6":
-        return predict(workload, path)
+        return predict(x, path)
     if workload == "W7":
         return Call(path, JSON, b'{"prompt": "Once"}', _events)
-    body = _prefixed(x) if workload == "W3" else x.tobytes()
-    return Call(path, OCTETS, body, _raw_answer)
+    return Call(path, OCTETS, _octets(x), _raw_values)
 
 
-def base64_json(workload: str, path: str) -> Call:
+def base64_json(workload: str, x: np.ndarray, path: str) -> Call:
     """Return the bytes of `raw` as base64 in JSON, for servers that read nothing else."""
     if workload in ("W6", "W7"):
-        return raw(workload, path)
-    text = base64.b64encode(raw(workload, path).body).decode()
-    return Call(path, JSON, json.dumps({"tensor": text}).encode(), _base64_answer)
+        return raw(workload, x, path)
+    body = json.dumps({"tensor": base64.b64encode(_octets(x)).decode()})
+    return Call(path, JSON, body.encode(), _base64_values)
 
 
-def _base64_answer(workload: str, body: bytes) -> None:
-    _raw_answer(workload, base64.b64decode(json.loads(body)["tensor"]))
-
-
-def predict(workload: str, path: str) -> Call:
+def predict(x: np.ndarray, path: str) -> Call:
     """Return rows as `instances`, as TensorFlow Serving and KServe v1 have them."""
-    body = json.dumps({"instances": tensor(workload).tolist()}).encode()
-    return Call(path, JSON, body, _predictions)
+    return Call(path, JSON, json.dumps({"instances": x.tolist()}).encode(), _predictions)
 
 
-def v2_binary(workload: str, path: str, shape: tuple[int, ...] | None = None) -> Call:
+def _octets(x: np.ndarray) -> bytes:
+    return _prefixed(x.ravel()) if x.dtype == object else x.tobytes()
+
+
+def _datatype(x: np.ndarray) -> str:
+    return {"O": "BYTES", "f": "FP32", "i": "INT64"}[x.dtype.kind]
+
+
+def v2_binary(x: np.ndarray, path: str) -> Call:
     """Return a request of KServe v2 with the tensor behind its JSON."""
-    x = tensor(workload)
-    data = _prefixed(x) if workload == "W3" else x.tobytes()
-    entry = {"name": "x", "datatype": "BYTES" if workload == "W3" else "FP32",
-             "shape": shape or x.shape, "parameters": {"binary_data_size": len(data)}}  # fmt: skip
+    data = _octets(x)
+    entry = {"name": "x", "datatype": _datatype(x), "shape": x.shape,
+             "parameters": {"binary_data_size": len(data)}}  # fmt: skip
     asked = {"inputs": [entry], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
     header = json.dumps(asked, separators=(",", ":")).encode()
     fields = OCTETS | {"inference-header-content-length": str(len(header))}
-    return Call(path, fields, header + data, _v2_answer)
+    return Call(path, fields, header + data, _v2_values)
 
 
-def v2_json(workload: str, path: str) -> Call:
+def v2_json(x: np.ndarray, path: str) -> Call:
     """Return a request of KServe v2 whose tensor is JSON."""
-    x = tensor(workload)
-    entry = {"name": "x", "datatype": "FP32", "shape": x.shape, "data": x.ravel().tolist()}
-    return Call(path, JSON, json.dumps({"inputs": [entry]}).encode(), _v2_answer)
+    entry = {"name": "x", "datatype": _datatype(x), "shape": x.shape, "data": x.ravel().tolist()}
+    return Call(path, JSON, json.dumps({"inputs": [entry]}).encode(), _v2_values)
 
 
-def generate(workload: str, path: str) -> Call:
+def generate(path: str) -> Call:
     """Return a prompt in the form of Triton's generate extension."""
     return Call(path, JSON, b'{"text_input": "Once"}', _events)
 
 
-def grpc_call(workload: str, model: str, shape: tuple[int, ...] | None = None) -> Call:
+def grpc_call(x: np.ndarray, model: str) -> Call:
     """Return a call of ModelInfer."""
-    x = tensor(workload)
     made = message_class("inference.ModelInferRequest")(model_name=model)
-    made.inputs.add(
-        name="x", datatype="BYTES" if workload == "W3" else "FP32", shape=shape or x.shape
-    )
-    made.raw_input_contents.append(_prefixed(x) if workload == "W3" else x.tobytes())
+    made.inputs.add(name="x", datatype=_datatype(x), shape=x.shape)
+    made.raw_input_contents.append(_octets(x))
     message = made.SerializeToString()
     fields = {
         ":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "localhost",
         "content-type": "application/grpc", "te": "trailers",
     }  # fmt: skip
     prefix = b"\0" + len(message).to_bytes(4, "big")
-    return Call(METHOD, fields, prefix + message, _grpc_answer, is_grpc=True)
-
-
-def _grpc_answer(workload: str, body: bytes) -> None:
-    found = message_class("inference.ModelInferResponse").FromString(body)
-    output = found.outputs[0]
-    if found.raw_output_contents:
-        check_values(workload, np.frombuffer(found.raw_output_contents[0], np.float32))
-    else:
-        check_values(workload, np.array(output.contents.fp32_contents, np.float32))
+    return Call(METHOD, fields, prefix + message, _grpc_values, is_grpc=True)
 
 
 def ask(call: Call, port: int, certificate: str | None) -> bytes:
@@ -244,14 +269,14 @@ def ask(call: Call, port: int, certificate: str | None) -> bytes:
             options.append(("grpc.ssl_target_name_override", "localhost"))
             channel = grpc.secure_channel(f"127.0.0.1:{port}", trusted, options)
         with channel:
-            answer: bytes = channel.unary_unary(call.path)(call.body[5:], timeout=30)
+            answer: bytes = channel.unary_unary(call.path)(call.body[5:], timeout=120)
             return answer
     if certificate is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     else:
         trust = ssl.create_default_context(cafile=certificate)
         trust.check_hostname = False
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=trust)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=120, context=trust)
     connection.request("POST", call.path, call.body, call.fields)
     response = connection.getresponse()
     body = response.read()

@@ -45,9 +45,8 @@ class BareServer(RunningServer):
             (),
             (),
             "",
-            lambda workload: bare_call(workload, "REST"),
+            lambda workload, x: bare_call(workload, "REST"),
             "",
-            lambda workload: None,
         )
         kind = "grpc" if protocol == "gRPC" else "load"
         program = folder / f"bare-{kind}{'-tls' if tls else ''}"
@@ -80,8 +79,8 @@ class BareServer(RunningServer):
 def bare_call(workload: str, protocol: str) -> Call:
     """Return the call that a bare server is sent."""
     if protocol == "gRPC":
-        return calls.grpc_call(workload, workload.lower())
-    return calls.v2_binary(workload, f"/v2/models/{workload.lower()}/infer")
+        return calls.grpc_call(calls.tensor(workload), workload.lower())
+    return calls.v2_binary(calls.tensor(workload), f"/v2/models/{workload.lower()}/infer")
 
 
 def bare_loop(workload: str, seconds: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Write docs/benchmarks.md and its plots from the results of `make bench-peers`.
 
-python benchmarks/peers/page.py [benchmarks/results/peers.json]
+python benchmarks/peers/page.py [benchmarks/results]
 """
 
 import json
@@ -26,43 +26,70 @@ LIMIT = "the limit"
 
 HEAD = """# Benchmarks
 
-You can repeat everything on this page: `make bench-peers` installs each server in an environment of its own, has all of them do the
-same work on this machine, checks their answers, and writes this page. It takes {minutes:.0f} minutes on {cores} cores.
+With this page you can decide whether ksrv is fast enough for your work, and repeat the comparison on your own
+machine:
 
-CPU time of all the server's processes for one request, beside ksrv's. **2.0 means twice ksrv's**; "-" means that the server does not
-do the work in this form. Cleartext HTTP/1.1 unless a row says gRPC; medians of {rounds} interleaved rounds.
+```sh
+make bench-peers
+```
+
+The command installs each server in an environment of its own, gives all servers the same work, checks the answers,
+measures, and writes this page. This run took {minutes:.0f} minutes on {cores} cores, with {rounds} interleaved rounds
+of {seconds:g} s for each row. The client shares the cores with the servers.
+
+The table shows the CPU time of all processes of a server for one request, divided by the CPU time of ksrv. **2.0
+means that the server needs twice the CPU time of ksrv.** "-" means that the server does not do the work in this form.
+Rows without "gRPC" are HTTP/1.1, rows without "TLS" are cleartext. A number in bold is below 1: that server needs
+less than ksrv.
 
 """
 
 ABOUT = """
-The limit is a bare C server that validates nothing and answers a constant (W1, W2, W4), or a loop over the model without any
-server (W3, W5, W6). A value of the limit below 1 is what ksrv could still save.
+The limit is the least that the work can cost: a bare C server that validates nothing and answers a constant (W1, W2,
+W4), or a loop over the model without a server (W3, W5, W6). A limit of 0.6 means that ksrv could save at most 40 %.
 
-![CPU a request by workload](images/bench-cpu.svg)
+![CPU time of a request by workload](images/bench-cpu.svg)
 
 ## Latency at a fixed rate
 
-Requests arrive at random times, whether or not the server has answered the ones before, and a latency counts from when its request was due. The
-plots show each server at half and at 80 % of what it can do, and all of them at half and at 80 % of what the slowest can do, over REST and gRPC.
+Requests arrive at random times, whether or not the server has answered earlier requests. A latency counts from the
+time at which the request was due. Each server gets half and 80 % of its own capacity, and half and 80 % of the
+capacity of the slowest server.
 
-![99th percentile at fixed rates](images/bench-latency.svg)
+![99th percentile of latency at fixed rates](images/bench-latency.svg)
 
-## Above its capacity
+## Above the capacity
 
-Three seconds at 150 % of what the server can do, then three seconds at half of it. Goodput is what it still answers, as a part of its
-capacity; recovery is how long latencies stay above twice the usual ones.
+Each server gets 150 % of its capacity for {overload:g} s, then half of it. Goodput counts the answers in the first
+part, divided by the capacity. Recovery is the time until latencies are again at most twice the usual ones.
 
 ![Goodput and recovery](images/bench-overload.svg)
+
+"""
+
+LOADGEN = """## MLPerf's LoadGen
+
+LoadGen of MLPerf Inference asks three models with random weights: `picture` has the layers of ResNet-50 with a
+quarter of the channels (602 KB for a request), `text` has four layers of BERT with 128 units (sentences of 2 to 512
+tokens, with the lengths of the sentences of this documentation), and `tree` is a forest of 100 trees. SingleStream is
+the 90th percentile of latency, one query at a time. Offline is samples a second, all of them at once. Server is the
+highest rate tried at which LoadGen calls the run valid: 99 % of the latencies are within {bounds}.
+
+The first column is a loop over the model without a server. The other columns are ratios: **1.0 is as fast as the
+loop, higher is better.** The client is written in Python and limits the `tree` rows.
 
 """
 
 SHOWN = """
 ## What is not shown
 
-- Two cores run the servers and the client. Requests a second saturate early there; CPU a request does not depend on it, so it is the
-  figure of the table. Machines with many cores and GPUs are not shown.
-- The models' weights are random, so nothing is said about accuracy. W1, W2 and W4 compute nothing, and show the server alone.
-- Each peer has one configuration for all workloads. What it is stands below; the files are in `benchmarks/peers/apps`.
+- The servers share two cores with the client, so requests a second mean little; CPU time of a request does not depend
+  on this. Nothing here says how a server uses many cores or a GPU.
+- The weights are random, so nothing here says anything about accuracy. W1, W2 and W4 compute nothing: they show the
+  server alone.
+- Each server has one configuration for all workloads. The files are in `benchmarks/peers/apps`. Those of ksrv,
+  FastAPI, LitServe and Triton also serve the model `text` of LoadGen, which their lines count.
+- The fixed rates were held for {open_seconds:g} s each. A 99th percentile of a slow server rests on few requests.
 """
 
 
@@ -109,14 +136,55 @@ def shown_ratio(row: dict[str, Any], own: dict[str, Any]) -> str:
     return f"**{text}**" if ratio < 1 and row["server"] != LIMIT else text
 
 
-def losses(results: dict[str, Any]) -> str:
+def loadgen_table(found: dict[str, Any]) -> str:
+    """Return what LoadGen says of each system beside the loop."""
+    cells = {(row["model"], row["system"]): row for row in found["rows"]}
+    systems = [
+        name for name in dict.fromkeys(row["system"] for row in found["rows"]) if name != "loop"
+    ]
+    names = [name.replace("-", ", ") for name in systems]
+    lines = [f"| scenario | loop | {' | '.join(names)} |", "|---" * (len(systems) + 2) + "|"]
+    for model in found["bound_ms"]:
+        for key, title, unit in (("single_p90_ms", "SingleStream", "ms"), ("offline_s", "Offline", "/s"),
+                                 ("server_s", "Server", "/s")):  # fmt: skip
+            limit = cells.get((model, "loop"), {}).get(key)
+            beside = [loop_share(cells.get((model, name), {}), key, limit) for name in systems]
+            own = f"{limit:,.2f} {unit}" if limit else "no valid run"
+            lines.append(f"| {model}, {title} | {own} | {' | '.join(beside)} |")
+    return "\n".join(lines) + "\n"
+
+
+def loop_share(row: dict[str, Any], key: str, limit: float | None) -> str:
+    """Return how fast a system is beside the loop."""
+    if row.get("failed"):
+        return "failed"
+    if limit is None or key not in row:
+        return "-"
+    if not row[key] or not limit:
+        return "no valid run"
+    return f"{limit / row[key] if key.endswith('ms') else row[key] / limit:.2f}"
+
+
+def loadgen_losses(found: dict[str, Any]) -> list[str]:
+    """Return a line for each model at which another server reaches a higher valid rate than ksrv."""
+    lines = []
+    for model in found["bound_ms"]:
+        rates = {row["system"]: row["server_s"] for row in found["rows"]
+                 if row["model"] == model and "server_s" in row and row["system"] != "loop"}  # fmt: skip
+        own = max((rate for name, rate in rates.items() if name.startswith(OURS)), default=0.0)
+        lines += [f"- LoadGen's Server, {model}: {name.replace('-', ' over ')} reaches {rate / own:.2f} times ksrv's best rate"
+                  for name, rate in rates.items() if own and rate > own]  # fmt: skip
+    return lines
+
+
+def losses(results: dict[str, Any], found: dict[str, Any]) -> str:
     """Return a line for each row in which a server takes less CPU than ksrv or answers more."""
     own = {
         (row["workload"], row["transport"], row["protocol"]): row
         for row in results["closed"]
         if row["server"] == OURS and row.get("requests_s")
     }
-    lines = []
+    lines = loadgen_losses(found)
     for row in results["closed"]:
         mine = own.get((row["workload"], row["transport"], row["protocol"]))
         if (
@@ -131,11 +199,11 @@ def losses(results: dict[str, Any]) -> str:
         )
         if row["cpu_us"] < mine["cpu_us"]:
             lines.append(
-                f"- {where}: {row['server']} takes {row['cpu_us'] / mine['cpu_us']:.2f} of ksrv's CPU"
+                f"- {where}: {row['server']} needs {row['cpu_us'] / mine['cpu_us']:.2f} of the CPU time of ksrv"
             )
         elif row["requests_s"] > mine["requests_s"]:
             lines.append(
-                f"- {where}: {row['server']} answers {row['requests_s'] / mine['requests_s']:.2f} times ksrv's requests a second"
+                f"- {where}: {row['server']} answers {row['requests_s'] / mine['requests_s']:.2f} times as many requests a second"
             )
     fixed = {
         (row["workload"], row["protocol"], row["rate"]): row
@@ -145,15 +213,15 @@ def losses(results: dict[str, Any]) -> str:
     for row in results["open"]:
         mine = fixed.get((row["workload"], row["protocol"], row["rate"]))
         if mine and row["server"] != OURS and row.get("p99_ms", 1e9) < mine.get("p99_ms", 1e9):
-            lines.append(f"- {row['workload']}, {row['protocol']}, at {row['rate']:,.0f} requests a second: {row['server']}'s 99th percentile is "
-                         f"{row['p99_ms'] / mine['p99_ms']:.2f} of ksrv's")  # fmt: skip
+            lines.append(f"- {row['workload']}, {row['protocol']}, at {row['rate']:,.0f} requests a second: the 99th percentile of {row['server']} is "
+                         f"{row['p99_ms'] / mine['p99_ms']:.2f} of the one of ksrv")  # fmt: skip
     return "\n".join(lines) if lines else "In no row of this run."
 
 
 def server_table(results: dict[str, Any]) -> str:
     """Return what each server takes beside requests."""
     lines = [
-        "| server | starts in | peak memory | installed | lines of its user | configuration |",
+        "| server | starts in | peak memory | installed | lines that a user writes | configuration |",
         "|---|---|---|---|---|---|",
     ]
     for name, one in results["servers"].items():
@@ -163,18 +231,20 @@ def server_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def failures(results: dict[str, Any]) -> str:
+def failures(results: dict[str, Any], found: dict[str, Any]) -> str:
     """Return a line for each server or row that did not work."""
-    lines = [
-        f"- {name}: {why.strip().splitlines()[-1]}" for name, why in results["left_out"].items()
-    ]
-    for row in results["closed"]:
-        if "failed" in row:
-            why = row["failed"].replace("\n", " ")[:160]
-            lines.append(
-                f"- {row['server']}, {row['workload']}, {row['protocol']}, {row['transport']}: `{why}`"
-            )
-    return "\n".join(lines) if lines else "None."
+    lines = [f"- {name}: `{last_line(why)}`" for name, why in results["left_out"].items()]
+    lines += [f"- {row['server']}, {row['workload']}, {row['protocol']}, {row['transport']}: `{last_line(row['failed'])}`"
+              for row in results["closed"] if "failed" in row]  # fmt: skip
+    lines += [f"- LoadGen, {row['model']}, {row['system']}: `{last_line(row['failed'])}`"
+              for row in found["rows"] if "failed" in row]  # fmt: skip
+    return "\n".join(lines) if lines else "All rows worked."
+
+
+def last_line(text: str) -> str:
+    """Return the last line that says something, cut to 160 characters."""
+    lines = [line for line in text.replace("`", "'").splitlines() if line.strip(" >\t")]
+    return lines[-1].strip()[:160] if lines else "no message"
 
 
 def plot_cpu(results: dict[str, Any], path: Path) -> None:
@@ -273,21 +343,24 @@ def finish(figure: Any, path: Path) -> None:
 
 def main() -> None:
     """Write the page."""
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks/results/peers.json"
-    results = json.loads(source.read_text())
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks/results"
+    results = json.loads((folder / "peers.json").read_text())
+    found = json.loads((folder / "loadgen.json").read_text())
     matplotlib.rcParams["svg.hashsalt"] = "ksrv"
     (DOCS / "images").mkdir(exist_ok=True)
     plot_cpu(results, DOCS / "images/bench-cpu.svg")
     plot_latency(results, DOCS / "images/bench-latency.svg")
     plot_overload(results, DOCS / "images/bench-overload.svg")
     head = HEAD.format(
-        minutes=results.get("minutes", 0),
-        rounds=results["rounds"],
-        cores=results["machine"]["cores"],
-    )
+        minutes=results.get("minutes", 0) + found.get("minutes", 0), rounds=results["rounds"],
+        seconds=results["seconds"], cores=results["machine"]["cores"],
+    )  # fmt: skip
+    bounds = ", ".join(f"{bound} ms (`{model}`)" for model, bound in found["bound_ms"].items())
     parts = [
-        head, ratio_table(results), ABOUT, "## Where ksrv loses\n\n", losses(results), "\n\n## The servers\n\n",
-        server_table(results), SHOWN, "\n## What did not work\n\n", failures(results), "\n",
+        head, ratio_table(results), ABOUT.format(overload=results["overload_seconds"]),
+        LOADGEN.format(bounds=bounds), loadgen_table(found), "\n## Where ksrv loses\n\n", losses(results, found),
+        "\n\n## The servers\n\n", server_table(results), SHOWN.format(open_seconds=results["open_seconds"]),
+        "\n## What did not work\n\n", failures(results, found), "\n",
     ]  # fmt: skip
     (DOCS / "benchmarks.md").write_text("".join(parts))
 

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import tomllib
 import urllib.error
 import urllib.request
 import uuid
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import calls
+import numpy as np
 from calls import Call
 
 HERE = Path(__file__).parent
@@ -38,13 +40,13 @@ class Peer:
     Attributes:
         name: What tables call it.
         app: Its file in `apps/`, which is all its user writes.
-        packages: What is installed for it; none for ksrv, which is in make's environment.
+        packages: What is installed for it.
         command: How it is started. {python}, {bin}, {http}, {grpc}, {third} (another free port), {app}, {apps}, {folder} (of its
             own) are filled in; `tls` is appended to it where the server speaks TLS.
         tls: The options that have it speak TLS, with {key} and {certificate}.
         ready: The path that answers 200 once it serves.
-        rest: Makes the request of a workload over HTTP; None where it has none.
-        grpc: Makes the call of a workload over gRPC.
+        rest: Makes the request of a workload over HTTP, with this input; None where it has none.
+        grpc: Makes the call of a workload over gRPC, with this input.
         grpc_tls: Whether its gRPC speaks TLS with these options.
         prepare: Writes what it needs into its folder, before it starts.
         about: Its configuration, in a sentence.
@@ -55,9 +57,9 @@ class Peer:
     packages: tuple[str, ...]
     command: tuple[str, ...]
     ready: str
-    rest: Callable[[str], Call | None]
+    rest: Callable[[str, np.ndarray], Call | None]
     about: str
-    grpc: Callable[[str], Call | None] = lambda workload: None
+    grpc: Callable[[str, np.ndarray], Call | None] = lambda workload, x: None
     tls: tuple[str, ...] = ()
     grpc_tls: bool = True
     prepare: Callable[["Peer", Path, int], None] | None = None
@@ -70,16 +72,21 @@ class Peer:
     @property
     def python(self) -> Path:
         """The interpreter that runs it."""
-        return self.folder / "bin/python" if self.packages else Path(sys.executable)
+        return self.folder / "bin/python"
 
     def install(self) -> str | None:
         """Install it, unless it is there; returns why that failed."""
         done = self.folder / ".installed"
-        if not self.packages or done.exists():
+        if done.exists():
             return None
-        subprocess.run([sys.executable, "-m", "venv", "--clear", self.folder], check=True)
-        install = [str(self.python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        found = subprocess.run([*install, *ALIKE, *self.packages], capture_output=True, text=True)
+        python, pip = (
+            [sys.executable, "-m"],
+            ["pip", "-q", "--disable-pip-version-check", "--python"],
+        )
+        made = [*python, "venv", "--clear", "--without-pip", str(self.folder)]
+        subprocess.run(made, check=True)
+        install = [*python, *pip, str(self.python), "install", *ALIKE, *self.packages]
+        found = subprocess.run(install, capture_output=True, text=True)
         if found.returncode:
             return str(found.stderr.strip().splitlines()[-1])
         done.touch()
@@ -87,9 +94,10 @@ class Peer:
 
     def megabytes(self) -> int:
         """Return the size of its environment, of which the work's own packages take some 250 MB."""
-        folder = self.folder if self.packages else Path(sys.prefix)
-        found = subprocess.run(["du", "-sm", folder], capture_output=True, text=True, check=True)
-        return int(found.stdout.split()[0])
+        # ksrv itself runs from the tree.
+        folders = [self.folder, ROOT / "ksrv"] if self.name == "ksrv" else [self.folder]
+        found = subprocess.run(["du", "-scm", *folders], capture_output=True, text=True, check=True)
+        return int(found.stdout.splitlines()[-1].split()[0])
 
     def lines(self) -> int:
         """Return how many lines its user writes, without empty ones and comments."""
@@ -105,61 +113,62 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _raw(workload: str) -> Call:
-    return calls.raw(workload, f"/{workload.lower()}")
+def _raw(workload: str, x: np.ndarray) -> Call:
+    return calls.raw(workload, x, f"/{workload.lower()}")
 
 
-def _base64(workload: str) -> Call:
-    return calls.base64_json(workload, f"/{workload.lower()}")
+def _base64(workload: str, x: np.ndarray) -> Call:
+    return calls.base64_json(workload, x, f"/{workload.lower()}")
 
 
-def _ksrv_rest(workload: str) -> Call:
+def _ksrv_rest(workload: str, x: np.ndarray) -> Call:
     model = workload.lower()
     if workload == "W6":
-        return calls.predict(workload, f"/v1/models/{model}:predict")
+        return calls.predict(x, f"/v1/models/{model}:predict")
     if workload == "W7":
-        return calls.generate(workload, f"/v2/models/{model}/generate_stream")
-    return calls.v2_binary(workload, f"/v2/models/{model}/infer")
+        return calls.generate(f"/v2/models/{model}/generate_stream")
+    return calls.v2_binary(x, f"/v2/models/{model}/infer")
 
 
-def _grpc(workload: str) -> Call | None:
-    return (
-        calls.grpc_call(workload, workload.lower())
-        if workload in ("W1", "W2", "W3", "W4", "W5")
-        else None
-    )
+def _grpc(workload: str, x: np.ndarray) -> Call | None:
+    # W6 is plain JSON, and W7 a stream.
+    return calls.grpc_call(x, workload.lower()) if workload not in ("W6", "W7") else None
 
 
-def _kserve_rest(workload: str) -> Call | None:
-    return _ksrv_rest(workload) if workload != "W7" else None
+def _kserve_rest(workload: str, x: np.ndarray) -> Call | None:
+    # Its REST decodes elements of BYTES as UTF-8, which pictures are not.
+    return _ksrv_rest(workload, x) if workload not in ("W3", "W7") else None
 
 
-def _mlserver_rest(workload: str) -> Call | None:
+def _mlserver_rest(workload: str, x: np.ndarray) -> Call | None:
     # Its REST reads JSON alone: no pictures, and 64 MiB would be some 300 MB of text.
     if workload in ("W3", "W4", "W7"):
         return None
-    return calls.v2_json(workload, f"/v2/models/{workload.lower()}/infer")
+    return calls.v2_json(x, f"/v2/models/{workload.lower()}/infer")
 
 
-def _triton_shape(workload: str) -> tuple[int, ...] | None:
-    return (8, 1) if workload == "W3" else None
+def _mlserver_grpc(workload: str, x: np.ndarray) -> Call | None:
+    # It makes a Python list of each tensor, which takes longer than a round for 64 MiB.
+    return _grpc(workload, x) if workload != "W4" else None
 
 
-def _triton_rest(workload: str) -> Call | None:
+def _triton_rest(workload: str, x: np.ndarray) -> Call | None:
     path = f"/v2/models/{workload.lower()}/infer"
     if workload == "W6":
-        return calls.v2_json(workload, path)
-    return calls.v2_binary(workload, path, _triton_shape(workload)) if workload != "W7" else None
+        return calls.v2_json(x, path)
+    return calls.v2_binary(_triton_rows(workload, x), path) if workload != "W7" else None
 
 
-def _triton_grpc(workload: str) -> Call | None:
-    if workload in ("W6", "W7"):
-        return None
-    return calls.grpc_call(workload, workload.lower(), _triton_shape(workload))
+def _triton_grpc(workload: str, x: np.ndarray) -> Call | None:
+    return _grpc(workload, _triton_rows(workload, x))
 
 
-def _torchserve_rest(workload: str) -> Call:
-    return calls.raw(workload, f"/predictions/{workload.lower()}")
+def _triton_rows(workload: str, x: np.ndarray) -> np.ndarray:
+    return x.reshape(8, 1) if workload == "W3" else x
+
+
+def _torchserve_rest(workload: str, x: np.ndarray) -> Call:
+    return calls.raw(workload, x, f"/predictions/{workload.lower()}")
 
 
 TORCHSERVE = """
@@ -194,9 +203,14 @@ def _write_torchserve(peer: Peer, folder: Path, grpc: int) -> None:
         )  # fmt: skip
 
 
+def _own_dependencies() -> tuple[str, ...]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tuple(project["dependencies"])
+
+
 PEERS = [
     Peer(
-        "ksrv", "ksrv_app.py", (), ("{python}", "{app}", "{http}", "{grpc}"), "/v2/health/ready",
+        "ksrv", "ksrv_app.py", _own_dependencies(), ("{python}", "{app}", "{http}", "{grpc}"), "/v2/health/ready",
         _ksrv_rest, "defaults; W3 and W5 batch", _grpc, tls=("{key}", "{certificate}"),
     ),
     Peer(
@@ -225,7 +239,7 @@ PEERS = [
     ),
     Peer(
         "MLServer", "mlserver_app.py", ("mlserver",), ("{python}", "{app}", "{http}", "{grpc}", "{third}"),
-        "/v2/health/ready", _mlserver_rest, "no parallel workers: with 2 a tensor is pickled twice", _grpc,
+        "/v2/health/ready", _mlserver_rest, "no parallel workers: with 2 a tensor is pickled twice", _mlserver_grpc,
     ),
     Peer(
         "KServe", "kserve_app.py", ("kserve",),
@@ -240,7 +254,7 @@ PEERS = [
     ),
     Peer(
         "Triton", "pytriton_app.py", ("nvidia-pytriton", "numpy<2"), ("{python}", "{app}", "{http}", "{grpc}", "{third}"),
-        "/v2/models/w6/ready", _triton_rest, "PyTriton's Python backend, dynamic batching", _triton_grpc,
+        "/v2/models/w8/ready", _triton_rest, "PyTriton's Python backend, dynamic batching", _triton_grpc,
     ),
     Peer(
         "TorchServe", "torchserve_handler.py", ("torchserve", "torch==2.13.0", "torch-model-archiver", "captum", "pyyaml"),
@@ -273,7 +287,7 @@ class RunningServer:
         """Start it and wait until it is ready.
 
         Raises:
-            RuntimeError: It ended, or is not ready after three minutes; says what it printed last.
+            RuntimeError: It ended, or is not ready after five minutes; says what it printed last.
         """
         self._mark = f"PEER_BENCH={uuid.uuid4().hex}"
         self._folder = Path(tempfile.mkdtemp(prefix="ksrv-peer-"))
@@ -306,7 +320,7 @@ class RunningServer:
                 stderr=output, env=os.environ | variables, start_new_session=True,
             )  # fmt: skip
         while not self._ready():
-            if self._process.poll() is not None or time.monotonic() > began + 180:
+            if self._process.poll() is not None or time.monotonic() > began + 300:
                 said = (self._folder / "output").read_text(errors="replace")[-1500:]
                 self.stop()
                 raise RuntimeError(f"{self.peer.name} does not start: {said}")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from calls import Call, ask, grpc_call, v2_binary
+from calls import Call, ask, grpc_call, tensor, v2_binary
 from peers import RunningServer, free_port
 
 HERE = Path(__file__).parent
@@ -225,8 +225,8 @@ def main() -> None:
                 for workload in given.workloads:
                     model = workload.lower()
                     for protocol, call in (
-                        ("REST", v2_binary(workload, f"/v2/models/{model}/infer")),
-                        ("gRPC", grpc_call(workload, model)),
+                        ("REST", v2_binary(tensor(workload), f"/v2/models/{model}/infer")),
+                        ("gRPC", grpc_call(tensor(workload), model)),
                     ):
                         check(call, workload, server)
                         file = folder / "request"

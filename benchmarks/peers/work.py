@@ -9,6 +9,7 @@
 | W5 | FP32 [1,3,224,224] | ten values of a network with ResNet-18's layers and random weights |
 | W6 | 30 numbers as JSON | one number of a forest of 100 trees of depth 8, as JSON |
 | W7 | a prompt as JSON | 64 words, one after the other |
+| W8 | the token ids of a sentence, INT64 [1,n] | 128 values of a network with BERT's layers (by LoadGen alone) |
 """
 
 import os
@@ -57,7 +58,7 @@ class OnnxModel:
     """A network or a forest; `run` releases the GIL.
 
     Args:
-        name: "network" (W5) or "forest" (W6).
+        name: "network" (W5), "forest" (W6) or "text" (W8).
         threads: Threads that one run uses.
     """
 
@@ -71,10 +72,21 @@ class OnnxModel:
             MODELS / f"{name}.onnx", options, providers=["CPUExecutionProvider"]
         )
 
-    def run(self, x: np.ndarray) -> np.ndarray:
-        """Return the values of each row."""
-        result: np.ndarray = self._session.run(None, {"x": x})[0]
+    def run(self, *inputs: np.ndarray) -> np.ndarray:
+        """Return the values of each row; text takes a mask beside its ids."""
+        given = dict(zip(("x", "mask"), inputs, strict=False))
+        result: np.ndarray = self._session.run(None, given)[0]
         return result
+
+
+def padded(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Join sentences of [1,n] to ids and their mask, both as long as the longest."""
+    ids = np.zeros((len(rows), max(row.shape[1] for row in rows)), np.int64)
+    mask = np.zeros(ids.shape, np.bool_)
+    for place, row in enumerate(rows):
+        ids[place, : row.shape[1]] = row
+        mask[place, : row.shape[1]] = True
+    return ids, mask
 
 
 def words() -> Iterator[str]:

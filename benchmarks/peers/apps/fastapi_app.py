@@ -1,7 +1,7 @@
-"""FastAPI and uvicorn: tensors as raw bytes, a batcher of twenty lines, work on the thread pool."""
+"""FastAPI and uvicorn: tensors as raw bytes, a batcher of twenty-five lines, work on the thread pool."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,26 +9,37 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from work import OnnxModel, first_ten, pictures, split_pictures, words
+from work import OnnxModel, first_ten, padded, pictures, split_pictures, words
+
+
+class Batcher:
+    def __init__(self, run: Callable[[list[np.ndarray]], np.ndarray]) -> None:
+        self._run, self._runner, self._running = run, ThreadPoolExecutor(1), False
+        self._waiting: list[tuple[np.ndarray, asyncio.Future[np.ndarray]]] = []
+
+    async def submit(self, x: np.ndarray) -> np.ndarray:
+        future: asyncio.Future[np.ndarray] = asyncio.get_running_loop().create_future()
+        self._waiting.append((x, future))
+        if not self._running:
+            await self._run_batches()
+        return await future
+
+    async def _run_batches(self) -> None:
+        self._running = True
+        while self._waiting:
+            batch = self._waiting[:8]
+            del self._waiting[:8]
+            loop, rows = asyncio.get_running_loop(), [x for x, _ in batch]
+            answers = await loop.run_in_executor(self._runner, self._run, rows)
+            for answer, (_, future) in zip(answers, batch, strict=True):
+                future.set_result(answer)
+        self._running = False
+
 
 app = FastAPI()
-network, forest = OnnxModel("network"), OnnxModel("forest")
-runner = ThreadPoolExecutor(1)
-waiting: list[tuple[np.ndarray, asyncio.Future[np.ndarray]]] = []
-running = False
-
-
-async def run_batches() -> None:
-    global running
-    running = True
-    while waiting:
-        batch = waiting[:8]
-        del waiting[:8]
-        rows = np.concatenate([x for x, _ in batch])
-        answers = await asyncio.get_running_loop().run_in_executor(runner, network.run, rows)
-        for answer, (_, future) in zip(answers, batch, strict=True):
-            future.set_result(answer)
-    running = False
+network, forest, text = OnnxModel("network"), OnnxModel("forest"), OnnxModel("text")
+images = Batcher(lambda rows: network.run(np.concatenate(rows)))
+sentences = Batcher(lambda rows: text.run(*padded(rows)))
 
 
 def octets(array: np.ndarray) -> Response:
@@ -56,11 +67,13 @@ async def decode(request: Request) -> Response:
 @app.post("/w5")
 async def classify(request: Request) -> Response:
     x = np.frombuffer(await request.body(), np.float32).reshape(1, 3, 224, 224)
-    future: asyncio.Future[np.ndarray] = asyncio.get_running_loop().create_future()
-    waiting.append((x, future))
-    if not running:
-        await run_batches()
-    return octets(await future)
+    return octets(await images.submit(x))
+
+
+@app.post("/w8")
+async def embed(request: Request) -> Response:
+    ids = np.frombuffer(await request.body(), np.int64)[None]
+    return octets(await sentences.submit(ids))
 
 
 @app.post("/w6")

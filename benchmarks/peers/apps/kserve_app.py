@@ -1,5 +1,6 @@
 """KServe's Python server: Open Inference Protocol over REST and gRPC. It joins no requests, so W5 runs one by one."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,6 @@ class Work(Model):
 
 
 if __name__ == "__main__":  # it reads the command line itself
-    ModelServer(enable_latency_logging=False, access_log_format=None).start(
-        [Work(f"w{number}") for number in range(1, 7)]
-    )
+    server = ModelServer(enable_latency_logging=False)
+    logging.disable(logging.INFO)  # it would log each request three times
+    server.start([Work(f"w{number}") for number in range(1, 7)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import litserve
 import numpy as np
-from work import OnnxModel, first_ten, pictures, split_pictures, words
+from work import OnnxModel, first_ten, padded, pictures, split_pictures, words
 
 
 class Tensors(litserve.LitAPI):
@@ -46,6 +46,20 @@ class Classify(Tensors):
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         return self.network.run(x)
+
+    def unbatch(self, output: np.ndarray) -> list[bytes]:
+        return [row.tobytes() for row in output]
+
+
+class Embed(Tensors):
+    def setup(self, device: str) -> None:
+        self.text = OnnxModel("text", threads=2)
+
+    def batch(self, bodies: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        return padded([np.frombuffer(body, np.int64)[None] for body in bodies])
+
+    def predict(self, rows: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return self.text.run(*rows)
 
     def unbatch(self, output: np.ndarray) -> list[bytes]:
         return [row.tobytes() for row in output]
@@ -89,6 +103,7 @@ if __name__ == "__main__":
             Echo(api_path="/w4"),
             Classify(api_path="/w5", max_batch_size=8, batch_timeout=0.001),
             Forest(api_path="/w6"),
+            Embed(api_path="/w8", max_batch_size=8, batch_timeout=0.001),
             Words(api_path="/w7", stream=True),
         ],
         accelerator="cpu",

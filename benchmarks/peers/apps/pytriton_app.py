@@ -1,4 +1,7 @@
-"""Triton Inference Server (the binary in the nvidia-pytriton wheel) with its Python backend, by PyTriton."""
+"""Triton Inference Server (the binary in the nvidia-pytriton wheel) with its Python backend, by PyTriton.
+
+PyTriton declares no ragged inputs, so Triton joins sentences of one length alone.
+"""
 
 import logging
 import sys
@@ -8,9 +11,13 @@ import numpy as np
 from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
-from work import OnnxModel, first_ten, pictures
+from work import OnnxModel, first_ten, padded, pictures
 
-network, forest = OnnxModel("network", threads=2), OnnxModel("forest")
+network, forest, text = (
+    OnnxModel("network", threads=2),
+    OnnxModel("forest"),
+    OnnxModel("text", threads=2),
+)
 
 
 @batch
@@ -38,6 +45,11 @@ def predict(x: np.ndarray) -> dict[str, np.ndarray]:
     return {"y": forest.run(x)}
 
 
+@batch
+def embed(x: np.ndarray) -> dict[str, np.ndarray]:
+    return {"y": text.run(*padded(list(x[:, None])))}
+
+
 MODELS: dict[str, tuple[Any, Any, tuple[int, ...], int, int]] = {
     "w1": (echo, np.float32, (16,), 16, 8),
     "w2": (ten_values, np.float32, (224, 224, 3), 10, 8),
@@ -45,6 +57,7 @@ MODELS: dict[str, tuple[Any, Any, tuple[int, ...], int, int]] = {
     "w4": (echo, np.float32, (16 << 20,), 16 << 20, 1),
     "w5": (classify, np.float32, (3, 224, 224), 10, 8),
     "w6": (predict, np.float32, (30,), 1, 8),
+    "w8": (embed, np.int64, (-1,), 128, 8),
 }
 
 if __name__ == "__main__":

@@ -72,6 +72,12 @@ class Work:
 if __name__ == "__main__":
     signals = signal.SIGTERM, signal.SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    # A busy machine may need more than Ray's 30 s for a node, and than its five seconds for a proxy.
+    os.environ |= {
+        "RAY_raylet_start_wait_time_s": "180",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+    }
     environment = {"env_vars": {name: os.environ[name] for name in ("PYTHONPATH", "WORK_MODELS")}}
     ray.init(include_dashboard=False, runtime_env=environment, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
