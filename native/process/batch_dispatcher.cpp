@@ -283,7 +283,8 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     }
     ran_ns_ += (ran - ran_ns_) / 8;
     if (ran > RUNS_AHEAD_NS) ran_ns_ = std::max(ran_ns_, ran);
-    if (done.images && outlasts_assembly(ran)) queue_->may_prefetch.store(true);
+    if (done.images && assembles_beside_run(ran, static_cast<std::int64_t>(done.assemble_ns)))
+        queue_->may_prefetch.store(true);
     regroup_ns_ = regroup_delay_ns(done.rows, ran);
 
     unsigned char *const won = marks_.data();

@@ -71,8 +71,12 @@ inline std::int64_t regroup_delay_ns(std::uint64_t rows, std::int64_t ran_ns) no
     return std::min(ran_ns / SHARE, LONGEST_NS);
 }
 
-// Whether a run takes long enough for the next batch to be assembled meanwhile.
-inline bool outlasts_assembly(std::int64_t ran_ns) noexcept { return ran_ns >= 2'000'000; }
+// Whether the next batch is to be assembled while one runs. The prefetcher takes requests before the run ends, so its batch lacks
+// all that arrive until then, and two small batches take turns where one could be large: assembly must be worth that.
+inline bool assembles_beside_run(std::int64_t ran_ns, std::int64_t assembled_ns) noexcept {
+    constexpr std::int64_t SHORTEST_RUN_NS = 2'000'000, SHARE = 20;
+    return ran_ns >= SHORTEST_RUN_NS && assembled_ns >= ran_ns / SHARE;
+}
 
 class Queue {
   public:
@@ -84,10 +88,10 @@ class Queue {
     std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
     std::atomic<bool> inline_for_blocked{false};  // threads that only wait for their request may
 
-    // Has the prefetcher work beside runs as long as the last one, or not.
-    void note_run(std::int64_t ran_ns) noexcept {
-        const bool outlasts = outlasts_assembly(ran_ns);
-        if (may_prefetch.load(std::memory_order_relaxed) != outlasts) may_prefetch.store(outlasts);
+    // Has the prefetcher work beside runs like the last one, or not.
+    void note_run(std::int64_t ran_ns, std::int64_t assembled_ns) noexcept {
+        const bool beside = assembles_beside_run(ran_ns, assembled_ns);
+        if (may_prefetch.load(std::memory_order_relaxed) != beside) may_prefetch.store(beside);
     }
 
     // Makes a slot for an instance; SIZE_MAX when there is no memory.

@@ -49,7 +49,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         AtomicFlag may_prefetch
         AtomicFlag inline_for_all
         AtomicFlag inline_for_blocked
-        void note_run(int64_t ran_ns) noexcept
+        void note_run(int64_t ran_ns, int64_t assembled_ns) noexcept
         size_t add_slot() noexcept
         Push push(CRequest *request, size_t *slot) noexcept
         Push push(CRequest *request, size_t *slot, bint caller_blocks) noexcept

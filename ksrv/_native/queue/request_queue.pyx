@@ -343,9 +343,9 @@ cdef class Queue:
     def may_prefetch(self, bint value):
         self.queue.may_prefetch.store(value)
 
-    def note_run(self, int64_t ran_ns) -> None:
-        """Have the prefetcher work beside runs, or not, by how long the last one took."""
-        self.queue.note_run(ran_ns)
+    def note_run(self, int64_t ran_ns, int64_t assembled_ns) -> None:
+        """Have the prefetcher work beside runs, or not, by the last one and its assembly."""
+        self.queue.note_run(ran_ns, assembled_ns)
 
     @property
     def inline_for_all(self) -> bool:

@@ -195,5 +195,5 @@ cdef class BatchRunner:
         if failure is not None:
             self._answer_failed(batch, failure, later)
         if self.inline_credit < MOST_CREDIT or ran_ns >= QUICK:
-            self._note_pace(ran_ns)
+            self._note_pace(ran_ns, batch.spent_ns)
         return 0

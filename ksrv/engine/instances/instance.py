@@ -333,7 +333,7 @@ class Instance(BatchRunner):
             deadline = min(deadline, began + self._host.run_timeout_ns)
         return None if deadline == NO_DEADLINE else deadline
 
-    def _note_pace(self, ran_ns: int) -> None:
+    def _note_pace(self, ran_ns: int, assembled_ns: int) -> None:
         before = self.inline_credit
         if ran_ns < QUICK_NS:
             credit = min(before + 1, MAX_INLINE_CREDIT)
@@ -346,7 +346,7 @@ class Instance(BatchRunner):
                 self._allow_inline(True)
             elif credit < INLINE_CREDIT // 2 <= before:
                 self._allow_inline(False)
-        queue.note_run(ran_ns)
+        queue.note_run(ran_ns, assembled_ns)
 
     def _allow_inline(self, quick: bool) -> None:
         """Set which threads the queue allows inline execution."""

@@ -338,8 +338,21 @@ def test_an_instance_waits_for_a_share_of_a_run_that_joined_requests(rows, ran_n
     assert native.regroup_delay(rows, ran_ns) == delay_ns
 
 
-def test_batches_are_assembled_beside_runs_that_outlast_their_assembly():
+@pytest.mark.parametrize(
+    ("ran_ns", "assembled_ns", "may_prefetch"),
+    [
+        (2_000_000, 100_000, True),
+        (2_000_000, 99_999, False),
+        (1_999_999, 1_999_999, False),
+        (10**12, 5 * 10**10, True),
+        (10**12, 10**10, False),
+        (2**63 - 1, 2**63 - 1, True),
+    ],
+)
+def test_batches_are_assembled_beside_runs_of_which_that_takes_a_share(
+    ran_ns, assembled_ns, may_prefetch
+):
     queue = native.Queue(1)
-    for ran_ns, may_prefetch in [(2_000_000, True), (1_999_999, False), (10**12, True)]:
-        queue.note_run(ran_ns)
+    for _ in range(2):
+        queue.note_run(ran_ns, assembled_ns)
         assert queue.may_prefetch is may_prefetch
