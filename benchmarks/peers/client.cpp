@@ -4,7 +4,7 @@
 //     ./client PORT http|grpc plain|tls FILE CONNECTIONS STREAMS closed SECONDS
 //     ./client PORT http|grpc plain|tls FILE CONNECTIONS STREAMS open RATE:SECONDS [RATE:SECONDS ...]
 //
-// `closed`: each stream sends its next request when its answer has come. `open`: requests are due at random times
+// `closed`: each stream sends its next request when its answer has come; a round ends with its first answer at the earliest. `open`: requests are due at random times
 // (exponential gaps, the same in every run) at so many a second, whatever the server does, and a latency counts from when a
 // request was due; one for which no stream is free waits in the client, and its wait counts.
 // FILE: for http the bytes of the request; for grpc four bytes with the length of an HPACK block (it may index nothing),
@@ -46,6 +46,7 @@ namespace {
 constexpr std::size_t READ_BYTES = 1 << 18;
 constexpr std::int64_t OWN_WINDOW = 1 << 30;  // that answers never have to wait for
 constexpr double LAST_ANSWERS_SECONDS = 5;    // waited for behind the last phase
+constexpr double FIRST_ANSWER_SECONDS = 30;
 
 double now() {
     timespec at{};
@@ -523,7 +524,9 @@ int main(int count, char **arguments) {
                 timerfd_settime(timer, 0, &next, nullptr);
             }
         } else {
-            if (at >= ends) break;
+            // A slow server's first answer is waited for: without it the round says nothing, and its work would disturb the next round.
+            const bool has_answer = !phases[0].latencies.empty() || phases[0].errors;
+            if (at >= ends && (has_answer || at >= ends + FIRST_ANSWER_SECONDS)) break;
             for (Connection &one : connections) {
                 bool begun = false;
                 while (one.begin(at, 0)) begun = true;

@@ -335,6 +335,8 @@ def run_transport(
                 continue
             stack.callback(server.stop)
             servers.append(server)
+            # Its peak is taken again behind the workloads.
+            results["servers"].setdefault(peer.name, server_row(server))
             print(f"{peer.name} serves {transport} after {server.start_seconds:.1f} s", flush=True)
         for workload in given.workloads:
             tls = (key, certificate) if key else None
@@ -352,12 +354,16 @@ def run_transport(
                 results["open"] += open_rows(load, servers, workload, rows, given)
             write(results)
         if transport == "cleartext":
-            for server in servers:
-                peer = server.peer
-                results["servers"][peer.name] = {
-                    "start_s": server.start_seconds, "peak_mb": server.peak_megabytes(),
-                    "install_mb": peer.megabytes(), "lines": peer.lines(), "about": peer.about,
-                }  # fmt: skip
+            results["servers"] |= {server.peer.name: server_row(server) for server in servers}
+
+
+def server_row(server: Any) -> dict[str, Any]:
+    """Return what a server takes beside requests."""
+    peer = server.peer
+    return {
+        "start_s": server.start_seconds, "peak_mb": server.peak_megabytes(), "install_mb": peer.megabytes(),
+        "lines": peer.lines(), "about": peer.about,
+    }  # fmt: skip
 
 
 def write(results: dict[str, Any]) -> None:

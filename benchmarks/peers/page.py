@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 WORK = {
     "W1": "16 numbers", "W2": "602 KB tensor", "W3": "8 JPEGs", "W4": "64 MiB tensor",
-    "W5": "ResNet-18", "W6": "forest, JSON", "W7": "64 words streamed",
+    "W5": "ResNet-18", "W6": "forest", "W7": "64 words streamed",
 }  # fmt: skip
 OPEN = ("W1", "W3", "W5")
 """What is measured at fixed rates."""
@@ -39,8 +39,8 @@ of {seconds:g} s for each row. The client shares the cores with the servers.
 
 The table shows the CPU time of all processes of a server for one request, divided by the CPU time of ksrv. **2.0
 means that the server needs twice the CPU time of ksrv.** "-" means that the server does not do the work in this form.
-Rows without "gRPC" are HTTP/1.1, rows without "TLS" are cleartext. A number in bold is below 1: that server needs
-less than ksrv.
+Rows without "gRPC" are HTTP/1.1, rows without "TLS" are cleartext; over HTTP the forest is asked by plain JSON. A
+number in bold is below 1: that server needs less than ksrv.
 
 """
 

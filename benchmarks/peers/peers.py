@@ -131,8 +131,7 @@ def _ksrv_rest(workload: str, x: np.ndarray) -> Call:
 
 
 def _grpc(workload: str, x: np.ndarray) -> Call | None:
-    # W6 is plain JSON, and W7 a stream.
-    return calls.grpc_call(x, workload.lower()) if workload not in ("W6", "W7") else None
+    return calls.grpc_call(x, workload.lower()) if workload != "W7" else None
 
 
 def _kserve_rest(workload: str, x: np.ndarray) -> Call | None:

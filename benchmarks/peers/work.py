@@ -7,7 +7,7 @@
 | W3 | eight JPEGs of 640x427, quality 90, 4:2:0 | of each, resized to 224x224, the first ten values |
 | W4 | 64 MiB of FP32 | the tensor itself |
 | W5 | FP32 [1,3,224,224] | ten values of a network with ResNet-18's layers and random weights |
-| W6 | 30 numbers as JSON | one number of a forest of 100 trees of depth 8, as JSON |
+| W6 | 30 numbers, over HTTP as JSON | one number of a forest of 100 trees of depth 8, in the same form |
 | W7 | a prompt as JSON | 64 words, one after the other |
 | W8 | the token ids of a sentence, INT64 [1,n] | 128 values of a network with BERT's layers (by LoadGen alone) |
 """
