@@ -25,7 +25,7 @@ def _says(text: str, least: int | None = None, most: int | None = None) -> msgsp
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on the requests of clients. Sizes are bytes.
 
-    A refusal names the field below, so that an operator can find it. The largest value of a field
+    A refusal names the option of a field, so that an operator can find it. The largest value of a field
     is that of the native readers.
     """
 
@@ -90,9 +90,19 @@ _UNITS = {
 
 
 def show_limit(name: str, value: float) -> str:
-    """Return a limit as every refusal names it: "limit 'body' (1073741824 bytes)".
+    """Return a limit as every refusal names it: "limit --limits-body (1073741824 bytes)".
 
     Args:
-        name: A field of `Limits`, or a key of model.yaml that bounds requests.
+        name: A field of `Limits`, which is shown as the option that sets it, or a key of model.yaml that bounds requests.
     """
-    return f"limit '{name}' ({value} {_UNITS.get(name, 'bytes')})"
+    return f"{limit_name(name)} ({value} {_UNITS.get(name, 'bytes')})"
+
+
+def limit_name(name: str) -> str:
+    """Return a limit without its value: "limit --limits-body", "limit 'queue_size'".
+
+    Args:
+        name: As `show_limit` takes it.
+    """
+    option = name in Limits.__struct_fields__
+    return f"limit --limits-{name.replace('_', '-')}" if option else f"limit '{name}'"

@@ -13,7 +13,7 @@ from ksrv._native.infer.infer_body import BodyError
 from ksrv._native.json.number_array import NumbersError
 from ksrv.datatypes import DTYPES
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
-from ksrv.limits import Limits, show_limit
+from ksrv.limits import Limits, limit_name, show_limit
 
 _KINDS = {
     ord('"'): "a string",
@@ -107,7 +107,7 @@ def _request_fault(error: BodyError, body: memoryview) -> str | None:
             fault = _JSON_FAULTS[error.code]
             return f"the body is not valid JSON: {fault} at byte {error.offset}"
         case "depth":
-            return f"the JSON is nested deeper than limit 'json_depth' at byte {error.offset}"
+            return f"the JSON is nested deeper than the {limit_name('json_depth')} at byte {error.offset}"
         case "trailing":
             end = error.offset - _spaces(body, error.offset)
             return (

@@ -144,7 +144,7 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     server_->count(GRPC_CALLS);
     if (call->head_too_large) {
         char text[120];
-        snprintf(text, sizeof text, "the call's metadata is above the limit 'head' (%u bytes)",
+        snprintf(text, sizeof text, "the call's metadata is above the limit --limits-head (%u bytes)",
                  server_->config.head);
         server_->count(GRPC_TOO_LARGE);
         refuse(call, RESOURCE_EXHAUSTED, text);
@@ -278,8 +278,8 @@ bool Connection::begin_message(Call *call) noexcept {
     }
     if (length > config.message || length > server_->budget->most(length <= MemoryBudget::SMALL_REQUEST)) {
         server_->count(GRPC_TOO_LARGE);
-        snprintf(text, sizeof text, "the message has %zu bytes, above the limit '%s' (%llu bytes)", length,
-                 config.message_by_budget || length <= config.message ? "in_flight" : "body",
+        snprintf(text, sizeof text, "the message has %zu bytes, above the limit --limits-%s (%llu bytes)", length,
+                 config.message_by_budget || length <= config.message ? "in-flight" : "body",
                  static_cast<unsigned long long>(std::min(config.message, server_->budget->bound())));
         refuse(call, RESOURCE_EXHAUSTED, text);
         return false;
@@ -323,7 +323,7 @@ bool Connection::count_message(Call *call, size_t more) noexcept {
     server_->count(GRPC_BYTES_IN_FLIGHT);
     char text[200];
     snprintf(text, sizeof text,
-             "%zu more bytes would take the requests in flight to %llu bytes, above the limit 'in_flight' (%llu "
+             "%zu more bytes would take the requests in flight to %llu bytes, above the limit --limits-in-flight (%llu "
              "bytes)",
              missing, static_cast<unsigned long long>(budget->held() + missing),
              static_cast<unsigned long long>(budget->bound()));

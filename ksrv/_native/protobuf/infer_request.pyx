@@ -416,23 +416,24 @@ cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limi
     if outcome == OUTCOME_INPUTS:
         return MessageLimit(
             f"the request has more than {limits.inputs} inputs, raw_input_contents or requested "
-            f"outputs, and the limit 'inputs' is {limits.inputs}",
+            f"outputs, and the limit --limits-inputs is {limits.inputs}",
             "inputs",
         )
     if outcome == OUTCOME_RANK:
         return MessageLimit(
-            f"a shape has {notes.counted} dimensions, and the limit 'rank' is {limits.rank}", "rank"
+            f"a shape has {notes.counted} dimensions, and the limit --limits-rank is {limits.rank}",
+            "rank",
         )
     if outcome == OUTCOME_PARAMETERS:
         return MessageLimit(
-            f"the request has more than {limits.parameters} parameters, and the limit 'parameters' "
+            f"the request has more than {limits.parameters} parameters, and the limit --limits-parameters "
             f"is {limits.parameters}",
             "parameters",
         )
     if outcome == OUTCOME_TEXT:
         return MessageLimit(
             f"the request's names and strings have {notes.counted} bytes or more, and the limit "
-            f"'json' is {limits.text}",
+            f"--limits-json is {limits.text}",
             "json",
         )
     return MemoryError("no memory for the notes of a scan")

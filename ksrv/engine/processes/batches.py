@@ -501,8 +501,8 @@ class ProcessBatches:
         if kept and kept + nbytes > most and not answer.failures:
             raise Overloaded(
                 f"the results of calls that the handler has not taken have {kept} bytes, and this one "
-                f"{nbytes}; together they have at most {most}, the larger of the limits 'body' and "
-                f"'in_flight'. Take results before you make further calls"
+                f"{nbytes}; together they have at most {most}, the larger of --limits-body and "
+                f"--limits-in-flight. Take results before you make further calls"
             )
         packed = messages.pack_answer(answer, self.link.exported, number)
         self.outbox.send(kind, packed, batch_number=batch_number, nbytes=nbytes)

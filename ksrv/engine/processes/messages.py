@@ -276,7 +276,7 @@ def bounded(what: str) -> Iterator[None]:
         yield
     except TooLarge as error:
         raise HandlerFailed(
-            f"{what} has {error}, the larger of the limits 'body' and 'in_flight'"
+            f"{what} has {error}, the larger of --limits-body and --limits-in-flight"
         ) from None
 
 

@@ -23,7 +23,7 @@ from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.requests.handle import SplitRequest
 from ksrv.errors import KsrvError, NotLoaded, Overloaded, RequestTooSlow
-from ksrv.limits import Limits
+from ksrv.limits import Limits, limit_name
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.addresses import parse_address
@@ -473,6 +473,6 @@ def no_room_for_answer(nbytes: int) -> Overloaded:
     """Return the refusal of an answer that the memory budget has no room for."""
     return Overloaded(
         f"the answer holds {nbytes} bytes, and requests and answers in flight have reached the "
-        "limit 'in_flight'",
+        f"{limit_name('in_flight')}",
         "bytes_in_flight",
     )

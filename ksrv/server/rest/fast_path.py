@@ -27,7 +27,7 @@ from ksrv.errors import (
     Overloaded,
     RequestTooSlow,
 )
-from ksrv.limits import Limits, show_limit
+from ksrv.limits import Limits, limit_name, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
@@ -120,7 +120,7 @@ def prepared_answers(
                 + (
                     show_limit("in_flight", limits.in_flight)
                     if limits.in_flight
-                    else "limit 'in_flight'"
+                    else limit_name("in_flight")
                 )
             ),
             refused,

@@ -98,7 +98,7 @@ def test_each_token_has_a_rate_of_its_own(models, tmp_path, carrier):
         for _ in range(3):
             refused = over_http(server, "free", "one")
             assert refused.status_code == 429
-            assert "limit 'client_rate' (0.001 requests a second)" in refused.json()["error"]
+            assert "limit --limits-client-rate (0.001 requests a second)" in refused.json()["error"]
             assert "one" not in refused.headers.values()
         with pytest.raises(grpc.RpcError):
             over_grpc(server, "free", "one")  # the same client, over whichever protocol

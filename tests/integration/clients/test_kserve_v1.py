@@ -139,9 +139,13 @@ def test_images(served):
         ("two", {"instances": [{"a": [1, 2, 3], "b": [1, 2]}]}, "each row has the shape [3]"),
         ("text", {"instances": [[[["a"]]]]}, "each row has the shape [1, 1, 1]"),
         ("mean", {"instances": [["AAAA"]]}, "each row has the shape [1]"),
-        ("echo", b'{"instances": %s1%s}' % (b"[" * 900, b"]" * 900), "limit 'rank'"),
-        ("text", b'{"instances": %s"a"%s}' % (b"[" * 300, b"]" * 300), "limit 'rank'"),
-        ("echo", b'{"instances": [[1, %s1%s]]}' % (b'{"a":' * 900, b"}" * 900), "'json_depth'"),
+        ("echo", b'{"instances": %s1%s}' % (b"[" * 900, b"]" * 900), "limit --limits-rank"),
+        ("text", b'{"instances": %s"a"%s}' % (b"[" * 300, b"]" * 300), "limit --limits-rank"),
+        (
+            "echo",
+            b'{"instances": [[1, %s1%s]]}' % (b'{"a":' * 900, b"}" * 900),
+            "--limits-json-depth",
+        ),
         ("text", b'{"instances": ["a", %s1%s]}' % (b'{"a":' * 900, b"}" * 900), "not a string"),
     ],
 )
@@ -180,7 +184,7 @@ def test_a_lower_limit_on_json_is_named_in_v1(tmp_path):
     with Server(tmp_path, limits={"json": "64K"}) as server:
         answer = predict(server, "text", text)
     assert answer.status_code == 413
-    assert "above the limit 'json' (65536 bytes)" in answer.json()["error"]
+    assert "above the limit --limits-json (65536 bytes)" in answer.json()["error"]
 
 
 def test_states(served):

@@ -311,7 +311,7 @@ def test_regions_are_bounded_and_their_descriptors_given_back(server, triton, re
     for number in range(8):
         client.register_system_shared_memory(f"r{number}", key, 64)
     assert held() == 8
-    assert "'regions'" in refused(client.register_system_shared_memory, "one more", key, 64)
+    assert "--limits-regions" in refused(client.register_system_shared_memory, "one more", key, 64)
     client.unregister_system_shared_memory()
     for _ in range(20):
         client.register_system_shared_memory("r", key, 64)

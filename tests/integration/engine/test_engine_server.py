@@ -219,7 +219,7 @@ def test_a_full_queue_refuses_at_once(server, client):
 def test_the_bytes_in_flight_are_bounded(server, client):
     status, text = client.infer("plain", np.ones((IN_FLIGHT // 16 + 1, 4)))
     assert status in (413, 503)
-    assert "in_flight" in text or "larger than max (" in text
+    assert "in-flight" in text or "larger than max (" in text
     big = np.ones((IN_FLIGHT // 16 * 6 // 10, 4))
     with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
         running = pool.submit(client.infer, "plain", big, hold=hold.turn)

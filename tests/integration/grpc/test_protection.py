@@ -170,7 +170,7 @@ def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
             stream = wire.call(INFER)
             wire.begin_message(stream, 12 * MIB)
             wire.send(stream, bytes(11 * MIB))
-            assert b"in_flight" in wire.until_ended(stream)
+            assert b"in-flight" in wire.until_ended(stream)
             assert budget.held <= budget.bound
         first.look()
         assert kept not in first.ended
@@ -206,13 +206,13 @@ def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
         assert wire.send(stream, bytes(8 * MIB)) == 8 * MIB
         wait_until(lambda: budget.held >= 8 * MIB)
         text = refused("RESOURCE_EXHAUSTED", lambda: stub_infer(channel)(big, timeout=60))
-        assert "in_flight" in text
+        assert "in-flight" in text
         stub = channel.stream_stream(STREAM, request.SerializeToString, response.FromString)
         try:  # told on the stream, or with its end where that was seen before the message was whole
             told = next(stub(iter([big]), timeout=60)).error_message
         except grpc.RpcError as error:
             told = error.details()
-        assert "in_flight" in told
+        assert "in-flight" in told
         wire.socket.close()
 
         def has_room():
@@ -239,10 +239,10 @@ def test_what_inflates_too_much_is_refused(engine, compression):
         text = refused(
             "RESOURCE_EXHAUSTED", lambda: infer(BOMB, timeout=60, compression=compression)
         )
-        assert "inflate_ratio" in text
+        assert "--limits-inflate-ratio" in text
         stream = channel.stream_stream(STREAM, lambda made: made.SerializeToString())
         (answer,) = stream(iter([BOMB]), timeout=60, compression=compression)
-        assert b"inflate_ratio" in answer
+        assert b"--limits-inflate-ratio" in answer
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)

@@ -34,7 +34,7 @@ def test_so_does_a_message_that_finds_no_room(engine):
     assert budget.reserve(8 * MIB)
     with running(engine, budget=budget) as address:
         told = refusal(address, message)
-    assert "'in_flight'" in told.details()
+    assert "--limits-in-flight" in told.details()
     assert retry_seconds(told) == 1
 
 

@@ -136,7 +136,7 @@ def test_a_chunk_that_announces_what_is_not_there_costs_no_memory(server, kind):
 @pytest.mark.parametrize("model", MODELS)
 def test_scans_have_a_limit(server, model):
     bomb = files.jpeg_of_scans(95)
-    refused(infer(server, model, bomb), 400, "has 95 scans", "above the 94", "image_scans")
+    refused(infer(server, model, bomb), 400, "has 95 scans", "above the 94", "--limits-image-scans")
     grey = files.jpeg(16, 16, "L", progressive=True)
     last = grey[grey.rindex(b"\xff\xda") : -2]
     refused(infer(server, model, grey[:-2] + last * 80 + b"\xff\xd9"), 400, "above the 74")
@@ -147,7 +147,7 @@ def test_pixels_have_a_limit(server, model):
     refused(
         infer(server, model, files.png_claiming(3000, 3000)),
         400,
-        "limit 'image_pixels' (4000000 pixels)",
+        "limit --limits-image-pixels (4000000 pixels)",
     )
 
 
@@ -204,7 +204,9 @@ def test_pixels_have_a_limit_in_every_format_and_dialect(server, form, send):
     assert send(server, small(form)).status_code == 200
     before = peak_memory(server)
     bomb = claiming(form, 9000)
-    refused(send(server, bomb), 400, "9000x9000 pixels", "limit 'image_pixels' (4000000 pixels)")
+    refused(
+        send(server, bomb), 400, "9000x9000 pixels", "limit --limits-image-pixels (4000000 pixels)"
+    )
     assert peak_memory(server) - before < 9000 * 9000
     assert send(server, small(form)).status_code == 200
 
@@ -215,7 +217,9 @@ def test_the_pixels_of_a_request_have_a_limit(server, model):
     if model == "native":
         image = cv2.imencode(".png", np.full((800, 800, 3), 7, np.uint8))[1].tobytes()
     answer = infer(server, model, *[image] * 8)
-    refused(answer, 400, "5120000 pixels together", "limit 'request_pixels' (5000000 pixels)")
+    refused(
+        answer, 400, "5120000 pixels together", "limit --limits-request-pixels (5000000 pixels)"
+    )
     assert infer(server, model, image).status_code == 200
 
 
@@ -228,7 +232,7 @@ def test_decoded_bytes_count_among_those_in_flight(server, model):
         infer(server, model, bomb),
         413,
         f"needs {needed} bytes",
-        f"limit 'in_flight' ({IN_FLIGHT - IN_FLIGHT // 8} bytes)",
+        f"limit --limits-in-flight ({IN_FLIGHT - IN_FLIGHT // 8} bytes)",
     )
 
 

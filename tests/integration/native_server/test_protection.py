@@ -280,7 +280,7 @@ def test_bytes_in_flight_are_bounded(tmp_path):
             head, body, _ = read_message(second)
             assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
             assert b"\r\nretry-after: 1\r\n" in head
-            assert b"in_flight" in body
+            assert b"in-flight" in body
             first.sendall(big[1_900_000:])
             assert read_message(first)[0].startswith(b"HTTP/1.1 200 OK")
         with server.connect() as third:
@@ -296,7 +296,7 @@ def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_pat
         second.sendall(infer_head(100, quarter))
         head, body, _ = read_message(second)
         assert head.startswith(b"HTTP/1.1 413 ")
-        assert f"limit 'in_flight' ({quarter} bytes)" in json.loads(body)["error"]
+        assert f"limit --limits-in-flight ({quarter} bytes)" in json.loads(body)["error"]
         assert_serves(server)
 
 

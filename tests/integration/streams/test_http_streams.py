@@ -140,8 +140,8 @@ def nested(depth):
         ({"text_input": [["a", "b"]]}, "shape"),
         ({"text_input": "a", "id": 5}, "id"),
         ({"text_input": "a", "priority": -1}, "priority"),
-        ({"text_input": nested(300)}, "the limit 'rank'"),
-        ({"text_input": nested(100)}, "the limit 'rank'"),
+        ({"text_input": nested(300)}, "the limit --limits-rank"),
+        ({"text_input": nested(100)}, "the limit --limits-rank"),
         ({"text_input": ["a", nested(100)]}, "'text' (index 0): the rows are not of one shape"),
         ({"text_input": "a", "odd": nested(300)}, "'odd' is no input"),
         ({"text_input": "a", "odd": {"b": [{}]}}, "'odd' is no input"),
@@ -174,7 +174,7 @@ def test_a_generate_request_of_nearly_a_mebibyte_is_answered(server):
 @pytest.mark.parametrize(
     ("least", "named"),
     [
-        ("64K", "above the limit 'json' (65536 bytes)"),
+        ("64K", "above the limit --limits-json (65536 bytes)"),
         ("1M", "a generate request may have at most"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_bytes_in_flight_are_bounded(gate):
     with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
         served.submit(request(10))
     running = served.submit(request(5))
-    with pytest.raises(Overloaded, match="limit 'in_flight'"):
+    with pytest.raises(Overloaded, match="limit --limits-in-flight"):
         served.submit(request(2))
     gate.set()
     running.wait()

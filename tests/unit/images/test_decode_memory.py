@@ -37,7 +37,7 @@ def test_bytes_are_counted_while_they_are_held():
 
 def test_what_can_never_be_held_is_refused_with_both_numbers():
     with pytest.raises(
-        TooLarge, match=rf"needs 10000 bytes .* 'in_flight' \({PROCESS.bound} bytes"
+        TooLarge, match=rf"needs 10000 bytes .* --limits-in-flight \({PROCESS.bound} bytes"
     ):
         DecodingMemory().take(10_000)
 

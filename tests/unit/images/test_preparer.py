@@ -523,7 +523,8 @@ def test_a_fault_of_our_own_is_raised_and_leaves_zeros(monkeypatch):
 def test_bombs_are_refused_by_their_header(claim):
     prepare = preparer((224, 224, 3))
     with pytest.raises(
-        InvalidRequest, match=r"image 0 .* has 30000x30000 pixels, above the limit 'image_pixels'"
+        InvalidRequest,
+        match=r"image 0 .* has 30000x30000 pixels, above the limit --limits-image-pixels",
     ):
         prepare.check([claim(30000, 30000)], 1)
     tight = preparer((8, 8, 3), limits=Limits(image_pixels=400, request_pixels=1000))
@@ -531,7 +532,7 @@ def test_bombs_are_refused_by_their_header(claim):
     with pytest.raises(InvalidRequest, match="has 21x20 pixels"):
         tight.check([claim(21, 20)], 1)
     with pytest.raises(
-        InvalidRequest, match=r"1200 pixels together, above the limit 'request_pixels'"
+        InvalidRequest, match=r"1200 pixels together, above the limit --limits-request-pixels"
     ):
         tight.check([claim(20, 20)] * 3, 3)
 

@@ -322,13 +322,13 @@ def test_counts_are_limited():
     four = [(f"x{i}", "BOOL", [1], None) for i in range(4)]
     assert len(parse(request(*four, raw=[b"\0"] * 4), limits).inputs) == 4
     fifth = ("y", "BOOL", [1], None)
-    refused(request(*four, fifth, raw=[b"\0"] * 4), "'inputs' is 4", limits=limits)
-    refused(request(*four, raw=[b"\0"] * 5), "'inputs' is 4", limits=limits)
-    refused(request(outputs=list("abcde")), "'inputs' is 4", limits=limits)
-    refused(request(("x", "BOOL", [1] * 4, None)), "'rank' is 3", limits=limits)
+    refused(request(*four, fifth, raw=[b"\0"] * 4), "--limits-inputs is 4", limits=limits)
+    refused(request(*four, raw=[b"\0"] * 5), "--limits-inputs is 4", limits=limits)
+    refused(request(outputs=list("abcde")), "--limits-inputs is 4", limits=limits)
+    refused(request(("x", "BOOL", [1] * 4, None)), "--limits-rank is 3", limits=limits)
     many = {str(i): ("bool_param", True) for i in range(6)}
-    refused(request(parameters=many), "'parameters' is 5", limits=limits)
-    refused(request(id="i" * 101), "'json' is 100", limits=limits)
+    refused(request(parameters=many), "--limits-parameters is 5", limits=limits)
+    refused(request(id="i" * 101), "--limits-json is 100", limits=limits)
 
 
 def test_unknown_model_is_not_found():

@@ -220,13 +220,13 @@ class TestDocument:
             if fine:
                 assert parse(body).inputs == []
             else:
-                assert "json_depth" in refusal(body)
+                assert "--limits-json-depth" in refusal(body)
 
     def test_depth_of_data(self):
         body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":%s}]}'
         assert parse(body % (b"[" * 61 + b"1" + b"]" * 61)).inputs[0].data == 1
-        assert "json_depth" in refusal(body % (b"[" * 62 + b"1" + b"]" * 62))
-        assert "json_depth" in refusal(body % (b"[" * 250_000))
+        assert "--limits-json-depth" in refusal(body % (b"[" * 62 + b"1" + b"]" * 62))
+        assert "--limits-json-depth" in refusal(body % (b"[" * 250_000))
 
     def test_counts_are_bounded(self):
         entry = {"shape": [1], "datatype": "FP32", "data": [1]}
@@ -261,9 +261,13 @@ class TestDocument:
 
     def test_size_limits(self):
         limits = Limits(json=100, body=200)
-        with pytest.raises(BodyTooLarge, match="201 bytes, above the limit 'body' \\(200 bytes"):
+        with pytest.raises(
+            BodyTooLarge, match="201 bytes, above the limit --limits-body \\(200 bytes"
+        ):
             parse_infer(bytes(201), None, ADD, limits)
-        with pytest.raises(BodyTooLarge, match="101 bytes, above the limit 'json' \\(100 bytes"):
+        with pytest.raises(
+            BodyTooLarge, match="101 bytes, above the limit --limits-json \\(100 bytes"
+        ):
             parse_infer(bytes(101), None, ADD, limits)
 
     def test_other_buffers(self):
@@ -385,7 +389,7 @@ class TestTextsOfOpenShape:
     def test_what_reading_them_takes_is_charged(self, monkeypatch):
         monkeypatch.setattr(PROCESS, "bound", PROCESS.held + 100_000)
         held = PROCESS.held
-        with pytest.raises(Overloaded, match="'in_flight'"):
+        with pytest.raises(Overloaded, match="--limits-in-flight"):
             parse(self.body(["a"] * 10_000), spec=self.SPEC)
         assert len(parse(self.body(["a"] * 100), spec=self.SPEC).inputs[0].data) == 100
         assert PROCESS.held == held

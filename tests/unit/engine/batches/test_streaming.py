@@ -190,6 +190,9 @@ def test_a_request_whose_answers_find_no_room_in_the_memory_budget_is_ended(monk
             listened.append(len(batch.emit.listening()))
         return chunk(batch, 3)
 
-    with streamed(run) as (made, asked), pytest.raises(Overloaded, match="limit 'in_flight'"):
+    with (
+        streamed(run) as (made, asked),
+        pytest.raises(Overloaded, match="limit --limits-in-flight"),
+    ):
         made.infer(asked)
     assert (listened, len(taken(asked.stream))) == ([1, 1, 0], 2)

@@ -508,7 +508,7 @@ def test_more_tensors_than_a_message_has_are_refused_and_the_process_lives(tmp_p
         assert executor.pid == pid
 
 
-TOO_LARGE = r"has \d{7} bytes; a message has at most 1048576, the larger of the limits"
+TOO_LARGE = r"has \d{7} bytes; a message has at most 1048576, the larger of --limits-body and --limits-in-flight"
 
 
 def test_a_handler_is_told_of_what_is_beyond_the_limits_and_its_process_lives(tmp_path):

@@ -16,9 +16,13 @@ def test_an_empty_body_is_an_empty_object():
 def test_the_depth_is_bounded():
     deep = b"[" * 63 + b"]" * 63
     assert parse(b'{"a":' + deep + b"}")
-    with pytest.raises(InvalidRequest, match=r"deeper than the limit 'json_depth' \(64 levels"):
+    with pytest.raises(
+        InvalidRequest, match=r"deeper than the limit --limits-json-depth \(64 levels"
+    ):
         parse(b'{"a":[' + deep + b"]}")
-    with pytest.raises(InvalidRequest, match=r"deeper than the limit 'json_depth' \(64 levels"):
+    with pytest.raises(
+        InvalidRequest, match=r"deeper than the limit --limits-json-depth \(64 levels"
+    ):
         parse(b"[" * DOCUMENT_BYTES)
 
 
