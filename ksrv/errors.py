@@ -111,11 +111,22 @@ class StreamNeeded(InvalidRequest):
 
 
 class Unauthenticated(KsrvError):
-    """The caller showed no token, or a token that is not accepted."""
+    """The caller showed no token.
+
+    Attributes:
+        challenge: The value of `WWW-Authenticate` (RFC 6750 3).
+    """
 
     http_status = HTTPStatus.UNAUTHORIZED
     grpc_code = "UNAUTHENTICATED"
     reason = "unauthenticated"
+    challenge = "Bearer"
+
+
+class InvalidToken(Unauthenticated):
+    """The caller showed a token that is not accepted."""
+
+    challenge = 'Bearer error="invalid_token"'  # RFC 6750 3.1: only where a token was sent
 
 
 class Forbidden(KsrvError):

@@ -9,7 +9,7 @@ on this machine too, so a call that carries an `Origin` is refused unless it is 
 import hashlib
 import hmac
 
-from ksrv.errors import Forbidden, Unauthenticated, quote
+from ksrv.errors import Forbidden, InvalidToken, Unauthenticated, quote
 from ksrv.server.addresses import is_loopback, is_own_name
 from ksrv.server.launch.operator_file import read_operator_file
 from ksrv.server.settings import ServerSettings, SettingsError
@@ -35,6 +35,23 @@ def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
                 f"setting '{setting}': token {number} of {path} has a control character, as no header may have"
             )
     return tuple(_digest(token) for token in tokens)
+
+
+def _refusal(authorization: str | None, who: str, token: str) -> Unauthenticated:
+    """Return the answer to a caller without the token that is needed.
+
+    Args:
+        authorization: The `Authorization` header or metadata entry, if there is one.
+        who: What needs the token: "this server".
+        token: Which token it needs: "its token".
+    """
+    needs = f"{who} needs 'Authorization: Bearer TOKEN' with {token}"
+    if not authorization:
+        return Unauthenticated(f"{needs}, and 'Authorization' was not sent")
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not given.strip():
+        return Unauthenticated(f"{needs}, and what was sent has not this form")
+    return InvalidToken(f"{needs}, and the token that was sent is another")
 
 
 def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
@@ -103,7 +120,7 @@ class Access:
         if not self._tokens:
             return
         if not _matches(authorization, self._tokens + self._control):
-            raise Unauthenticated("this server needs 'Authorization: Bearer TOKEN' with its token")
+            raise _refusal(authorization, "this server", "its token")
 
     def check_control(
         self,
@@ -138,9 +155,7 @@ class Access:
             )
         if self._control:
             if not _matches(authorization, self._control):
-                raise Unauthenticated(
-                    "this call needs 'Authorization: Bearer TOKEN' with the control token"
-                )
+                raise _refusal(authorization, "this call", "the control token")
             return
         if forwarded or (peer and not is_loopback(peer)):
             raise Forbidden(

@@ -13,7 +13,7 @@ import falcon
 import orjson
 
 from ksrv._native.memory.memory_budget import AnswerBytes, MemoryBudget
-from ksrv.errors import KsrvError, UnsupportedEncoding
+from ksrv.errors import KsrvError, Unauthenticated, UnsupportedEncoding
 from ksrv.header_fields import NAME, VALUE
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
@@ -74,7 +74,7 @@ def error_headers(error: KsrvError) -> list[tuple[str, str]]:
     if isinstance(error, UnsupportedEncoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
     if error.http_status == HTTPStatus.UNAUTHORIZED:
-        headers.append(("WWW-Authenticate", "Bearer"))
+        headers.append(("WWW-Authenticate", getattr(error, "challenge", Unauthenticated.challenge)))
     return headers
 
 

@@ -50,6 +50,7 @@ class TorchServeError(Exception):
         message: The text; None for an answer without a body.
         retry_after: Seconds for the `Retry-After` header, or None.
         reason: Why the request was refused; see `ksrv.errors.KsrvError`.
+        challenge: The value of `WWW-Authenticate`, or None.
     """
 
     code: int
@@ -57,6 +58,7 @@ class TorchServeError(Exception):
     message: str | None
     retry_after: int | None = None
     reason: str = ""
+    challenge: str | None = None
 
     def body(self) -> bytes:
         """Return the answer's body."""
@@ -127,7 +129,9 @@ def _told(error: KsrvError) -> TorchServeError:
     if isinstance(error, NotFound):
         return TorchServeError(status, "ResourceNotFoundException", NO_RESOURCE)
     if isinstance(error, Unauthenticated | Forbidden):
-        return TorchServeError(status, INVALID_KEY, error.message)
+        return TorchServeError(
+            status, INVALID_KEY, error.message, challenge=getattr(error, "challenge", None)
+        )
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return TorchServeError(status, UNAVAILABLE, error.message, error.retry_after)
     kind = BAD_REQUEST if status < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL

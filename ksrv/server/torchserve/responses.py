@@ -20,7 +20,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.http.answers import send_parts, status_line, usable_headers
 from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
-from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
+from ksrv.server.torchserve.errors import JSON, TorchServeError, render
 from ksrv.torchserve.calls import TorchServeAnswer
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def send_error(resp: falcon.Response, error: TorchServeError) -> None:
     resp.data = error.body()
     if error.retry_after is not None:
         resp.set_header("Retry-After", str(error.retry_after))
-    if error.type == INVALID_KEY and error.code == HTTPStatus.UNAUTHORIZED:
-        resp.set_header("WWW-Authenticate", "Bearer")
+    if error.challenge is not None:
+        resp.set_header("WWW-Authenticate", error.challenge)
 
 
 class Exchange:

@@ -53,12 +53,37 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-@pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer bad"}, {"Authorization": "x"}])
-def test_everything_but_health_needs_a_token(guarded, method, path, sent):
+@pytest.mark.parametrize(
+    ("sent", "challenge", "says"),
+    [
+        ({}, "Bearer", ", and 'Authorization' was not sent"),
+        ({"Authorization": "x"}, "Bearer", ", and what was sent has not this form"),
+        ({"Authorization": "Bearer"}, "Bearer", ", and what was sent has not this form"),
+        ({"Authorization": "Basic good-token"}, "Bearer", ", and what was sent has not this form"),
+        (
+            {"Authorization": "Bearer bad"},
+            'Bearer error="invalid_token"',  # RFC 6750 3.1
+            ", and the token that was sent is another",
+        ),
+    ],
+)
+def test_everything_but_health_needs_a_token(guarded, method, path, sent, challenge, says):
     answer = requests.request(method, guarded.url + path, headers=sent)
     assert answer.status_code == 401
-    assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert "token" in answer.json()["error"]
+    assert answer.headers["WWW-Authenticate"] == challenge
+    error = answer.json()["error"]
+    assert " needs 'Authorization: Bearer TOKEN' with " in error and error.endswith(says)
+    assert "bad" not in error and "good" not in error
+
+
+def test_a_control_call_says_as_much_of_a_users_token_as_of_a_strangers(guarded):
+    load = f"{guarded.url}/v2/repository/models/double/load"
+    answers = [
+        requests.post(load, headers={"Authorization": f"Bearer {token}"})
+        for token in ("good-token", "a-guess")
+    ]
+    assert answers[0].text == answers[1].text
+    assert answers[0].headers["WWW-Authenticate"] == answers[1].headers["WWW-Authenticate"]
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])

@@ -413,14 +413,16 @@ def authorized(start, token):
     return start.replace(b"Host: x\r\n", b"Host: x\r\nAuthorization: Bearer %s\r\n" % token)
 
 
-@pytest.mark.parametrize("token", [None, b"bad"])
+@pytest.mark.parametrize(
+    ("token", "challenge"), [(None, "Bearer"), (b"bad", 'Bearer error="invalid_token"')]
+)
 @pytest.mark.parametrize("start", UPLOADS.values(), ids=UPLOADS)
-def test_who_may_not_call_is_told_before_the_body(guarded, start, token):
+def test_who_may_not_call_is_told_before_the_body(guarded, start, token, challenge):
     with connected(guarded) as client:
         client.sendall(start if token is None else authorized(start, token))
         refused = read_answer(client)
     assert refused.status == 401
-    assert refused.headers["www-authenticate"] == "Bearer"
+    assert refused.headers["www-authenticate"] == challenge
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
+from ksrv.errors import InferenceError, InvalidToken, NotReady, Unauthenticated, UnsupportedEncoding
 from ksrv.request import InferResponse
 from ksrv.server.http.answers import (
     JOINED,
@@ -59,6 +59,7 @@ def test_errors_carry_their_headers():
         (NotReady("soon"), "Retry-After", "1"),
         (UnsupportedEncoding("br"), "Accept-Encoding", "gzip, deflate"),
         (Unauthenticated("who?"), "WWW-Authenticate", "Bearer"),
+        (InvalidToken("who?"), "WWW-Authenticate", 'Bearer error="invalid_token"'),
         (InferenceError("no", 418, {"X-Reason": "teapot"}), "X-Reason", "teapot"),
     ]:
         resp = falcon.Response()
