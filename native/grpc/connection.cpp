@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "base/per_thread.hpp"
 #include "grpc/server.hpp"
@@ -67,7 +68,7 @@ MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
 bool Connection::open_accepted(const AcceptedHttp2 &accepted) noexcept {
     tls_ = accepted.tls;  // ended with this connection, however far it comes
-    agreed_ = true;
+    agreed_ = speaks_ = true;
     listener_ = accepted.listener;
     if (!keep_early(accepted.bytes, accepted.length, true)) return false;
     takes_rest_ = true;
@@ -185,7 +186,7 @@ void Connection::run_owned(uint32_t events) noexcept {
 
 void Connection::say_goodbye() noexcept {
     if (said_goodbye_) return;
-    said_goodbye_ = true;
+    said_goodbye_ = speaks_ = true;
     goodbye_ns_ = now_;
     session_.say_goodbye();
     session_.ping();
@@ -321,8 +322,28 @@ bool Connection::read_once(bool *more) noexcept {
     return true;
 }
 
+// Looks for HTTP/2's preface in the first bytes. False: the client speaks another protocol, most likely HTTP/1.1, and is told so
+// in its form. It would take frames of HTTP/2 for an answer, so none is sent before the preface has come.
+bool Connection::find_preface(const unsigned char *data, size_t length) noexcept {
+    const size_t some = std::min(length, HTTP2_PREFACE_BYTES - preface_bytes_);
+    if (memcmp(data, HTTP2_PREFACE + preface_bytes_, some) == 0) {
+        preface_bytes_ += some;
+        speaks_ = preface_bytes_ == HTTP2_PREFACE_BYTES;
+        return true;
+    }
+    server_->count(GRPC_INVALID);
+    const std::string &answer = server_->answer_to_http1;
+    try {
+        out_.copy(answer.data(), answer.size());
+    } catch (const std::bad_alloc &) {
+        // The connection closes without a word.
+    }
+    return false;
+}
+
 // Gives bytes to the session, as many as its turn allows: a read may hold thousands of small frames. False: it has ended.
 bool Connection::take_bytes(const unsigned char *data, size_t length) noexcept {
+    if (!speaks_ && !find_preface(data, length)) return false;
     while (length) {
         size_t some = 0;  // a DATA frame that has begun costs little, however long
         session_.stream_in_data(&some);
@@ -419,7 +440,7 @@ ssize_t Connection::send_some() noexcept {
 
 void Connection::flush() noexcept {
     for (;;) {
-        if (!session_.produce(SENT_AHEAD, COPIED_AHEAD)) {
+        if (speaks_ && !session_.produce(SENT_AHEAD, COPIED_AHEAD)) {
             close_now();
             return;
         }

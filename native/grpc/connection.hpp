@@ -98,6 +98,7 @@ class Connection final : public http2::SessionEvents {
     bool may_read() const noexcept;
     void read_some() noexcept;
     bool read_once(bool *more) noexcept;
+    bool find_preface(const unsigned char *data, size_t length) noexcept;
     bool take_bytes(const unsigned char *data, size_t length) noexcept;
     bool keep_early(const unsigned char *data, size_t length, bool first) noexcept;
     std::string take_early() noexcept;
@@ -180,6 +181,8 @@ class Connection final : public http2::SessionEvents {
     bool spoke_grpc_ = false;    // and calls have come over it
     bool agreed_ = false;  // on the keys, or on none
     bool shakes_ = false;  // its handshake waits for a turn
+    bool speaks_ = false;  // frames may be sent: the client's preface has come, or the connection ends
+    size_t preface_bytes_ = 0;  // that have come
     http2::OutgoingBytes out_;
     size_t counted_copied_ = 0;  // of its copied bytes, those that the budget has
     http2::Session session_;

@@ -25,7 +25,7 @@ void Connection::tick(uint64_t now) noexcept {
             return;
         }
         session_.go_away(http2::NO_ERROR, "no call came in time");
-        broken_ = true;
+        broken_ = speaks_ = true;
     }
     if (now >= ends_ns_) say_goodbye();
     if (said_goodbye_ && !went_away_ && now - goodbye_ns_ >= GOODBYE_NS) {
@@ -43,7 +43,7 @@ void Connection::tick(uint64_t now) noexcept {
             server_->count(GRPC_IDLE_CLOSED);
             session_.go_away(http2::NO_ERROR);
         }
-        broken_ = true;
+        broken_ = speaks_ = true;
     }
     if (!idle && config.ping_ns) {
         if (ping_sent_ns_ && received_ns_ < ping_sent_ns_ && now - ping_sent_ns_ >= config.ping_timeout_ns) {

@@ -45,6 +45,10 @@ enum class HeadFault : uint8_t {
     expectation,            // Expect is not 100-continue (RFC 9110 10.1.1)
 };
 
+// What a connection of HTTP/2 begins with in place of a head (RFC 9113 3.4).
+constexpr char HTTP2_PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr size_t HTTP2_PREFACE_BYTES = sizeof HTTP2_PREFACE - 1;
+
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
 // Whether a route tells what the server or a model is: to those who may call.

@@ -14,24 +14,17 @@
 
 namespace ksrv {
 
-namespace {
-
-constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-constexpr size_t PREFACE_LENGTH = sizeof PREFACE - 1;
-
-}  // namespace
-
 // Whether a connection begins with the preface of HTTP/2, or may still do so.
 HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcept {
-    if (!adopt_http2 || !connection->filled || connection->buffer[0] != PREFACE[0]) return Preface::none;
+    if (!adopt_http2 || !connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
     if (connection->out.sent != 0) return Preface::none;  // it is no beginning
     if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
-    const size_t length = std::min(connection->filled, PREFACE_LENGTH);
-    if (memcmp(connection->buffer, PREFACE, length) != 0) {
-        if (connection->searched < PREFACE_LENGTH) connection->searched = 0;
+    const size_t length = std::min(connection->filled, HTTP2_PREFACE_BYTES);
+    if (memcmp(connection->buffer, HTTP2_PREFACE, length) != 0) {
+        if (connection->searched < HTTP2_PREFACE_BYTES) connection->searched = 0;
         return Preface::none;
     }
-    if (length == PREFACE_LENGTH) return Preface::whole;
+    if (length == HTTP2_PREFACE_BYTES) return Preface::whole;
     connection->searched = connection->filled;
     return Preface::begun;
 }

@@ -11,7 +11,7 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
-from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, PendingDecrefs
+from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, Listeners, PendingDecrefs
 from ksrv._native.server.server cimport (
     CHttpServer, FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
 )
@@ -185,6 +185,8 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         ) except +
         CMemoryBudget *budget
         shared_ptr[const_tls] tls
+        string answer_to_http1
+        Listeners listeners
         atomic[uint64_t] counters[GRPC_COUNTERS]
         OpenConnections connections
         atomic[uint32_t] open_calls

@@ -166,6 +166,7 @@ cdef class GrpcServer:
             seconds for times.
         tls: What all connections are encrypted with; None for cleartext.
 
+        answer_to_http1: Sent to a client that does not speak HTTP/2, before its connection closes.
     Raises:
         OSError: There is no libnghttp2.
     """
@@ -190,6 +191,7 @@ cdef class GrpcServer:
         dict settings: dict[str, Any],
         TlsContext tls=None,
     ):
+        bytes answer_to_http1=b"",
         cdef ServerConfig config
         cdef Method method
         if library() == NULL:
@@ -221,6 +223,7 @@ cdef class GrpcServer:
         if tls is not None:
             self.server.tls = tls.context
         for declared in methods:
+        self.server.answer_to_http1 = answer_to_http1
             method.path = (<str>declared["path"]).encode("ascii")
             method.streams = declared["streams"]
             method.small = declared["small"]

@@ -9,6 +9,11 @@ cdef extern from "reactor/pending_decrefs.hpp" namespace "ksrv" nogil:
         Item *take() noexcept
 
 
+cdef extern from "reactor/listeners.hpp" namespace "ksrv" nogil:
+    cdef cppclass Listeners:
+        uint64_t last_seen_ns() noexcept
+
+
 cdef extern from "reactor/event_loop.hpp" namespace "ksrv" nogil:
     cdef cppclass CEventLoop "ksrv::EventLoop":
         CEventLoop(int threads) noexcept

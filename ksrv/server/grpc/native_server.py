@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from ksrv._native.grpc.grpc_call import Call
 from ksrv._native.grpc.grpc_server import GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
@@ -86,6 +88,7 @@ class NativeGrpcServer:
         *,
         listener: socket.socket | None = None,
         tls: TlsContext | None = None,
+        http_address: str = "",
     ) -> int:
         """Listen and serve.
 
@@ -94,6 +97,7 @@ class NativeGrpcServer:
                 connections of `serve_with` alone.
             listener: A socket that listens there already, which other workers share.
             tls: What all connections are encrypted with; None for cleartext.
+            http_address: Where REST is served, as clients of HTTP/1.1 are told that come here.
 
         Returns:
             The port; 1 for a unix socket, 0 without an address.
@@ -117,6 +121,7 @@ class NativeGrpcServer:
             self._budget,
             self._config(),
             tls,
+            answer_to_http1(http_address),
         )
         if listener is not None:
             listener.setblocking(False)
@@ -474,5 +479,26 @@ def no_room_for_answer(nbytes: int) -> Overloaded:
     return Overloaded(
         f"the answer holds {nbytes} bytes, and requests and answers in flight have reached the "
         f"{limit_name('in_flight')}",
+def answer_to_http1(http_address: str) -> bytes:
+    """Return what a client of HTTP/1.1 is answered on the address of gRPC.
+
+    Args:
+        http_address: Where REST is served: "http://host:port", "https://host:port" or "unix:path"; "" if that is not known.
+    """
+    rest = "REST has an address of its own"
+    if http_address:
+        rest = f"REST is at {http_address}"
+        for anywhere in ("://0.0.0.0:", "://[::]:"):
+            scheme, found, port = http_address.partition(anywhere)
+            if found:
+                rest = f"REST is on port {port} of this machine ({scheme}://)"
+    text = f"this address speaks gRPC over HTTP/2, and the request is not HTTP/2; {rest}"
+    body = orjson.dumps({"error": text})
+    return (
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
         "bytes_in_flight",
     )

@@ -319,7 +319,7 @@ class Master:
         """Prepare the new process, before gunicorn's worker does anything in it."""
         listener = str(worker.sockets[0])
         reachable = self._quiet is None and listener.startswith("http")
-        self.service.enter(worker.ksrv_slot, listener if reachable else None)
+        self.service.enter(worker.ksrv_slot, listener, shown=reachable)
         worker.cfg.set("graceful_timeout", max(1, math.ceil(self.settings.stop_timeout)))
         if self._grpc_socket is not None:
             self._grpc_socket.close()

@@ -104,7 +104,8 @@ class Service:
         self._app: App | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
         self._shared: dict[str, Any] = {}  # what the front ends have together
-        self._url: str | None = None
+        self._http_address = ""
+        self._url: str | None = None  # for people
         self._signals = StopSignals(table)
         self._replicator: ChangeReplicator | None = None
         self._end: float | None = None
@@ -136,16 +137,18 @@ class Service:
         assert self._app is not None, "gunicorn serves requests in a started worker only"
         return self._app.wanted_body(environ)
 
-    def enter(self, slot: int, url: str | None) -> None:
+    def enter(self, slot: int, http_address: str, *, shown: bool) -> None:
         """Take up the work of one worker, right after the fork.
 
         Args:
             slot: The slot that the master gave this worker.
-            url: Where HTTP is served, or None where it is not.
+            http_address: Where HTTP is served: "http://host:port", "https://host:port" or "unix:path".
+            shown: Whether a person is told the address.
         """
         self._slot = slot
         self._table.set_pid(slot)
-        self._url = url
+        self._http_address = http_address
+        self._url = http_address if shown else None
         alone = self._table.accepting(slot) or (self._table.beside_another and slot == 0)
         self._first = self._table.generation == 0 and alone
 
@@ -243,7 +246,7 @@ class Service:
             self.io_threads.loop, self.engine, self.settings, **self._shared
         )
         tls = None if certificates is None else certificates.native_context("h2")
-        native.start(address, listener=self.grpc_listener, tls=tls)
+        native.start(address, listener=self.grpc_listener, tls=tls, http_address=self._http_address)
         return native
 
     @functools.cached_property
