@@ -162,7 +162,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     drain_delay: Annotated[
         float,
         msgspec.Meta(
-            ge=0, description="Seconds after SIGTERM in which an unready server still accepts."
+            ge=0,
+            description=(
+                "Seconds after SIGTERM in which an unready server still accepts; none where no client "
+                "was connected for as long before."
+            ),
         ),
     ] = 5.0
     stop_timeout: Annotated[

@@ -243,6 +243,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self._publishing = threading.Lock()
         self._counting = threading.Lock()
         service.publish_health = self._publish
+        service.last_connected = lambda: http_server.last_connected
         self._publish()
         self._threads = [
             AppThreads(

@@ -78,6 +78,7 @@ bool Server::watch(Connection *connection, int fd) noexcept {
 void Server::forget(Connection *connection) noexcept {
     timers.set(connection->slot, Timers::NONE);
     connections.remove(connection);
+    listeners.note_closed(unsigned_now_ns());
 }
 
 void Server::record(Call *call, uint64_t now) noexcept {

@@ -92,6 +92,7 @@ void Listeners::accept_from(uint16_t listener, int most, bool serves) noexcept {
                 pause(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);
             return;
         }
+        last_seen_ns_.store(unsigned_now_ns(), std::memory_order_relaxed);
         owner_->accepted(place, made, serves);
     }
 }

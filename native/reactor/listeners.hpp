@@ -46,8 +46,11 @@ class Listeners {
     void sweep(uint64_t now) noexcept;
     // A connection was closed: accepting goes on where it was paused for want of room.
     void note_closed(uint64_t now) noexcept {
+        last_seen_ns_.store(now, std::memory_order_relaxed);
         if (is_paused()) resume(now);
     }
+    // When a client connected or left last; 0 where none has.
+    uint64_t last_seen_ns() const noexcept { return last_seen_ns_.load(std::memory_order_relaxed); }
     bool is_paused() const noexcept { return paused_.load(std::memory_order_relaxed); }
     bool client_waits() const noexcept;  // called within `use`
 
@@ -85,6 +88,7 @@ class Listeners {
     std::atomic<int> using_{0};  // threads that use the descriptors
     bool watching_ = false;
     std::atomic<bool> paused_{false};
+    std::atomic<uint64_t> last_seen_ns_{0};
     uint64_t paused_until_ns_ = 0;
 };
 

@@ -2,6 +2,7 @@
 """The gRPC server on libnghttp2 as Python sees it: calls that are ready, answers."""
 
 import logging
+import time
 
 cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -165,8 +166,8 @@ cdef class GrpcServer:
         settings: The fields of native/grpc/server.hpp's `ServerConfig` that are not as there;
             seconds for times.
         tls: What all connections are encrypted with; None for cleartext.
-
         answer_to_http1: Sent to a client that does not speak HTTP/2, before its connection closes.
+
     Raises:
         OSError: There is no libnghttp2.
     """
@@ -190,8 +191,8 @@ cdef class GrpcServer:
         MemoryBudget budget not None,
         dict settings: dict[str, Any],
         TlsContext tls=None,
-    ):
         bytes answer_to_http1=b"",
+    ):
         cdef ServerConfig config
         cdef Method method
         if library() == NULL:
@@ -222,8 +223,8 @@ cdef class GrpcServer:
         self.server.fast_answered = _fast_answered
         if tls is not None:
             self.server.tls = tls.context
-        for declared in methods:
         self.server.answer_to_http1 = answer_to_http1
+        for declared in methods:
             method.path = (<str>declared["path"]).encode("ascii")
             method.streams = declared["streams"]
             method.small = declared["small"]
@@ -306,6 +307,13 @@ cdef class GrpcServer:
     def open_connections(self) -> int:
         """The number of open connections."""
         return self.server.connections.count()
+
+    @property
+    def last_connected(self) -> float:
+        """When a client was last connected, on the clock of `time.monotonic`; 0 where none ever was."""
+        if self.server.connections.count():
+            return time.monotonic()
+        return self.server.listeners.last_seen_ns() / 1e9
 
     @property
     def open_calls(self) -> int:

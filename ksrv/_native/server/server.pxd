@@ -19,7 +19,9 @@ from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
 from ksrv._native.http.proxy_header cimport CProxyRules, ProxyFault
 from ksrv._native.http.request_head cimport Head, HeadLimits
-from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, EventLoop, PendingDecrefs
+from ksrv._native.reactor.event_loop cimport (
+    CEventLoop, ConnectionEnd, EventLoop, Listeners, PendingDecrefs,
+)
 from ksrv._native.tls.tls_context cimport const_tls
 
 
@@ -332,6 +334,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         atomic[uint64_t] open_fast_requests
         atomic[uint64_t] model_changes
         Connections connections
+        Listeners listeners
         Routes routes
 
     void forget_outgoing(Outgoing *out) noexcept

@@ -2,6 +2,7 @@
 """The HTTP server as gunicorn's worker sees it: received requests, answers to send."""
 
 import logging
+import time
 from typing import Any, TypeAlias
 
 cimport cython
@@ -290,6 +291,13 @@ cdef class HttpServer:
     def open_connections(self) -> int:
         """The number of open connections."""
         return self.server.connections.open()
+
+    @property
+    def last_connected(self) -> float:
+        """When a client was last connected, on the clock of `time.monotonic`; 0 where none ever was."""
+        if self.server.connections.open():
+            return time.monotonic()
+        return self.server.listeners.last_seen_ns() / 1e9
 
     def counters(self) -> dict[str, int]:
         """Return what has happened so far, by name."""

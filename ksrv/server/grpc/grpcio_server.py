@@ -216,6 +216,11 @@ class GrpcioServer:
         self._server.start()
         return port
 
+    @property
+    def last_connected(self) -> float:
+        """When a client was last connected: now, because grpcio does not tell."""
+        return time.monotonic()
+
     def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
         """Stop accepting calls; those accepted have `grace` seconds to finish.
 

@@ -151,6 +151,11 @@ class NativeGrpcServer:
         """The number of open connections."""
         return 0 if self._core is None else self._core.open_connections
 
+    @property
+    def last_connected(self) -> float:
+        """When a client was last connected, on the clock of `time.monotonic`; 0 where none ever was."""
+        return 0.0 if self._core is None else self._core.last_connected
+
     def _declared(self, path: str, method: Method) -> dict[str, Any]:
         """Return what the native server has to know of a method."""
         return {
@@ -474,11 +479,6 @@ class StreamMessages(Iterator[Callable[[], OpenedMessage]]):
         )
 
 
-def no_room_for_answer(nbytes: int) -> Overloaded:
-    """Return the refusal of an answer that the memory budget has no room for."""
-    return Overloaded(
-        f"the answer holds {nbytes} bytes, and requests and answers in flight have reached the "
-        f"{limit_name('in_flight')}",
 def answer_to_http1(http_address: str) -> bytes:
     """Return what a client of HTTP/1.1 is answered on the address of gRPC.
 
@@ -500,5 +500,10 @@ def answer_to_http1(http_address: str) -> bytes:
     )
 
 
+def no_room_for_answer(nbytes: int) -> Overloaded:
+    """Return the refusal of an answer that the memory budget has no room for."""
+    return Overloaded(
+        f"the answer holds {nbytes} bytes, and requests and answers in flight have reached the "
+        f"{limit_name('in_flight')}",
         "bytes_in_flight",
     )

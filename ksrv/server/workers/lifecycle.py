@@ -81,6 +81,7 @@ class Service:
         overrides: The configurations that load calls brought, for all workers.
         notes: The folder for notes of what handlers write, which all workers share.
         publish_health: Called when the models are loaded or were changed, before anybody is told so.
+        last_connected: Returns when a client of HTTP was last connected, on the clock of `time.monotonic`.
     """
 
     files: GivenFiles
@@ -93,6 +94,7 @@ class Service:
         self.overrides = ConfigOverrides()
         self.notes = notes_folder(secrets.token_hex(8))
         self.publish_health: Callable[[], object] = lambda: None
+        self.last_connected: Callable[[], float] = time.monotonic  # which the HTTP server replaces
         self.grpc_address: Address | None = None
         self.grpc_listener: socket.socket | None = None  # of the native server
         self._table = table
@@ -376,12 +378,26 @@ class Service:
         type(worker).handle_exit(worker, signal.SIGTERM, None)
 
     def _drain(self) -> None:
-        """Serve on, not ready, for the drain delay, so that load balancers stop sending requests."""
-        end = time.monotonic() + self.settings.drain_delay
+        """Serve on, not ready, for the drain delay, so that load balancers stop sending requests.
+
+        Where nobody was connected for as long before, there is no load balancer that could notice, and the delay is left out.
+        """
+        delay, now = self.settings.drain_delay, time.monotonic()
+        if not self._signals.quick and now - self._last_connected() > delay > 0:
+            log.info("no client was connected for %.1f s: ending without the drain delay", delay)
+            return
+        end = now + delay
         if not self._signals.quick:
-            log.info("draining for %.1f s", self.settings.drain_delay)
+            log.info("draining for %.1f s", delay)
         while not self._signals.quick and (left := end - time.monotonic()) > 0:
             self._signals.wait(left)
+
+    def _last_connected(self) -> float:
+        """Return when a client was last connected to this worker, by HTTP or by gRPC."""
+        grpc_server = self._grpc
+        if grpc_server is None:
+            return self.last_connected()
+        return max(self.last_connected(), grpc_server.last_connected)
 
     def _others_serve(self, generation: int) -> bool:
         """Serve on until other workers do; False if the server stops meanwhile, or none will serve."""

@@ -1,4 +1,4 @@
-"""What a worker has imported when it serves, and what it runs when it ends."""
+"""The environment in which a server starts, what a worker has imported when it serves, and what it runs when it ends."""
 
 import json
 from pathlib import Path
@@ -111,3 +111,19 @@ def test_a_worker_whose_streams_take_nothing_ends_without_finalizers_too(tmp_pat
         assert server.terminate() == 0
         assert "Traceback" not in server.log
     assert not (folder / "finalized").exists()
+
+
+def test_a_service_called_ksrv_and_a_slip_keep_no_server_from_starting(repository):
+    environment = {
+        "KSRV_SERVICE_HOST": "10.0.0.5",
+        "KSRV_SERVICE_PORT": "8080",
+        "KSRV_PORT": "tcp://10.0.0.5:8080",
+        "KSRV_PORT_8080_TCP_ADDR": "10.0.0.5",
+        "KSRV_WROKERS": "2",
+    }
+    with Server(repository, grpc="off", environment=environment) as running:
+        warnings = [line for line in running.log.splitlines() if line.startswith("Warning: ")]
+    assert warnings == [
+        "Warning: environment variable KSRV_WROKERS is no setting and is not read; did you mean "
+        "KSRV_WORKERS?"
+    ]

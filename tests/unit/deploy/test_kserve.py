@@ -80,6 +80,8 @@ def test_the_arguments_are_ksrvs(name, volume):
         assert chosen["model_name"] == "'cats'"
     assert chosen["insecure"] == "True"
     assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) < 30
+    # Else a server that only its probe calls would count as one that nobody is connected to.
+    assert container["readinessProbe"]["periodSeconds"] < float(chosen["drain_delay"])
     port = RUNTIMES[name]["spec"]["annotations"]["prometheus.kserve.io/port"]
     assert chosen["http"] == f"'0.0.0.0:{port}'"
 

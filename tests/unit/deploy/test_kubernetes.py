@@ -88,6 +88,8 @@ def test_the_settings_are_ksrvs(overlay):
     spec = pod(overlay)["spec"]
     slack = resolved.settings.drain_delay + resolved.settings.stop_timeout
     assert spec["terminationGracePeriodSeconds"] >= slack + 5
+    probe = spec["containers"][0]["readinessProbe"]
+    assert probe["periodSeconds"] < resolved.settings.drain_delay
     ports = {port["name"]: port["containerPort"] for port in spec["containers"][0]["ports"]}
     assert resolved.settings.http == f"0.0.0.0:{ports['http']}"
     assert resolved.settings.grpc == f"0.0.0.0:{ports['grpc']}"
