@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.imports.folder_modules import HandlerError
 from ksrv.handlers.loading import InferenceFunctionHandler
 
 READ: dict[str, Callable[[Any], Any]] = {
@@ -24,8 +25,14 @@ def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
 
     Args:
         sequences: Whether the model serves sequences.
+
+    Raises:
+        HandlerError: `inference` takes nothing, and would be called with the inputs.
     """
     names = frozenset(READ if sequences else ("batch",))
+    kind = type(handler)
+    if kind.handle is BaseHandler.handle and kind.preprocess is BaseHandler.preprocess:
+        _check_takes_inputs(handler)
     prepared = type(handler).preprocess is not BaseHandler.preprocess
     for stage in ("inference", "postprocess"):
         function = getattr(handler, stage)
@@ -36,6 +43,22 @@ def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
         asked, alone = _asked(handler.model, names, False)
         if asked:
             handler.model = _bound(handler.model, handler, asked, alone)
+
+
+def _check_takes_inputs(handler: BaseHandler) -> None:
+    function = handler.inference
+    subject, example = f"{type(handler).__name__}.inference()", "def inference(self, x: Float32[4])"
+    if isinstance(handler, InferenceFunctionHandler) and inspect.isfunction(handler.model):
+        function, name = handler.model, handler.model.__name__
+        subject, example = f"{name}()", f"def {name}(x: Float32[4])"
+    try:
+        takes_nothing = not inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable of a compiled module may not tell
+        return
+    if takes_nothing:
+        raise HandlerError(
+            f"{subject} has no parameter, and it is called with the model's inputs; give it one for each, such as {example}"
+        )
 
 
 def asked_of(function: Callable[..., Any], *, sequences: bool) -> tuple[tuple[str, ...], bool]:

@@ -39,6 +39,8 @@ def load_model(request: LoadRequest) -> LoadedModel:
         raise ModelLoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(LOADERS)}"
         )
+    if request.path is not None and request.path.is_file() and request.path.stat().st_size == 0:
+        raise ModelLoadError(f"{request.path} is empty (0 bytes); copy or export it again")
     module = import_module(f"ksrv.loaders.{name}")
     load: Callable[[LoadRequest], LoadedModel] = module.load
     return load(request)

@@ -187,6 +187,10 @@ def _read_model(document: Document, keys: Any, files: ModelFiles) -> dict[str, s
         if model is not None and Path(model).suffix not in STATE_SUFFIXES:
             document.fail(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
     elif model is not None and Path(model).suffix in (".pth", ".safetensors"):
+        if Path(model).stat().st_size == 0:
+            document.fail(
+                ("model",), f"{Path(model).name} is empty (0 bytes); copy or save it again"
+            )
         document.fail(
             ("model",),
             f"{Path(model).name} holds weights only (a state_dict); add class: net.py:Net, the class or function that "
