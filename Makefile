@@ -213,12 +213,13 @@ test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's own client, in
 	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/clients/test_kserve_client.py
 
 # cython-lint starts pycodestyle by its bare name.
-check: $(VENV)/.built ## format, lint, types, spelling, import arrows, fuzz targets
+check: $(VENV)/.built ## format, lint, types, spelling, style of the documents, import arrows, fuzz targets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/proselint --config .proselintrc.json check README.md CONTRIBUTING.md SECURITY.md docs
 	$(BIN)/python -m pytest tests/test_import_arrows.py tests/test_folder_sizes.py
 	for source in $(FUZZERS); do g++ -std=c++17 -fsyntax-only -Inative $$source || exit 1; done
 
