@@ -226,7 +226,7 @@ def test_the_bytes_in_flight_are_bounded(server, client):
         wait_until(hold.began)
         status, text = client.infer("plain", big)
     assert running.result()[0] == 200
-    assert status == 503 and "in_flight" in text
+    assert status == 503 and "in-flight" in text
 
 
 def test_a_batch_above_the_maximum(client):

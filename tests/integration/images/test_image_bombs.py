@@ -241,4 +241,4 @@ def test_torchserves_routes_say_which_limit(server, model):
     url = f"{server.url}/predictions/{model}"
     answer = requests.post(url, data=files.jpeg_of_scans(95), timeout=60)
     assert answer.status_code == 400
-    assert "image_scans" in answer.json()["message"]
+    assert "--limits-image-scans" in answer.json()["message"]
