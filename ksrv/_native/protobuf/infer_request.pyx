@@ -426,8 +426,8 @@ cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limi
         )
     if outcome == OUTCOME_PARAMETERS:
         return MessageLimit(
-            f"the request has more than {limits.parameters} parameters, and the limit --limits-parameters "
-            f"is {limits.parameters}",
+            f"the request has more than {limits.parameters} parameters, and the limit "
+            f"--limits-parameters is {limits.parameters}",
             "parameters",
         )
     if outcome == OUTCOME_TEXT:

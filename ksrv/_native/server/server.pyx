@@ -294,7 +294,7 @@ cdef class HttpServer:
 
     @property
     def last_connected(self) -> float:
-        """When a client was last connected, on the clock of `time.monotonic`; 0 where none ever was."""
+        """When a client was last connected, by `time.monotonic`; 0 where none ever was."""
         if self.server.connections.open():
             return time.monotonic()
         return self.server.listeners.last_seen_ns() / 1e9
