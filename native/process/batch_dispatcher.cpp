@@ -227,94 +227,47 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
     return true;
 }
 
-// Answers the requests of a batch; false where an answer is not of the common form, and none was answered.
+// Answers the requests of a batch; false where `answer_batch` leaves it to Python.
 bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     const std::size_t count = done.requests.size();
-    // Copied, so that the checked bytes are the sent bytes, whatever the process writes meanwhile.
-    const unsigned char *answered = answered_.get();
-    for (std::uint32_t i = 0; i < answer.outputs; ++i)
-        std::memcpy(answered_.get() + answer.output[i].offset,
-                    ring_->answer_rows(done.number) + answer.output[i].offset, answer.output[i].nbytes);
     ReplyPart parts[RING_OUTPUTS];
     std::ptrdiff_t shapes[RING_OUTPUTS][MAX_RANK];
     for (std::uint32_t i = 0; i < answer.outputs; ++i) {
         const RingOutput &output = answer.output[i];
         ReplyPart &part = parts[i];
         std::copy(output.shape, output.shape + output.rank, shapes[i]);
-        if (count > 1 && (output.rank == 0 || static_cast<std::uint64_t>(output.shape[0]) != done.rows))
-            return false;
         part.name = output.name;
         part.name_length = output.name_length;
         part.type = static_cast<Datatype>(output.datatype);
         part.datatype = DATATYPES[output.datatype].name;
         part.datatype_length = DATATYPES[output.datatype].name_length;
-        part.data = answered + output.offset;
+        part.data = answered_.get() + output.offset;
         part.shape = shapes[i];
         part.rank = output.rank;
-        part.row_bytes = static_cast<std::int64_t>(output.nbytes / done.rows);
-        if (static_cast<std::uint64_t>(part.row_bytes) * done.rows != output.nbytes) return false;
+        if (!set_row_bytes(&part, output.nbytes, done.rows, count == 1)) return false;
+        // Copied, so that the checked bytes are the sent bytes, whatever the process writes meanwhile.
+        std::memcpy(answered_.get() + output.offset, ring_->answer_rows(done.number) + output.offset, output.nbytes);
     }
-    const int outputs = static_cast<int>(answer.outputs);
-    if (outputs == 0) return false;
-    std::int64_t row = 0;
-    for (Request *request : done.requests) {
-        if (!fits_fast_response(*fast(request), parts, outputs, row)) return false;
-        row += request->rows;
-    }
-
     // The process writes all of its times: none of them is trusted, nor their difference to fit.
     const std::uint64_t said =
         static_cast<std::uint64_t>(answer.ended_ns) - static_cast<std::uint64_t>(answer.began_ns);
     const std::int64_t ran =
         std::clamp<std::int64_t>(static_cast<std::int64_t>(said), 0, now_ns() - done.began_ns);
-    BatchTimes times;
-    times.assemble = done.assemble_ns;
-    times.inference = static_cast<std::uint64_t>(ran);
     ReplyStage stages[RING_STAGES + 1] = {{"assemble", 8, done.assemble_ns}};
     // No stage takes longer than the process has had the batch.
     const std::uint64_t most_ns = static_cast<std::uint64_t>(now_ns() - done.dispatched_ns);
     for (std::uint32_t i = 0; i < answer.stages; ++i) {
         const RingStage &stage = answer.stage[i];
-        const std::uint64_t took_ns = std::min(stage.ns, most_ns);
-        stages[i + 1] = {stage.name, std::strlen(stage.name), took_ns};
-        if (std::strcmp(stage.name, "preprocess") == 0) times.preprocess = took_ns;
-        if (std::strcmp(stage.name, "inference") == 0) times.inference = took_ns;
-        if (std::strcmp(stage.name, "postprocess") == 0) times.postprocess = took_ns;
+        stages[i + 1] = {stage.name, std::strlen(stage.name), std::min(stage.ns, most_ns)};
     }
+    const BatchReply reply{parts, static_cast<int>(answer.outputs), stages, static_cast<int>(answer.stages) + 1,
+                           static_cast<std::uint64_t>(ran)};
+    if (!answer_batch(queue_, sums_, done.requests.data(), count, marks_.data(), reply)) return false;
     ran_ns_ += (ran - ran_ns_) / 8;
     if (ran > RUNS_AHEAD_NS) ran_ns_ = std::max(ran_ns_, ran);
     if (done.images && assembles_beside_run(ran, static_cast<std::int64_t>(done.assemble_ns)))
         queue_->may_prefetch.store(true);
     regroup_ns_ = regroup_delay_ns(done.rows, ran);
-
-    unsigned char *const won = marks_.data();
-    // The thread that wins a request must answer it.
-    queue_->finish(done.requests.data(), count, won);
-    std::uint64_t served = 0;
-    timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    {
-        std::lock_guard<std::mutex> guard(sums_->mutex);
-        for (std::size_t i = 0; i < count; ++i) {
-            if (!won[i]) continue;
-            const Request *request = done.requests[i];
-            sums_->add_served(*request, times);
-            ++served;
-        }
-        sums_->add_batch(done.rows, served, times,
-                         static_cast<std::int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000);
-    }
-    row = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        Request *request = done.requests[i];
-        if (won[i]) {
-            send_fast_response(fast(request), parts, outputs, row, count == 1, stages,
-                               static_cast<int>(answer.stages) + 1);
-            publish(request);
-        }
-        row += request->rows;
-        if (won[i]) release(request);
-    }
     return true;
 }
 

@@ -1,8 +1,8 @@
 // Counts and times of one instance, written by one thread at a time.
 //
 // Strategy: plain numbers in fixed places; a time is put into its two histograms, of fixed and of exponential
-// buckets, by a search among a few bounds each. Readers take a copy. Writers and readers take turns by a mutex, for a thread that serves a handler
-// process has no GIL.
+// buckets, by a search among a few bounds each. Readers take a copy. Writers and readers take turns by a mutex,
+// for a thread that serves a handler process has no GIL.
 
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/clock.hpp"
 #include "queue/request.hpp"
 
 namespace ksrv {
@@ -79,6 +80,9 @@ struct Histogram {
     }
 };
 
+// The time since 1970.
+inline std::int64_t unix_milliseconds() noexcept { return nanoseconds_of(CLOCK_REALTIME) / 1'000'000; }
+
 enum Stage : int {
     STAGE_REQUEST = 0,  // arrival to answer, of requests that were answered well
     STAGE_FAILED,       // the same of requests that failed
@@ -105,7 +109,7 @@ struct BatchTimes {
 };
 
 struct Sums {
-    std::mutex mutex;  // of all below; taken by the callers
+    std::mutex mutex;  // of all below; taken by the callers where nothing else is said
     Histogram stages[STAGES];
     std::map<std::uint64_t, SizeSums> sizes;  // by rows
     std::uint64_t rows = 0, batches = 0;
@@ -134,8 +138,7 @@ struct Sums {
     }
 
     // A batch, with `served` requests that were answered well.
-    void add_batch(std::uint64_t size, std::uint64_t served, const BatchTimes &times,
-                   std::int64_t milliseconds) noexcept {
+    void add_batch(std::uint64_t size, std::uint64_t served, const BatchTimes &times) noexcept {
         if (served != 0) {
             stages[STAGE_ASSEMBLE].add(times.assemble, served);
             stages[STAGE_PREPROCESS].add(times.preprocess, served);
@@ -149,7 +152,21 @@ struct Sums {
         sums.output_ns += times.postprocess;
         rows += size;
         ++batches;
-        last_ms = milliseconds;
+        last_ms = unix_milliseconds();
+    }
+
+    // A batch in which nothing failed; `won` has 0 for requests that had ended before. Takes the mutex.
+    void note_answered(const Request *const *requests, std::size_t count, const unsigned char *won,
+                       const BatchTimes &times) noexcept {
+        std::uint64_t size = 0, served = 0;
+        const std::lock_guard<std::mutex> guard(mutex);
+        for (std::size_t i = 0; i < count; ++i) {
+            size += requests[i]->rows;
+            if (!won[i]) continue;
+            ++served;
+            add_served(*requests[i], times);
+        }
+        add_batch(size, served, times);
     }
 
     void absorb(const Sums &other) noexcept {

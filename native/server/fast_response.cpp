@@ -2,13 +2,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "base/text_writer.hpp"
 #include "infer/binary_response.hpp"
+#include "queue/completions.hpp"
 #include "tensor/padding.hpp"
 
 namespace ksrv {
+
+bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept {
+    if (signature.outputs.empty()) return true;
+    if (signature.outputs.size() != static_cast<std::size_t>(part_count)) return false;
+    for (int i = 0; i < part_count; ++i) {
+        const std::string &declared = signature.outputs[static_cast<std::size_t>(i)];
+        if (declared.size() != parts[i].name_length ||
+            memcmp(declared.data(), parts[i].name, parts[i].name_length) != 0)
+            return false;
+    }
+    return true;
+}
 
 namespace {
 
@@ -23,23 +37,30 @@ std::uint64_t values_of(const ReplyPart &part, std::int64_t rows) noexcept {
     return static_cast<std::uint64_t>(rows * part.row_bytes) / item_size_of(part.type);
 }
 
-}  // namespace
+FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
 
-bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept {
-    if (signature.outputs.empty()) return true;
-    if (signature.outputs.size() != static_cast<std::size_t>(part_count)) return false;
-    for (int i = 0; i < part_count; ++i) {
-        const std::string &declared = signature.outputs[static_cast<std::size_t>(i)];
-        if (declared.size() != parts[i].name_length ||
-            memcmp(declared.data(), parts[i].name, parts[i].name_length) != 0)
-            return false;
-    }
-    return true;
-}
-
+// Whether a model's answers are cut back to the lengths of their rows.
 bool cuts_answers(const ModelSignature &signature) noexcept {
     return std::any_of(signature.cut.begin(), signature.cut.end(), [](std::uint32_t one) { return one != 0; });
 }
+
+// The outputs of one request of a batch, cut back to the length of its rows.
+class CutParts {
+  public:
+    // False where an output is too large to be copied here, or is not as long as the batch.
+    bool cut(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
+
+    const ReplyPart *parts() const noexcept { return parts_.get(); }
+
+  private:
+    struct Shape {
+        std::ptrdiff_t sizes[MAX_RANK];
+    };
+
+    std::unique_ptr<ReplyPart[]> parts_;
+    std::unique_ptr<Shape[]> shapes_;
+    std::unique_ptr<unsigned char[]> data_;
+};
 
 bool CutParts::cut(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept {
     const ModelSignature &signature = *request.signature;
@@ -85,6 +106,23 @@ bool CutParts::cut(const FastRequest &request, const ReplyPart *parts, int part_
     return true;
 }
 
+BatchTimes times_of(const BatchReply &reply) noexcept {
+    BatchTimes times;
+    times.assemble = reply.stages[0].nanoseconds;
+    times.inference = reply.ran_ns;
+    for (int i = 1; i < reply.stage_count; ++i) {
+        const ReplyStage &stage = reply.stages[i];
+        const auto is = [&stage](const char *name) { return std::memcmp(stage.name, name, stage.length) == 0; };
+        // No two of these names are of one length.
+        if (stage.length == 9 && is("inference")) times.inference = stage.nanoseconds;
+        if (stage.length == 10 && is("preprocess")) times.preprocess = stage.nanoseconds;
+        if (stage.length == 11 && is("postprocess")) times.postprocess = stage.nanoseconds;
+    }
+    return times;
+}
+
+// Whether the outputs are those that the model declares, and can be written as the request asks for them, within the
+// bytes of one answer.
 bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
                         std::int64_t row) noexcept {
     if (request.answers) return request.answers->fits(request, parts, part_count, row);
@@ -114,6 +152,8 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
     return tensors <= FAST_RESPONSE_TENSOR_BYTES && bytes + tensors <= FAST_RESPONSE_BYTES;
 }
 
+// Answers with the rows of a batch that begin at `row`; the only request of a batch gets its outputs in the shapes that
+// they have.
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
     if (request->answers) {
@@ -169,6 +209,50 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     } else {
         server->drop(connection);
     }
+}
+
+}  // namespace
+
+bool set_row_bytes(ReplyPart *part, std::uint64_t nbytes, std::uint64_t rows, bool alone) noexcept {
+    if (!alone && (part->rank == 0 || static_cast<std::uint64_t>(part->shape[0]) != rows)) return false;
+    part->row_bytes = static_cast<std::int64_t>(nbytes / rows);
+    return static_cast<std::uint64_t>(part->row_bytes) * rows == nbytes;
+}
+
+bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t count, unsigned char *won,
+                  const BatchReply &reply) noexcept {
+    if (reply.part_count == 0) return false;
+    std::unique_ptr<CutParts[]> cuts;
+    const bool cut_back = cuts_answers(*fast(requests[0])->signature);
+    if (cut_back) {
+        cuts.reset(new (std::nothrow) CutParts[count]);
+        if (!cuts) return false;
+    }
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const FastRequest &request = *fast(requests[i]);
+        if (cut_back && !cuts[i].cut(request, reply.parts, reply.part_count, row)) return false;
+        if (!fits_fast_response(request, cut_back ? cuts[i].parts() : reply.parts, reply.part_count,
+                                cut_back ? 0 : row))
+            return false;
+        row += request.rows;
+    }
+
+    // The thread that wins a request must answer it.
+    queue->finish(requests, count, won);
+    sums->note_answered(requests, count, won, times_of(reply));  // first: a client may ask as it reads
+    row = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::int64_t first = row;
+        row += requests[i]->rows;
+        if (!won[i]) continue;
+        send_fast_response(fast(requests[i]), cut_back ? cuts[i].parts() : reply.parts, reply.part_count,
+                           cut_back ? 0 : first, cut_back || count == 1, reply.stages, reply.stage_count);
+        publish(requests[i]);
+    }
+    for (std::size_t i = 0; i < count; ++i)
+        if (won[i]) release(requests[i]);
+    return true;
 }
 
 }  // namespace ksrv

@@ -1,9 +1,15 @@
-// The answer to a fast-path request, written into its connection in one piece: head, JSON and tensors.
+// The answers to a batch of fast-path requests, each written into its connection in one piece: head, JSON and tensors.
+//
+// Strategy: all answers of a batch are looked at before one is sent. So a batch is either answered here as a whole, or
+// left to Python as a whole, which has the answers that are large or not of the common form.
 
 #pragma once
 
-#include <memory>
+#include <cstddef>
+#include <cstdint>
 
+#include "queue/request_queue.hpp"
+#include "queue/stats.hpp"
 #include "server/fast_path.hpp"
 
 namespace ksrv {
@@ -28,38 +34,28 @@ struct ReplyStage {
     std::uint64_t nanoseconds;
 };
 
-// The outputs of one request of a batch, cut back to the length of its rows.
-class CutParts {
-  public:
-    // False where an output is too large to be copied here, or is not as long as the batch.
-    bool cut(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
-
-    const ReplyPart *parts() const noexcept { return parts_.get(); }
-
-  private:
-    struct Shape {
-        std::ptrdiff_t sizes[MAX_RANK];
-    };
-
-    std::unique_ptr<ReplyPart[]> parts_;
-    std::unique_ptr<Shape[]> shapes_;
-    std::unique_ptr<unsigned char[]> data_;
-};
-
-// Whether a model's answers are cut back to the lengths of their rows.
-bool cuts_answers(const ModelSignature &signature) noexcept;
-
 // Whether the outputs are those that the model declares.
 bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept;
 
-// Whether the outputs are those that the model declares, and can be written as each request asks for them,
-// within the bytes of one answer.
-bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
-                        std::int64_t row) noexcept;
+// What a handler answered to a batch. `stages` begins with the assembly. Where no stage is the inference, the whole run
+// counts as that.
+struct BatchReply {
+    const ReplyPart *parts;
+    int part_count;
+    const ReplyStage *stages;
+    int stage_count;
+    std::uint64_t ran_ns;
+};
 
-// Answers with the rows of a batch that begin at `row`; the only request of a batch gets its outputs in
-// the shapes that they have.
-void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
-                 bool alone, const ReplyStage *stages, int stage_count) noexcept;
+// Sets the bytes of a row of an output of a batch with so many rows; false where the output has not these rows. The only
+// request of a batch gets its outputs in the shapes that they have.
+bool set_row_bytes(ReplyPart *part, std::uint64_t nbytes, std::uint64_t rows, bool alone) noexcept;
+
+// Answers the requests of a batch that have not ended, and counts the batch in `sums`. What is sent is copied out of the
+// outputs. `won` has room for a mark for each request.
+//
+// False where an answer is large or not of the common form, or there is no memory to cut it back; none is sent then.
+bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t count, unsigned char *won,
+                  const BatchReply &reply) noexcept;
 
 }  // namespace ksrv

@@ -15,6 +15,8 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
 
     const uint64_t DURATION_BOUNDS[BOUNDS]
 
+    int64_t unix_milliseconds() noexcept
+
     cdef enum Stage:
         STAGE_REQUEST
         STAGE_FAILED
@@ -59,16 +61,9 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         uint64_t batches
         int64_t last_ms
         void add_served(const CRequest &request, const BatchTimes &times) noexcept
-        void add_batch(
-            uint64_t size, uint64_t served, const BatchTimes &times, int64_t milliseconds
-        ) noexcept
+        void add_batch(uint64_t size, uint64_t served, const BatchTimes &times) noexcept
         void absorb(const Sums &other) noexcept
 
 
 cdef class Stats:
     cdef Sums sums
-
-    # Notes a batch in which nothing failed; `won` has 0 for requests that had ended before.
-    cdef void note_answered(
-        self, CRequest **requests, const unsigned char *won, size_t count, const BatchTimes &times
-    ) noexcept

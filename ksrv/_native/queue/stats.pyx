@@ -3,9 +3,8 @@
 """Counts and times of one instance: a few additions a request, summed over instances when read."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
 
@@ -50,7 +49,7 @@ cdef class Stats:
         if hit:
             self.sums.stages[<int>STAGE_REQUEST].add(nanoseconds)
             self.sums.stages[<int>STAGE_CACHE_HIT].add(nanoseconds)
-            self.sums.last_ms = _milliseconds()
+            self.sums.last_ms = unix_milliseconds()
         else:
             self.sums.stages[<int>STAGE_CACHE_MISS].add(nanoseconds)
         self.sums.mutex.unlock()
@@ -96,21 +95,7 @@ cdef class Stats:
             self.sums.add_served(request[0], times)
         for request in failed:
             self.sums.stages[<int>STAGE_FAILED].add(request.ended_ns - request.enqueued_ns)
-        self.sums.add_batch(rows, served.size(), times, _milliseconds())
-        self.sums.mutex.unlock()
-
-    cdef void note_answered(
-        self, CRequest **requests, const unsigned char *won, size_t count, const BatchTimes &times
-    ) noexcept:
-        cdef uint64_t rows = 0, served = 0
-        cdef size_t i
-        self.sums.mutex.lock()
-        for i in range(count):
-            rows += requests[i].rows
-            if won[i]:
-                served += 1
-                self.sums.add_served(requests[i][0], times)
-        self.sums.add_batch(rows, served, times, _milliseconds())
+        self.sums.add_batch(rows, served.size(), times)
         self.sums.mutex.unlock()
 
     def absorb(self, Stats other not None) -> None:
@@ -161,13 +146,6 @@ cdef class Stats:
             "stages": stages,
             "sizes": sizes,
         }
-
-
-cdef int64_t _milliseconds() noexcept:
-    """The time since 1970."""
-    cdef timespec now
-    clock_gettime(CLOCK_REALTIME, &now)
-    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
 cdef dict _filled(const uint64_t *counts):

@@ -13,7 +13,6 @@ from typing import Any
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
-from libcpp.vector cimport vector
 
 cimport cython
 cimport numpy as cnp
@@ -24,12 +23,10 @@ from ksrv._native.server.fast_rows cimport (
     ksrv_fast_rows, ksrv_has_images, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
 )
 from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
-from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest, ModelSignature
-from ksrv._native.queue.request_handle cimport (
-    CRequest, NativeHandle, publish, release_request,
-)
-from ksrv._native.queue.request_queue cimport Queue
-from ksrv._native.queue.stats cimport BatchTimes, Stats
+from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest
+from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
+from ksrv._native.queue.request_queue cimport CQueue, Queue
+from ksrv._native.queue.stats cimport Stats, Sums
 from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv._native.tensor.aliasing_check import InputReferences
@@ -56,21 +53,18 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         size_t length
         uint64_t nanoseconds
 
-    cdef cppclass CutParts:
-        cbool cut(
-            const FastRequest &request, const ReplyPart *parts, int part_count, int64_t row
-        ) noexcept
-        const ReplyPart *parts() noexcept
+    cdef struct BatchReply:
+        const ReplyPart *parts
+        int part_count
+        const ReplyStage *stages
+        int stage_count
+        uint64_t ran_ns
 
-    cbool cuts_answers(const ModelSignature &signature) noexcept
+    cbool set_row_bytes(ReplyPart *part, uint64_t nbytes, uint64_t rows, cbool alone) noexcept
 
-    cbool fits_fast_response(
-        const FastRequest &request, const ReplyPart *parts, int part_count, int64_t row
-    ) noexcept
-
-    void send_fast_response(
-        FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
-        const ReplyStage *stages, int stage_count
+    cbool answer_batch(
+        CQueue *queue, Sums *sums, CRequest **requests, size_t count, unsigned char *won,
+        const BatchReply &reply
     ) noexcept
 
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
@@ -352,13 +346,12 @@ cdef struct Parts:
     int count
 
 
-cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) except -1:
+cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) except -1:
     """Take one output; False where it cannot be cut into rows where it lies."""
     cdef ReplyPart *part = &parts.parts[parts.count]
     cdef Py_ssize_t length = 0
     cdef object data = tensor.data
     cdef cnp.ndarray array
-    cdef int64_t nbytes
     if parts.count == FAST_OUTPUTS or tensor.its_parameters or not cnp.PyArray_CheckExact(data):
         return False
     array = <cnp.ndarray>data
@@ -368,11 +361,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) excep
     part.data = <const unsigned char *>cnp.PyArray_DATA(array)
     part.shape = <const Py_ssize_t *>cnp.PyArray_DIMS(array)
     part.rank = cnp.PyArray_NDIM(array)
-    if not alone and (part.rank == 0 or part.shape[0] != rows):
-        return False
-    nbytes = cnp.PyArray_NBYTES(array)
-    part.row_bytes = nbytes // rows
-    if part.row_bytes * rows != nbytes:
+    if not set_row_bytes(part, <uint64_t>cnp.PyArray_NBYTES(array), rows, alone):
         return False
     part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
     part.name_length = <size_t>length
@@ -380,29 +369,6 @@ cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) excep
     part.datatype_length = <size_t>length
     part.type = datatype_of(part.datatype, part.datatype_length)
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
-
-
-cdef bint _fits(
-    Parts *parts, CRequest **requests, size_t count, vector[CutParts] &cuts
-) noexcept:
-    """Whether the outputs can be written as each request asks for them, cut back where they are."""
-    cdef size_t i
-    cdef int64_t row = 0
-    cdef FastRequest *request
-    for i in range(cuts.size()):
-        request = <FastRequest *>requests[i]
-        if not cuts[i].cut(request[0], parts.parts, parts.count, row):
-            return False
-        if not fits_fast_response(request[0], cuts[i].parts(), parts.count, 0):
-            return False
-        row += request.rows
-    for i in range(cuts.size(), count):
-        if not fits_fast_response(
-            (<FastRequest *>requests[i])[0], parts.parts, parts.count, row
-        ):
-            return False
-        row += requests[i].rows
-    return True
 
 
 cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) except -1:
@@ -432,36 +398,16 @@ cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) exce
     return count
 
 
-cdef BatchTimes _batch_times(FastBatch batch, BatchOutputs outputs) except *:
-    cdef StageTimes ran = outputs.times
-    cdef dict timings = outputs.timings_by_stage
-    if timings is not None:
-        ran.preprocess = timings.get("preprocess", NOT_RUN)
-        ran.inference = timings.get("inference", NOT_RUN)
-        ran.postprocess = timings.get("postprocess", NOT_RUN)
-    return BatchTimes(
-        assemble=batch.spent_ns,
-        preprocess=max(ran.preprocess, 0),
-        inference=batch.ran_ns if ran.inference == NOT_RUN else ran.inference,
-        postprocess=max(ran.postprocess, 0),
-    )
-
-
 cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
     """Answer the requests of a batch, where their answers are small, and count them.
 
-    The sent bytes are copied out of the outputs, so that nothing is shared with the handler.
-
     Returns:
-        Whether they were answered, but for those that had expired; False where an answer is not of
-        the common form or large.
+        Whether they were answered, but for those that had expired; see `answer_batch`.
     """
     cdef Parts parts
-    cdef vector[CutParts] cuts  # for each request, where outputs are cut back
     cdef ReplyStage stages[STAGES]
-    cdef int stage_count
-    cdef BatchTimes times
-    cdef int64_t rows = 0
+    cdef BatchReply reply
+    cdef uint64_t rows = 0
     cdef size_t i, count = <size_t>len(batch.handles)
     cdef Requests requests_room
     cdef Marks won_room
@@ -476,31 +422,11 @@ cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats
     for tensor in outputs.tensors:
         if not _add_part(&parts, <Tensor?>tensor, rows, count == 1):
             return False
-    stage_count = _stages(stages, batch, outputs)
-    if cuts_answers((<FastRequest *>requests[0]).signature[0]):
-        cuts.resize(count)
-    if parts.count == 0 or stage_count == STAGES or not _fits(&parts, requests, count, cuts):
-        return False
-    times = _batch_times(batch, outputs)
-    # Nothing below raises: the thread that wins a request must answer it.
-    queue.queue.finish(requests, count, won)
-    stats.note_answered(requests, won, count, times)  # first: a client may ask as it reads
-    rows = 0
-    for i in range(count):
-        if won[i] and cuts.size():
-            send_fast_response(
-                <FastRequest *>requests[i], cuts[i].parts(), parts.count, 0, True, stages,
-                stage_count
-            )
-            publish(requests[i])
-        elif won[i]:
-            send_fast_response(
-                <FastRequest *>requests[i], parts.parts, parts.count, rows, count == 1, stages,
-                stage_count
-            )
-            publish(requests[i])
-        rows += requests[i].rows
-    for i in range(count):
-        if won[i]:
-            release_request(requests[i])
-    return True
+    reply.parts = parts.parts
+    reply.part_count = parts.count
+    reply.stages = stages
+    reply.stage_count = _stages(stages, batch, outputs)
+    reply.ran_ns = <uint64_t>batch.ran_ns
+    return reply.stage_count < STAGES and answer_batch(
+        queue.queue, &stats.sums, requests, count, won, reply
+    )
