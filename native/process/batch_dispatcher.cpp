@@ -98,8 +98,8 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     const bool small = needed.nbytes <= RING_BATCH_BYTES - first_row;
     const int large = small ? -1 : large_place(needed.nbytes);
     if (!small && large < 0) return Way::python;
-    if (!rows.write(taken_.data(), count, small ? place + first_row : ring_->large(large)))
-        return Way::python;
+    unsigned char *const to = small ? place + first_row : ring_->large(large);
+    if (!rows.write(taken_.data(), count, needed.row_length, to)) return Way::python;
 
     RingBatch head{};
     unsigned char *record = place + sizeof head;
@@ -108,8 +108,9 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     made.requests.resize(count);
     for (Request *request : made.requests) {
         retain(request);
-        RingRequest written;
+        RingRequest written{};
         const FastRequestLayout &layout = fast(request)->layout;
+        written.row_length = layout.row_length;
         written.rows = static_cast<std::uint32_t>(request->rows);
         written.id_length = static_cast<std::uint32_t>(layout.id_length);
         std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
@@ -122,6 +123,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     }
     head.number = number;
     head.rows = made.rows = needed.rows;
+    head.row_length = needed.row_length;
     head.requests = static_cast<std::uint32_t>(count);
     head.inputs = static_cast<std::uint32_t>(fast(made.requests[0])->signature->inputs.size());
     head.text_bytes = static_cast<std::uint32_t>(text - place - sizeof head);
@@ -134,7 +136,8 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     made.started = false;
     made.deadline_ns = NEVER;
     made.dispatched_ns = now_ns();
-    made.assemble_ns = count > 1 || needed.images ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
+    const bool assembled = count > 1 || needed.images || needed.row_length != 0;
+    made.assemble_ns = assembled ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
     put_ = number;
     ring_->used.store(true, std::memory_order_relaxed);
     RingControl &control = ring_->control();

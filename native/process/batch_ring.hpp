@@ -54,6 +54,7 @@ struct RingControl {
 struct RingBatch {
     std::uint64_t number;
     std::uint64_t rows;
+    std::uint64_t row_length;  // where rows are padded: of the rows of the batch; else 0
     std::uint32_t requests;
     std::uint32_t inputs;
     std::uint32_t text_bytes;  // of records, ids and heads
@@ -62,7 +63,8 @@ struct RingBatch {
 };
 
 struct RingRequest {
-    std::uint32_t rows, id_length, head_length;
+    std::uint64_t row_length;  // where rows are padded: without the padding
+    std::uint32_t rows, id_length, head_length, unused;
 };
 
 enum RingForm : std::uint32_t {

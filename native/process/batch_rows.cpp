@@ -1,7 +1,6 @@
 #include "process/batch_rows.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "process/batch_ring.hpp"
@@ -34,12 +33,18 @@ const ImagePlan *BatchRows::find(std::size_t input, const EncodedImage &image) c
 RowsNeeded BatchRows::needed(Request *const *requests, std::size_t count, std::size_t most) noexcept {
     RowsNeeded made;
     missing.clear();
-    for (std::size_t i = 0; i < count; ++i) made.rows += requests[i]->rows;
+    for (std::size_t i = 0; i < count; ++i) {
+        made.rows += requests[i]->rows;
+        made.row_length = std::max(made.row_length, fast(requests[i])->layout.row_length);
+    }
     const ModelSignature &signature = *fast(requests[0])->signature;
+    if (signature.lengths) made.row_length = signature.lengths->padded(made.row_length);
     for (const InputSignature &input : signature.inputs) {
-        if (input.row_bytes != 0 && made.rows > most / input.row_bytes) made.python = true;
+        if (input.padded && made.row_length > most) made.python = true;
+        const std::uint64_t row_bytes = input.bytes_of_row(made.row_length);
+        if (row_bytes != 0 && made.rows > most / row_bytes) made.python = true;
         if (made.python) return made;
-        made.nbytes += ring_aligned(made.rows * input.row_bytes);
+        made.nbytes += ring_aligned(made.rows * row_bytes);
         made.python = made.nbytes > most;
     }
     for (std::size_t i = 0; i < count && !made.python; ++i) {
@@ -67,19 +72,20 @@ RowsNeeded BatchRows::needed(Request *const *requests, std::size_t count, std::s
     return made;
 }
 
-bool BatchRows::write(Request *const *requests, std::size_t count, unsigned char *to) noexcept {
+bool BatchRows::write(Request *const *requests, std::size_t count, std::uint64_t row_length,
+                      unsigned char *to) noexcept {
     const ModelSignature &signature = *fast(requests[0])->signature;
     std::size_t copied = 0;
     jpegs_.clear();
     for (std::size_t input = 0; input < signature.inputs.size(); ++input) {
-        const std::uint64_t row_bytes = signature.inputs[input].row_bytes;
+        const std::uint64_t row_bytes = signature.inputs[input].bytes_of_row(row_length);
         unsigned char *row = to;
         for (std::size_t i = 0; i < count; ++i) {
             FastRequest *request = fast(requests[i]);
             const std::size_t nbytes = request->rows * row_bytes;
             const EncodedImage *images = request->layout.images[input].get();
             if (images == nullptr) {
-                std::memcpy(row, request->input(input), nbytes);
+                copy_rows(signature.inputs[input], request->layout, request->body(), input, row_length, row);
                 copied += nbytes;
             }
             for (std::size_t k = 0; images != nullptr && k < request->rows; ++k) {

@@ -1,4 +1,4 @@
-// The rows of a batch on their way into a ring: tensors are copied, JPEGs are decoded right where they belong.
+// The rows of a batch on their way into a ring: tensors are copied and padded, JPEGs are decoded right where they belong.
 //
 // Strategy: how pictures of one size become rows of an input is said by Python, once for each size, and kept
 // here. A picture that is not decoded row by row, or whose decoder leaves it, is Python's with its batch.
@@ -30,6 +30,7 @@ struct PictureSize {
 // What the rows of a batch need.
 struct RowsNeeded {
     std::uint64_t rows = 0, decode_ns = 0;
+    std::uint64_t row_length = 0;  // where they are padded
     std::size_t nbytes = 0;   // of all inputs, each from an aligned byte on
     bool images = false;
     bool python = false;      // they are not written here
@@ -41,8 +42,8 @@ class BatchRows {
     // Fast-path requests of one model alone; `most` bounds the bytes.
     RowsNeeded needed(Request *const *requests, std::size_t count, std::size_t most) noexcept;
 
-    // Writes them; false where an image is left, whose row is zero then.
-    bool write(Request *const *requests, std::size_t count, unsigned char *to) noexcept;
+    // Writes them, padded to their length; false where an image is left, whose row is zero then.
+    bool write(Request *const *requests, std::size_t count, std::uint64_t row_length, unsigned char *to) noexcept;
 
     // Keeps a plan for a size that was missing. `pool` shares the decoding.
     void keep(const PictureSize &size, const ImagePlan &plan, DecodePool *pool) noexcept;

@@ -42,7 +42,6 @@ struct FastRequest : Request {
 
     char *head() noexcept { return reinterpret_cast<char *>(this + 1); }
     const unsigned char *body() const noexcept { return block->data + body_offset; }
-    const unsigned char *input(std::size_t place) const noexcept { return body() + layout.offsets[place]; }
 };
 
 // A request to a model with room for its head, without its message; null when there is no memory.

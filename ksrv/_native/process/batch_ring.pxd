@@ -46,6 +46,7 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
     cdef struct RingBatch:
         uint64_t number
         uint64_t rows
+        uint64_t row_length
         uint32_t requests
         uint32_t inputs
         uint32_t text_bytes
@@ -53,6 +54,7 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
         uint32_t large
 
     cdef struct RingRequest:
+        uint64_t row_length
         uint32_t rows
         uint32_t id_length
         uint32_t head_length

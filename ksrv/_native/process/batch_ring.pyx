@@ -124,6 +124,7 @@ cdef class RingRequests:
                 memcpy(&record, text + i * sizeof(RingRequest), sizeof(RingRequest))
                 found.append((
                     record.rows,
+                    record.row_length,
                     self.text[at : at + record.id_length].decode(),
                     self.text[at + record.id_length : at + record.id_length + record.head_length],
                 ))
@@ -187,9 +188,10 @@ cdef class ProcessRing:
     Args:
         descriptor: Of the memory; it stays the caller's.
         channel: The descriptor of the process's end of the channel.
-        inputs: Name, datatype and the dimensions behind the first of each input.
-        make_requests: Makes what a handler sees of a batch's requests out of the rows, the id and
-            the head of each.
+        inputs: Name, datatype and the dimensions behind the first of each input; -1 is the length
+            of padded rows.
+        make_requests: Makes what a handler sees of a batch's requests out of the rows, the length
+            of the rows without padding, the id and the head of each.
 
     Raises:
         ValueError: The descriptor is not that of a ring.
@@ -209,7 +211,7 @@ cdef class ProcessRing:
         int descriptor,
         int channel,
         inputs: Iterable[tuple[str, str, Sequence[int]]],
-        make_requests: Callable[[list[tuple[int, str, bytes]]], Any],
+        make_requests: Callable[[list[tuple[int, int, str, bytes]]], Any],
     ):
         self.ring = BatchRing.map(descriptor)
         if self.ring == NULL:
@@ -327,6 +329,8 @@ cdef class ProcessRing:
             sizes[0] = <cnp.npy_intp>head.rows
             for i in range(1, rank):
                 sizes[i] = (<tuple>tail)[i - 1]
+                if sizes[i] == -1:
+                    sizes[i] = <cnp.npy_intp>head.row_length
             if large is None:
                 array = new_array(dtype, rank, sizes)
             else:
@@ -341,7 +345,7 @@ cdef class ProcessRing:
             if large is None:
                 memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
             at += ring_aligned(nbytes)
-            batch.tensors[name] = ksrv_tensor(name, datatype, (head.rows,) + <tuple>tail, array)
+            batch.tensors[name] = ksrv_tensor(name, datatype, (<object>array).shape, array)
         return batch
 
     cdef bint _write(self, RingAnswer *place, uint64_t number, BatchOutputs outputs) except -1:

@@ -7,10 +7,9 @@ def uses_ring(spec: ModelSpec) -> bool:
     """Tell whether batches of a model may reach a handler process by its ring.
 
     What is said of sequences comes over the channel, in order with the batches; and the ring has its batches
-    one after the other. Its records hold the tensors of all inputs, so that none may be left out, and no lengths of rows.
+    one after the other. Its records hold the tensors of all inputs, so that none may be left out.
 
     Args:
         spec: The model's description, completed by the handler.
     """
-    fits = spec.sequences is None and not spec.concurrency and not spec.has_optional_inputs
-    return fits and not any(one.lengths for one in spec.inputs)
+    return spec.sequences is None and not spec.concurrency and not spec.has_optional_inputs

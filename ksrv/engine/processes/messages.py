@@ -38,7 +38,7 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""

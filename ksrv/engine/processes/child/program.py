@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -190,28 +191,34 @@ class Child:
         return None
 
     def _open_ring(self, spec: ModelSpec) -> ProcessRing:
-        # The worker uses the ring for a model whose inputs have fixed dimensions alone.
+        # The worker uses the ring for a model whose inputs have fixed dimensions, but for one length of padded rows.
+        length = next((name for one in spec.inputs for name in one.lengths if name), "")
         inputs = [
             (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
             for one in spec.inputs
         ]
         channel = self._link.channel.fileno()
         try:
-            return ProcessRing(self._descriptor, channel, inputs, ring_requests)
+            return ProcessRing(self._descriptor, channel, inputs, partial(ring_requests, length))
         finally:
             os.close(self._descriptor)
 
 
-def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:
+def ring_requests(length: str, records: list[tuple[int, int, str, bytes]]) -> list[BatchRequest]:
     """Return what a handler sees of the requests of a batch in the ring.
 
     Args:
-        records: The rows, the id and the HTTP head of each; such requests have no parameters.
+        length: The name of the length of padded rows; "" where rows are not padded.
+        records: The rows, the length of the rows without padding, the id and the HTTP head of each; such requests
+            have no parameters.
     """
     requests = []
     row = 0
-    for rows, name, head in records:
-        requests.append(BatchRequest(slice(row, row + rows), name, {}, dict(HeadFields(head))))
+    for rows, row_length, name, head in records:
+        one = BatchRequest(slice(row, row + rows), name, {}, dict(HeadFields(head)))
+        if length:
+            one.lengths = {length: row_length}
+        requests.append(one)
         row += rows
     return requests
 

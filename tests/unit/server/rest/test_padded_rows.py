@@ -118,8 +118,6 @@ def outputs_of(head, body):
 
 def test_the_lengths_of_rows_need_no_request_of_python(ways, monkeypatch):
     name, (_, address), _ = ways
-    if name == "apart":
-        pytest.skip("a message to the handler's process holds the requests")
     made = []
     monkeypatch.setattr(FastPath, "fast_request", lambda *given: made.append(given))
     head, _ = ask(address, message(name, arrays(5, 2)))
@@ -182,6 +180,28 @@ outputs:
   - {name: ids, datatype: INT64, shape: [-1, ids]}
   - {name: sum, datatype: INT64, shape: [-1]}
 """
+
+
+def test_long_rows_lie_in_large_places_of_a_handler_process(tmp_path, monkeypatch):
+    """Two rows of 20,000 numbers have no room in a place of the ring; the answers have."""
+    sums = MASKED.replace('"ids": ids * 3, ', "")
+    ids_out = "  - {name: ids, datatype: INT64, shape: [-1, ids]}\n"
+    yaml = MASKED_YAML.replace(ids_out, "")
+    yaml += "executor: process\nbatching: {max_batch_size: 8, max_delay_ms: 5}\n"
+    made = []
+    monkeypatch.setattr(FastPath, "fast_request", lambda *given: made.append(given))
+    with serving(tmp_path / "masked", sums, yaml) as engine, opened(engine) as (_, address):
+
+        def one(length):
+            ids = arrays(length, 2)["ids"]
+            data = message("masked", {"ids": ids}, outputs=[{"name": "sum"}])
+            head, body = ask(address, data)
+            assert head.startswith(b"HTTP/1.1 200"), body
+            assert body.endswith(ids.sum(axis=1).tobytes())
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(one, [19_998, 19_999, 20_001, 20_007] * 5))
+    assert not made
 
 
 def test_calls_of_grpc_need_no_python_either(tmp_path):
