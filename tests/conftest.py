@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.examples import load_profile
+from tests.support.forked_servers import forked_servers
 from tests.support.ways import WAYS, servers_by_way
 
 load_profile()
@@ -93,9 +94,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Have the servers of all tests serve by the way that the run asks for."""
+    """Have the servers of all tests be forked, and serve by the way that the run asks for."""
     name: str = request.config.getoption("--way")
-    with servers_by_way(name):
+    with forked_servers(), servers_by_way(name):
         yield name
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,22 +49,13 @@ def start(
     Raises:
         OSError: The process cannot be started.
     """
-    own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
     status = StatusReader()
     file = memory_file(json.dumps({**settings, "status_fd": status.descriptor}).encode())
     try:
         command = command_of(path_of(file))
-        variables = {**own, "PYTHONUNBUFFERED": "1", **environment}
-        variables["PYTHONPATH"] = with_ksrv(variables.get("PYTHONPATH", ""))
-        process = subprocess.Popen(
-            ending_with_parent(command) if ends_with_thread else command,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            env=variables,
-            pass_fds=[file, status.descriptor],
-            start_new_session=True,
-            **popen,
-        )
+        variables = variables_with(environment)
+        descriptors = [file, status.descriptor]
+        process = spawn(command, variables, descriptors, ends_with_thread=ends_with_thread, **popen)
     except BaseException:
         status.close()
         raise
@@ -72,3 +63,39 @@ def start(
         os.close(file)
         status.inherited()
     return ChildServer(process, status)
+
+
+def variables_with(added: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server: this process's without `KSRV_*`, and what is added."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
+    variables = {**own, "PYTHONUNBUFFERED": "1", **added}
+    variables["PYTHONPATH"] = with_ksrv(variables.get("PYTHONPATH", ""))
+    return variables
+
+
+def spawn(
+    command: list[str],
+    variables: Mapping[str, str],
+    descriptors: Sequence[int],
+    *,
+    ends_with_thread: bool,
+    **popen: Any,
+) -> "subprocess.Popen[Any]":
+    """Start the process of a server.
+
+    Args:
+        command: The command.
+        variables: Its environment.
+        descriptors: The descriptors that it inherits.
+        ends_with_thread: See `start`.
+        popen: See `start`.
+    """
+    return subprocess.Popen(
+        ending_with_parent(command) if ends_with_thread else command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        env=variables,
+        pass_fds=descriptors,
+        start_new_session=True,
+        **popen,
+    )
