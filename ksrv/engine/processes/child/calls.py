@@ -53,9 +53,9 @@ class WorkerCalls:
             number = self._batches.pop(id(batch))
             over = [call for call in self._open.values() if call.batch_number == number]
             for call in over:
-                del self._open[call.number]
+                self._close(call, HandlerFailed("the batch that called another model is over"))
         for call in over:
-            self._settle(call, HandlerFailed("the batch that called another model is over"))
+            call.tell()
         self._inbox.wake()
 
     def finish(self, batch: BatchInputs) -> None:
@@ -129,15 +129,21 @@ class WorkerCalls:
     def _take_result(self, frame: Frame) -> None:
         number, outcome = messages.unpack_result(frame, self._link.imported)
         with self._lock:
-            call = self._open.pop(number, None)
+            call = self._open.get(number)
+            if call is not None:  # else it was given up, or its batch is over
+                self._close(call, outcome)
             self._unanswered -= 1
-        if call is not None:  # else it was given up, or its batch is over
-            self._settle(call, outcome)
+        if call is not None:
+            call.tell()
 
-    def _settle(self, call: "PendingCall", outcome: BatchOutputs | KsrvError) -> None:
-        if self._awaited:
-            with self._lock:
-                self._awaited.discard(call)
+    def _close(self, call: "PendingCall", outcome: BatchOutputs | KsrvError) -> None:
+        """Settle an open call, under the lock.
+
+        A call is settled before its result is counted. Else a thread that waits for the call would receive once
+        more after the last result, and take what the worker sends for the next batch.
+        """
+        del self._open[call.number]
+        self._awaited.discard(call)
         call.settle(outcome)
 
     def wait(self, call: "PendingCall") -> None:
@@ -150,11 +156,12 @@ class WorkerCalls:
 
     def _give_up(self, call: "PendingCall", why: str) -> bool:
         with self._lock:
-            if self._open.pop(call.number, None) is None:
+            if call.number not in self._open:
                 return False
+            self._close(call, HandlerFailed(why))
             note = messages.dump(CancelCalls([call.number]))
             self._outbox.send(MessageType.CANCEL_CALL, note, batch_number=call.batch_number)
-        self._settle(call, HandlerFailed(why))
+        call.tell()
         self._inbox.wake()
         return True
 
@@ -210,7 +217,7 @@ class PendingCall:
         return InferResponse(self.model, self._version, "", outputs.tensors, parameters)
 
     def settle(self, outcome: BatchOutputs | KsrvError) -> None:
-        """Set the result, or why there is none."""
+        """Set the result, or why there is none; `tell` follows."""
         settled: InferResponse | KsrvError
         if isinstance(outcome, KsrvError):
             settled = outcome
@@ -218,6 +225,10 @@ class PendingCall:
             settled = outcome.failures.get(0) or self._response(outcome)
         with self._lock:
             self._outcome = settled
+
+    def tell(self) -> None:
+        """Call what waits for the end of the call, without a lock: a callback may make calls."""
+        with self._lock:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             with suppress(RuntimeError):  # the event loop that waited is closed

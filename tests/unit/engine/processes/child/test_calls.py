@@ -1,0 +1,59 @@
+"""Calls to other models that a batch leaves behind."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.child.calls import PendingCall, WorkerCalls
+from ksrv.engine.processes.messages import EMPTY, MessageType
+from ksrv.errors import HandlerFailed
+from tests.support.engine import engine_models
+
+
+class Worker:
+    """What the worker does, instead of a link: it answers a call as soon as the call is cancelled."""
+
+    def __init__(self) -> None:
+        self.exported = self.imported = None
+        self.takers = {}
+        self.answered = threading.Event()
+
+    def on(self, kind, take):
+        self.takers[kind] = take
+
+    def send(self, kind, packed, *, batch_number):
+        if kind == MessageType.CANCEL_CALL:
+            threading.Thread(target=self.answer).start()
+
+    def answer(self):
+        self.takers[MessageType.RESULT](SimpleNamespace())
+        self.answered.set()
+
+    def wait_for(self, ended):
+        assert self.answered.wait(60)
+        assert ended()
+
+    def wake(self):
+        pass
+
+
+def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
+    """Else a thread that waits for the call receives once more, and takes what is sent for the next batch."""
+    monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
+    monkeypatch.setattr(messages, "unpack_result", lambda *_: (1, HandlerFailed("too late")))
+    worker, settle, counted_first = Worker(), PendingCall.settle, []
+
+    def settle_slowly(call, outcome):
+        counted_first.append(worker.answered.wait(0.2))
+        settle(call, outcome)
+
+    monkeypatch.setattr(PendingCall, "settle", settle_slowly)
+    calls, batch = WorkerCalls(worker, worker, worker), object()
+    calls.begin(batch, 7)
+    call = calls(engine_models.request(), batch)
+    calls.finish(batch)
+    assert counted_first == [False]
+    with pytest.raises(HandlerFailed, match="is over"):
+        call.wait()
