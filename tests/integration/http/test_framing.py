@@ -17,6 +17,7 @@ from tests.support.wire.http_reader import (
 
 BODY = double_body()
 GOOD = infer_message()
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 PATH = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: ksrv\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 
@@ -272,14 +273,15 @@ def test_a_half_closed_client_still_gets_its_answer(connect):
     connection = connect()
     connection.sendall(GOOD)
     connection.shutdown(socket.SHUT_WR)
-    (answer,) = parse_answers(read_all(connection))
+    # Of a client that is half closed and waits for long, the server finds out by an interim answer whether it is there.
+    (answer,) = parse_answers(read_all(connection).removeprefix(INTERIM))
     assert answer.status == 200
 
 
 def test_expect_is_answered_before_the_body(connect):
     connection = connect()
     connection.sendall(infer_head("double", len(BODY), "Expect: 100-continue"))
-    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert connection.recv(100) == INTERIM
     connection.sendall(BODY)
     assert read_answer(connection).status == 200
 
