@@ -18,10 +18,13 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_SERVE = [sys.executable, "-P", "-m", "ksrv", "serve"]
+_FORKED = ([sys.executable, "-P", "-m", "ksrv", "serve"], [sys.executable, "-P", "-m", "gunicorn"])
+"""How the commands begin that are run in a forked process."""
 _REQUEST_BYTES = 1 << 17
 _FIRST_FREE = 200
 """Descriptors that a server inherits are moved from here on first, so that none is in another one's place."""
+OF_THE_ECHO_SERVICE = "SERVER_TEST_"
+"""How the variables of `echo_service` begin, which are read by nothing that the program has imported."""
 _SET_PARENT_DEATH_SIGNAL = 1
 _READ_AT_THE_START = ("LD_", "PYTHON", "MALLOC_", "OMP_", "OPENBLAS_")
 """How variables begin that act before the first line of a program, which forking comes after."""
@@ -56,7 +59,7 @@ class ForkedProcess:
         """
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(_SERVE, timeout or 0)
+                raise subprocess.TimeoutExpired("a server", timeout or 0)
             with self._reaping:  # several threads of a test may wait
                 if self.returncode is None:
                     self.returncode = self._program.status_of(self.pid)
@@ -95,8 +98,9 @@ class ForkingProgram:
             )
 
     def can_fork(self, command: Sequence[str], variables: Mapping[str, str]) -> bool:
-        """Whether a server is `ksrv serve`, and its variables may be given to it when it has started."""
-        return list(command[: len(_SERVE)]) == _SERVE and all(
+        """Whether a server is a known command, and its variables may be given to it when it has started."""
+        known = any(list(command[: len(begin)]) == begin for begin in _FORKED)
+        return known and all(
             variables.get(name) == self._variables.get(name)
             for name in {*variables, *self._variables}
             if name.startswith(_READ_AT_THE_START)
@@ -141,7 +145,7 @@ class ForkingProgram:
 
 @contextlib.contextmanager
 def forked_servers() -> Iterator[None]:
-    """Have every plain `ksrv.testing.Server` that starts meanwhile be forked."""
+    """Have every plain `ksrv.testing.Server` and `GunicornServer` that starts meanwhile be forked."""
     from ksrv.server.launch import child_server
 
     spawn = child_server.spawn
@@ -156,7 +160,12 @@ def forked_servers() -> Iterator[None]:
         ends_with_thread: bool,
         **popen: Any,
     ) -> Any:
-        added = variables != child_server.variables_with({})
+        own = {
+            name: value
+            for name, value in variables.items()
+            if not name.startswith(OF_THE_ECHO_SERVICE)
+        }
+        added = own != child_server.variables_with({})
         if not program and not added:
             program.append(ForkingProgram(plain))
         if added or set(popen) != {"stdout"} or not program[0].can_fork(command, variables):
@@ -222,7 +231,7 @@ def _become_server(request: dict[str, Any], received: Sequence[int], parent: int
         os.close(descriptor)
     os.dup2(1, 2)
     sys.orig_argv = request["command"]
-    sys.argv = request["command"][3:]
+    sys.argv = request["command"][3:]  # where run_module puts the path of the module first
 
 
 def main() -> None:
@@ -236,8 +245,8 @@ def main() -> None:
 
     gc.freeze()
     gc.enable()
-    _serve_requests(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("ksrv", run_name="__main__", alter_sys=True)
+    _, _, _, module, *_ = _serve_requests(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ class ScriptServer(Server):
 
     Args:
         script: The script.
-        options: As for `Server`.
+        options: As for `Server`; a script may take long to start on a busy machine, and is no forked server.
     """
 
     def __init__(self, script: Path, **options: Any) -> None:
-        super().__init__([], **options)
+        super().__init__([], **{"start_timeout": 240.0} | options)
         self._script = script
 
     def command(self, settings_file: Path) -> list[str]:

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from ksrv.server.launch import child_server
 from tests.support.certificates import self_signed
 from tests.support.native.echo_service import write_models
-from tests.support.paths import ROOT
 from tests.support.wire.http_reader import read_all
 
 CONFIGURATION = """
@@ -58,15 +57,12 @@ class GunicornServer:
         text += "".join(f"{name} = {value!r}\n" for name, value in options.items())
         (self._folder / "gunicorn_conf.py").write_text(text)
         write_models(self._folder / "models")
-        self._environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(
-                # A sanitizer or coverage build comes first, where there is one.
-                [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
-            ),
-            "SERVER_TEST_MODELS": str(self._folder / "models"),
-            "SERVER_TEST_SETTINGS": json.dumps(settings or {}),
-            "PYTHONUNBUFFERED": "1",
-        }
+        self._environment = child_server.variables_with(
+            {
+                "SERVER_TEST_MODELS": str(self._folder / "models"),
+                "SERVER_TEST_SETTINGS": json.dumps(settings or {}),
+            }
+        )
         if gil:
             self._environment["SERVER_TEST_GIL"] = str(gil)
 
@@ -76,13 +72,12 @@ class GunicornServer:
 
     def start(self) -> Any:
         with (self._folder / "log").open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process = child_server.spawn(
                 [
-                    sys.executable, "-m", "gunicorn", "-c", str(self._folder / "gunicorn_conf.py"),
+                    sys.executable, "-P", "-m", "gunicorn", "-c", str(self._folder / "gunicorn_conf.py"),
                     "-b", self._bind, "tests.support.native.echo_service:service",
                 ],
-                cwd=ROOT, env=self._environment, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
+                self._environment, [], ends_with_thread=False, stdout=output,
             )  # fmt: skip
         deadline = time.monotonic() + 60
         while True:
