@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.examples import load_profile
-from tests.support.forked_servers import forked_servers
+from tests.support.servers.forked_servers import forked_servers
 from tests.support.ways import WAYS, servers_by_way
 
 load_profile()

@@ -9,7 +9,7 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.paths import ROOT
-from tests.support.script_server import ScriptServer
+from tests.support.servers.script_server import ScriptServer
 
 DOUBLE = "def inference(x): return x * 2\n"
 LOAD = "from ksrv.testing import load\nwith load('double.py') as model: print(model.infer({'x': [[4.0]]})['output'].tolist())\n"

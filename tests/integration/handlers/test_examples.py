@@ -9,7 +9,7 @@ import numpy as np
 
 from ksrv.client import Client
 from tests.support.paths import ROOT
-from tests.support.script_server import ScriptServer
+from tests.support.servers.script_server import ScriptServer
 
 FOLDER = ROOT / "examples" / "one_file"
 

@@ -16,7 +16,7 @@ from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.processes import another_child, children
-from tests.support.script_server import ScriptServer
+from tests.support.servers.script_server import ScriptServer
 from tests.support.wait_until import wait_until
 
 BRIGHT = """\
