@@ -21,7 +21,6 @@ constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory that a stream's mes
 constexpr size_t PROBE_BYTES = 1024;       // of a question about health or a model, which is taken without room too
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
-constexpr size_t WORTH_ALIGNING = 32;
 constexpr uint64_t LIVED_NS = 10000000u;  // after which a peer may reset a stream: 128 of them are few in this time
 constexpr uint64_t LATEST_NS = 100000000u;  // of which resets are forgiven, where a connection was not read for longer
 
@@ -47,7 +46,7 @@ size_t first_tensor(const unsigned char *message, size_t length) noexcept {
     };
     uint64_t tag = 0, size = 0;
     while (number(&tag) && (tag & 7) == 2 && number(&size)) {
-        if (tag >> 3 == RAW_INPUT_CONTENTS) return size >= WORTH_ALIGNING ? at : 0;
+        if (tag >> 3 == RAW_INPUT_CONTENTS) return size ? at : 0;
         if (size > length - at) return 0;
         at += size;
     }
