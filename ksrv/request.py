@@ -128,6 +128,7 @@ class InferRequest:
         calls_nobody: Whether the handler may call no other model for it, as for zeros of the warm-up.
         has_called: Whether the handler has tried to.
         remember: Takes its answer before anybody else has it, who might change it; the response cache's.
+        sampled: Whether the native server has chosen it to be recorded.
         on_chunk: Takes each intermediate answer before the client has it; that of a record of the request.
     """
 
@@ -156,6 +157,7 @@ class InferRequest:
     calls_nobody: bool = False
     has_called: bool = False
     remember: "Callable[[InferResponse], object] | None" = None
+    sampled: bool = False
     on_chunk: "Callable[[InferResponse], object] | None" = None
 
 

@@ -78,6 +78,11 @@ class ModelRecording:
         for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):
             count(outcome, 0)
 
+    @property
+    def share(self) -> float:
+        """The share of the requests that are sampled, 0 to 1."""
+        return self._rules.sample
+
     # ---- on the requests' threads -----------------------------------------------------------
 
     def follow(
@@ -88,7 +93,7 @@ class ModelRecording:
         Args:
             callback: What is called anyway, after that.
         """
-        if request.explain or random.random() >= self._rules.sample:
+        if request.explain or not (request.sampled or random.random() < self._rules.sample):
             return callback
         try:
             sampled = _Sampled(self, request)

@@ -146,6 +146,7 @@ struct Call {
     std::atomic<int> run{0};
     Call *run_next = nullptr;
     FastRequest *fast = nullptr;  // in the run queue, and not in its model's queue yet
+    bool sampled = false;  // it left the fast path, because Python shall record it; written before Python has the call
     bool held = false;  // counts among the calls that Python has, or will have; the owner's from its answer on
     std::atomic<bool> mailed{false};
     Call *mail_next = nullptr;

@@ -387,6 +387,11 @@ bool Connection::submit_fast(Call *call) noexcept {
         return false;
     FastRequest *request = make_fast_call(call, *routes, now_);
     if (!request) return false;
+    if (request->signature->recorded.chooses()) {
+        call->sampled = true;
+        undo_fast_call(request);
+        return false;
+    }
     server_->count(GRPC_FAST_PATH);
     Queue *queue = request->signature->queue;
     if (queue->inline_for_all.load() && request->layout.decodes_quickly()) {

@@ -42,6 +42,7 @@ struct Message {
     bool checking = false;        // in the run queue: whether its caller may send a body
     bool admitted = false;        // and Python has admitted its caller
     FastRequest *fast_request = nullptr;  // in the run queue, and not in its model's queue yet
+    bool sampled = false;         // it left the fast path, because Python shall record it
     // The request that waits for its model, while its client is watched; see disconnect_watch.hpp.
     std::atomic<Request *> waiting{nullptr};
     bool probed = false;          // a client that may be gone has been sent an interim answer
@@ -64,7 +65,7 @@ struct Message {
         verdict = Verdict::incomplete;
         request_id.length = 0;
         body.reset();
-        admitted = looked_late = false;
+        admitted = looked_late = sampled = false;
         message_end = 0;
         status = 0;
         answered_bytes = 0;

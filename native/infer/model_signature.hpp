@@ -10,6 +10,7 @@
 
 #include "images/image_input.hpp"
 #include "infer/infer_header.hpp"
+#include "infer/sampler.hpp"
 #include "tensor/padding.hpp"
 
 namespace ksrv {
@@ -52,6 +53,7 @@ struct ModelSignature {
     std::size_t json_limit = 0;
     bool nan_literals = false;         // NaN in JSON answers is Python's word for it
     bool hides_token = false;          // whether a handler must not see the header that holds a token
+    Sampler recorded;                  // chooses the requests that Python shall record
     // The answer past the deadline: {prefix}{milliseconds}{waiting or running}.
     std::string late_status, late_fields, late_prefix, late_waiting, late_running;
 

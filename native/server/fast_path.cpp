@@ -165,10 +165,15 @@ Turn HttpServer::undo_fast_request(FastRequest *request) noexcept {
 }
 
 // Puts a complete message into its model's queue, or has it wait for the GIL. False: it is no fast-path
-// request, or the queue refuses it.
+// request, Python shall record it, or the queue refuses it.
 bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &route) noexcept {
     FastRequest *request = make_fast_request(connection, route.signature, unsigned_now_ns());
     if (!request) return false;
+    if (route.signature->recorded.chooses()) {
+        connection->sampled = true;
+        undo_fast_request(request);
+        return false;
+    }
     count(SERVER_FAST_PATH);
     timers.set(connection->slot, Timers::NONE);
     connection->enter(Phase::run);

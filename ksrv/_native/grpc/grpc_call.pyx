@@ -117,6 +117,11 @@ cdef class Call:
         """Whether there is more than one entry of that name."""
         return self.native.repeats_authorization
 
+    @property
+    def sampled(self) -> bool:
+        """Whether its request was chosen to be recorded."""
+        return self.native.sampled
+
     def note_model(self, str model not None, str version not None) -> None:
         """Name the model in the access log."""
         cdef string name = model.encode()

@@ -107,6 +107,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         Entries entries
         string authorization
         bint repeats_authorization
+        bint sampled
         RequestId request_id
         Encoding encoding
         uint64_t deadline_ns

@@ -14,6 +14,7 @@ cdef class Exchange:
     cdef readonly object announced
     cdef readonly bytes head
     cdef readonly str request_id
+    cdef readonly bint sampled
 
     # Claims the answer: it is the caller's alone from here on.
     cdef Connection *take_connection(self) except NULL

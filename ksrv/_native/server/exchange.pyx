@@ -164,6 +164,7 @@ cdef class Exchange:
         announced: The Content-Length: more than the body holds where the peer broke off.
         head: The bytes of the head, with the request's id.
         request_id: The request's id.
+        sampled: Whether the request was chosen to be recorded.
     """
 
     header_length: str | None
@@ -319,6 +320,7 @@ cdef int ksrv_fill_exchange(
     if connection.head.has_json_length:
         exchange.header_length = str(connection.head.json_length)
     exchange.announced = connection.head.content_length
+    exchange.sampled = connection.sampled
     block = connection.body.block
     if take_body and block != NULL:  # a fast-path request has taken its block along
         connection.body.block = NULL

@@ -7,6 +7,7 @@ batches are made in fast_batch.pyx.
 """
 
 import logging
+from random import getrandbits
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
@@ -214,6 +215,7 @@ cdef class ModelEndpoint:
         padding: Where rows are padded along one length, its name, which lengths are joined, and by
             padded input the bytes of an element of padding and of the mask; see
             `ksrv.engine.batches.padding.BatchPadding.of_one_length`. None where they are not.
+        recorded: The share of the requests, 0 to 1, that leave the fast path to be recorded.
 
     Raises:
         ValueError: An input is not of that kind.
@@ -234,6 +236,7 @@ cdef class ModelEndpoint:
         bint nan_literals,
         dict images: dict[str, FastImages | None] | None = None,
         tuple padding: tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None = None,
+        double recorded = 0.0,
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -262,6 +265,7 @@ cdef class ModelEndpoint:
         self.signature.hides_token = hides_token
         self.signature.limits.depth = min(depth, 512)
         self.signature.nan_literals = nan_literals
+        self.signature.recorded.set(recorded, getrandbits(64))
         for tensor in spec.inputs:
             kind = tensor.datatype.encode()
             declared.name = tensor.name.encode()

@@ -68,6 +68,9 @@ cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
         CLengthBuckets *get() noexcept
         void reset(CLengthBuckets *made) noexcept
 
+    cdef cppclass Sampler:
+        void set(double share, uint64_t seed) noexcept
+
     cdef cppclass ModelSignature:
         SignatureRefs refs
         CQueue *queue
@@ -86,6 +89,7 @@ cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
         size_t json_limit
         cbool nan_literals
         cbool hides_token
+        Sampler recorded
         string late_status
         string late_fields
         string late_prefix
@@ -197,6 +201,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Head head
         RequestId request_id
         FastRequest *fast_request
+        cbool sampled
         Outgoing out
         sockaddr_storage peer
         socklen_t peer_length

@@ -36,6 +36,10 @@ class Call(Protocol):
     def deadline_ns(self) -> int | None:
         """The `time.monotonic_ns` of the deadline, or None."""
 
+    @property
+    def sampled(self) -> bool:
+        """Whether its request was chosen to be recorded."""
+
     def note_model(self, model: str, version: str) -> None:
         """Name the model in the access log."""
 

@@ -128,6 +128,11 @@ class GrpcioCall:
         names = [str(entry.key) for entry in self._context.invocation_metadata()]
         return names.count("authorization") > 1
 
+    @property
+    def sampled(self) -> bool:
+        """False: this server has no fast path, and leaves the choice to the recording."""
+        return False
+
     def note_model(self, model: str, version: str) -> None:
         """Name the model in the access log."""
         self.model, self.version = model, version

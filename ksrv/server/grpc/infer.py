@@ -87,6 +87,7 @@ class InferCalls:
         )
         request.target = target
         request.client = self._client_of(call.authorization)
+        request.sampled = call.sampled
         if target is not None:
             call.note_model(target.spec.name, target.spec.version)
         request.deadline_ns = earlier(request.deadline_ns, call.deadline_ns)

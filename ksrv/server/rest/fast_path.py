@@ -155,7 +155,6 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
     late = late_answer(model)
     spec = model.spec
     no_route = model.limits_rate or model.cache is not None or bool(spec.concurrency)
-    no_route = no_route or model.recording is not None
     no_route = no_route or spec.sequences is not None or spec.accepts_any_inputs
     no_route = no_route or spec.has_optional_inputs
     if no_route or late is None:
@@ -175,6 +174,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             images={name: images.fast_images() for name, images in model.images.items()},
             # Images are decoded as requests are added, when the longest row is not known yet.
             padding=None if model.images else model.padding.of_one_length(),
+            recorded=0.0 if model.recording is None else model.recording.share,
         )
     except ValueError:
         return None
@@ -268,6 +268,7 @@ class FastPath:
             request.model_name = exchange.model
             request.model_version = exchange.version
             request.target = target
+            request.sampled = exchange.sampled
             request.client = self._access.client_of(exchange.headers.get("authorization"))
             exchange.give_back_bytes()
             handle = self._engine.submit(

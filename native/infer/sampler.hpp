@@ -1,0 +1,37 @@
+// Chooses requests by chance, for models that have a share of their requests recorded.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ksrv {
+
+// Any thread asks it. Each question takes the next number of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+// pseudorandom number generators", 2014), whose state is a counter, so that no thread waits for another.
+class Sampler {
+public:
+    // `share`: 0 to 1, both included. Called before anybody asks.
+    void set(double share, std::uint64_t seed) noexcept {
+        threshold_ = static_cast<std::uint64_t>(share * static_cast<double>(RANGE));
+        state_.store(seed, std::memory_order_relaxed);
+    }
+
+    // Whether the request that asks is one of the share.
+    bool chooses() noexcept {
+        if (!threshold_) return false;
+        std::uint64_t number = state_.fetch_add(STEP, std::memory_order_relaxed) + STEP;
+        number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
+        number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
+        return (number ^ (number >> 31)) % RANGE < threshold_;
+    }
+
+private:
+    static constexpr std::uint64_t RANGE = std::uint64_t{1} << 53;  // a double has each number up to it
+    static constexpr std::uint64_t STEP = 0x9e3779b97f4a7c15;
+
+    std::uint64_t threshold_ = 0;
+    std::atomic<std::uint64_t> state_{0};
+};
+
+}  // namespace ksrv
