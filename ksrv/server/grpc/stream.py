@@ -3,8 +3,9 @@
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
 batch; the call's own thread answers them in the order in which they came. What handlers send before their
 answers is sent as it comes, so that no request's stream waits for another's: their ids tell them apart. A
-request that fails is answered with `error_message`, and the stream goes on. A stream on which nothing is
-asked for long is ended, so that it makes room.
+request that fails is answered with `error_message`, and the stream goes on; with the metadata `triton_grpc_error: true` its
+error is the status that ends the stream, as in Triton. A stream on which nothing is asked for long is ended, so that it makes
+room.
 """
 
 import threading
@@ -24,6 +25,7 @@ DEPTH = 64
 """Requests of one stream that are under way at a time; the reader waits beyond."""
 
 FINAL = "triton_final_response"
+ENDS_AT_ERROR = "triton_grpc_error"
 
 
 @dataclass(slots=True)
@@ -47,9 +49,14 @@ class _Entry:
 
 
 class _Line:
-    """The requests of a stream that are not answered yet, in order."""
+    """The requests of a stream that are not answered yet, in order.
 
-    def __init__(self) -> None:
+    Args:
+        ends_at_error: Whether the first request that fails ends the stream.
+    """
+
+    def __init__(self, *, ends_at_error: bool) -> None:
+        self.ends_at_error = ends_at_error
         self._entries: deque[_Entry] = deque()
         self._changed = threading.Condition()
         self._answered: _Entry | None = None
@@ -171,10 +178,11 @@ class StreamCalls:
         """Answer the requests of one stream.
 
         Raises:
-            KsrvError: A message did not come in time, or was more than the budget had.
+            KsrvError: A message did not come in time, or was more than the budget had; or a request of a stream failed
+                that ends at an error.
             NotReady: The server stopped before the client ended the stream.
         """
-        line = _Line()
+        line = _Line(ends_at_error=call.metadata().get(ENDS_AT_ERROR) == "true")
         with self._lock:
             self._lines.add(line)
             if self._closing:
@@ -237,13 +245,13 @@ class StreamCalls:
                 try:
                     message = self._infer.stream_message(call, chunk, request, marks)
                 except KsrvError as error:  # an output that cannot be written as was asked
-                    message = stream_error(error, request.id, marks)
+                    message = self._failed(line, error, request.id, marks)
                 yield message
-        last = self._answer(entry, call)
+        last = self._answer(line, entry, call)
         if last is not None:
             yield last
 
-    def _answer(self, entry: _Entry, call: Call) -> bytes | None:
+    def _answer(self, line: _Line, entry: _Entry, call: Call) -> bytes | None:
         request = entry.request
         marks: Mapping[str, Parameter] = {}
         if request is not None and request.mark_final:
@@ -259,4 +267,12 @@ class StreamCalls:
             except Exception as raised:  # noqa: BLE001 - it is told on the stream
                 error = failure_of(raised)
         assert error is not None, "an entry is under way or refused"
-        return stream_error(error, request.id if request is not None else "", marks)
+        return self._failed(line, error, request.id if request is not None else "", marks)
+
+    def _failed(
+        self, line: _Line, error: KsrvError, id: str, marks: Mapping[str, Parameter]
+    ) -> bytes:
+        """Return the message of an error, or end the stream with it."""
+        if line.ends_at_error:
+            raise error
+        return stream_error(error, id, marks)

@@ -21,14 +21,14 @@ def channel(engine):
         yield found
 
 
-def stream(channel, requests, timeout=60):
+def stream(channel, requests, timeout=60, metadata=None):
     request, response = methods(INFERENCE)["ModelStreamInfer"]
     stub = channel.stream_stream(
         f"/{INFERENCE}/ModelStreamInfer",
         lambda made: made if isinstance(made, bytes) else request.SerializeToString(made),
         response.FromString,
     )
-    return stub(requests, timeout=timeout)
+    return stub(requests, timeout=timeout, metadata=metadata)
 
 
 def add(id, **parameters):
@@ -62,6 +62,28 @@ def test_bad_request_is_told_and_the_stream_goes_on(channel):
     assert [bool(answer.error_message) for answer in found] == [False, True, True, True, False]
     assert "Expected 16 by" in found[1].error_message
     assert "secret" not in found[3].error_message
+
+
+def test_a_stream_of_triton_grpc_error_ends_with_the_status_of_its_first_error(channel):
+    bad = add("2")
+    bad.raw_input_contents[0] = b"1"
+    for wrong, code in ((bad, "INVALID_ARGUMENT"), (row_request("broken", id="4"), "INTERNAL")):
+        answers = stream(
+            channel,
+            iter([add("1"), wrong, add("5")]),
+            metadata=[("triton_grpc_error", "true")],
+        )
+        assert next(answers).infer_response.id == "1"
+        with pytest.raises(grpc.RpcError) as failed:
+            next(answers)
+        assert failed.value.code().name == code
+
+
+def test_a_stream_goes_on_where_triton_grpc_error_is_not_true(channel):
+    bad = add("2")
+    bad.raw_input_contents[0] = b"1"
+    found = list(stream(channel, iter([bad, add("3")]), metadata=[("triton_grpc_error", "false")]))
+    assert [bool(answer.error_message) for answer in found] == [True, False]
 
 
 def test_last_answer_is_marked_on_request(channel):
