@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
@@ -275,10 +276,7 @@ class _Settings:
             for key in ("batchSize", "maxBatchDelay"):
                 if self._report.applied.pop(key, None):
                     self._report.ignored[key] = "requests behind this envelope run one by one"
-            return size, None
-        if size == 1:
-            return size, None
-        return size, Batching(max_batch_size=size, max_delay_ms=delay, split=True)
+        return size, _batching(size, delay, envelope)
 
     def instances(self, default: int) -> int:
         least = self.number("minWorkers", default, "processes", 0)
@@ -323,6 +321,31 @@ class _Settings:
                 self._report.ignored[key] = IGNORED[key]
             elif key in HANDLER_KEYS or key not in SERVER_KEYS:
                 self._report.passed_through.append(key)
+
+
+def with_batches(config: ModelConfig, size: int, delay_ms: int) -> ModelConfig:
+    """Return an archive's settings with batches, unless the archive or config.properties sets them, as in TorchServe.
+
+    Args:
+        size: Requests in a batch at most.
+        delay_ms: How long the first request of a batch waits.
+    """
+    archive = config.dialect[FORMAT]
+    if "batchSize" in archive["config"] or archive["batch_size"] != 1:
+        return config
+    delay = archive["config"].get("maxBatchDelay", delay_ms)
+    return replace(
+        config,
+        batching=_batching(size, delay, config.envelope),
+        dialect={**config.dialect, FORMAT: {**archive, "batch_size": size}},
+    )
+
+
+def _batching(size: int, delay_ms: float, envelope: str | None) -> Batching | None:
+    """Return how requests join; None where they run one by one, as behind KServe v2's envelope."""
+    if size == 1 or envelope == KSERVE_V2:
+        return None
+    return Batching(max_batch_size=size, max_delay_ms=delay_ms, split=True)
 
 
 def missing_packages(folder: Path, requirements_file: str) -> list[str]:

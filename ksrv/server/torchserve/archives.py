@@ -6,7 +6,7 @@ during which the old versions serve.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,13 @@ from msgspec.structs import replace as replace_struct
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.torchserve.model_config import DEFAULT_BATCH_DELAY_MS, with_batches
 from ksrv.request import InferRequest
 from ksrv.server.torchserve import errors
 from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.describe import description
 from ksrv.server.torchserve.errors import TorchServeError
-from ksrv.source import ModelSource
+from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import LARGEST_SIZE, ModelSpec
 from ksrv.torchserve import rows
 from ksrv.torchserve.calls import FORMAT, ROUTES, TorchServeCall
@@ -32,6 +33,8 @@ PLATFORM = "torchserve"
 MOST_LISTED = 100
 MOST_WORKERS = 1024
 LONGEST_S = LARGEST_SIZE // 1000  # model.yaml has it in milliseconds
+MOST_ROWS = 1_000_000
+LONGEST_DELAY_MS = 3_600_000
 REFUSED = ("handler", "runtime", "s3_sse_kms")
 
 
@@ -140,17 +143,16 @@ class Archives:
 
     # ---- changes ----------------------------------------------------------------------------
 
-    def _load(
-        self, name: str, change: Callable[[dict[str, ModelSource]], dict[str, ModelSource]]
-    ) -> None:
-        """Load a model with other versions, or the same in another order or with other settings.
-
-        Args:
-            change: Returns the versions to serve, the default one last, from those of the store.
-        """
+    def _load(self, name: str, configs: Mapping[str, ModelConfig]) -> None:
+        """Load the versions that `configs` has, the default one last, with what calls have set in these settings."""
 
         def adjust(entry: ModelEntry) -> ModelEntry:
-            return replace(entry, versions=change(dict(entry.versions)))
+            versions = {
+                version: _with(entry.versions[version], config)
+                for version, config in configs.items()
+                if version in entry.versions
+            }
+            return replace(entry, versions=versions)
 
         self.engine.load(name, adjust=adjust)
 
@@ -178,24 +180,18 @@ class Archives:
         if version in known:
             text = f"Model version {version} is already registered for model {name}"
             raise TorchServeError(409, "ConflictStatusException", text)
-        own = 1 if source.config is None else source.config.instances
-        workers = max(1, _workers(given, "initial_workers", own, least=0))
-        settings = _settings(given) | {"instances": workers}
-        order = list(self._served(name)) if known else []
-
-        def change(versions: dict[str, ModelSource]) -> dict[str, ModelSource]:
-            wanted = [version, *order] if order else [version]
-            found = {one: versions[one] for one in wanted if one in versions}
-            found[version] = _with(found[version], settings)
-            found.update({one: found.pop(one) for one in order if one in found})
-            return found
-
+        if source.config is None:
+            raise errors.bad_request(source.error or f"{quote(url)} has no settings")
+        config = _registered(source.config, given)
+        others = self._configs(self._served(name)) if known else {}
         try:
-            self._load(name, change)
+            self._load(name, {version: config} | others)
         except HandlerFailed:
             text = f"Failed to start workers for model {name} version: {version}"
             raise TorchServeError(500, errors.INTERNAL, text) from None
-        return f'Model "{name}" Version: {version} registered with {workers} initial workers'
+        return (
+            f'Model "{name}" Version: {version} registered with {config.instances} initial workers'
+        )
 
     def _archive(self, url: str) -> tuple[ModelEntry, str, ModelSource]:
         shown = url[: errors.LONGEST_QUOTED]
@@ -227,9 +223,9 @@ class Archives:
         wanted = version or next(reversed(served))
         if wanted not in served:
             raise errors.version_not_found(name, version)
-        if served[wanted].config.instances != workers:
-            counts = {one: model.config.instances for one, model in served.items()}
-            self._load_with(name, counts | {wanted: workers})
+        configs = self._configs(served)
+        if configs[wanted].instances != workers:
+            self._load(name, configs | {wanted: replace_struct(configs[wanted], instances=workers)})
         shown = f"{name}, version: {version}" if version else name
         return f"Workers scaled to {workers} for model: {shown}"
 
@@ -239,7 +235,7 @@ class Archives:
         if version not in served:
             raise errors.version_not_found(name, version)
         order = [*(one for one in served if one != version), version]
-        self._load_with(name, {one: served[one].config.instances for one in order})
+        self._load(name, {one: served[one].config for one in order})
         return f'Default version successfully updated for model "{name}" to "{version}"'
 
     def unregister(self, name: str, version: str) -> str:
@@ -254,22 +250,14 @@ class Archives:
             text = f"Cannot remove default version for model {name}"
             raise TorchServeError(403, "InvalidModelVersionException", text)
         else:
-            counts = {one: model.config.instances for one, model in served.items()}
-            del counts[version]
-            self._load_with(name, counts)
+            configs = self._configs(served)
+            del configs[version]
+            self._load(name, configs)
         return f'Model "{name}" unregistered'
 
-    def _load_with(self, name: str, workers: Mapping[str, int]) -> None:
-        """Load the versions that `workers` has, each with so many, the default one last."""
-
-        def change(versions: dict[str, ModelSource]) -> dict[str, ModelSource]:
-            return {
-                one: _with(versions[one], {"instances": count})
-                for one, count in workers.items()
-                if one in versions
-            }
-
-        self._load(name, change)
+    def _configs(self, served: "Mapping[str, ModelVersion]") -> dict[str, ModelConfig]:
+        """Return the settings that versions serve with, which calls may have changed."""
+        return {version: model.config for version, model in served.items()}
 
 
 def takes_torchserve_requests(spec: ModelSpec) -> bool:
@@ -286,31 +274,36 @@ def failure_of(error: TorchServeError | KsrvError) -> TorchServeError:
     return errors.translated(error)
 
 
-def _with(source: ModelSource, settings: Mapping[str, Any]) -> ModelSource:
+def _with(source: ModelSource, given: ModelConfig) -> ModelSource:
+    """Return a version of the store with what calls have set; the rest is the archive's, which may be a new one."""
     if source.config is None:
         return source
-    own = dict(settings)
-    batching = own.pop("batching", None)
-    config = replace_struct(source.config, **own)
-    if batching is not None:
-        config = replace_struct(config, batching=batching(config))
+    own, size = source.config, given.dialect[FORMAT]["batch_size"]
+    config = replace_struct(
+        own,
+        instances=given.instances,
+        run_timeout_ms=given.run_timeout_ms,
+        start_timeout_s=given.start_timeout_s,
+        batching=given.batching,
+        dialect={**own.dialect, FORMAT: {**own.dialect[FORMAT], "batch_size": size}},
+    )
     return replace_struct(source, config=config)
 
 
-def _settings(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a model that a call to register it may give."""
-    found: dict[str, Any] = {}
+def _registered(config: ModelConfig, given: Mapping[str, str]) -> ModelConfig:
+    """Return an archive's settings with those that a call to register it gives."""
+    changed: dict[str, Any] = {
+        "instances": max(1, _workers(given, "initial_workers", config.instances, least=0))
+    }
     if given.get("response_timeout"):
-        found["run_timeout_ms"] = _whole(given, "response_timeout", 0, LONGEST_S) * 1000
+        changed["run_timeout_ms"] = _whole(given, "response_timeout", 0, LONGEST_S) * 1000
     if given.get("startup_timeout"):
-        found["start_timeout_s"] = float(_whole(given, "startup_timeout", 0, LONGEST_S))
-    for key in ("batch_size", "max_batch_delay"):
-        if given.get(key) not in (None, "", "1", "100"):
-            raise errors.bad_request(
-                f"{key} comes from the archive's model-config.yaml (batchSize, maxBatchDelay), and cannot be given "
-                f"with a call"
-            )
-    return found
+        changed["start_timeout_s"] = float(_whole(given, "startup_timeout", 0, LONGEST_S))
+    size = _whole(given, "batch_size", 1, MOST_ROWS)
+    delay_ms = _whole(given, "max_batch_delay", DEFAULT_BATCH_DELAY_MS, LONGEST_DELAY_MS)
+    if size == 0:
+        raise errors.bad_request("batch_size must be at least 1")
+    return with_batches(replace_struct(config, **changed), size, delay_ms)
 
 
 def _whole(given: Mapping[str, str], key: str, default: int, most: int = LARGEST_SIZE) -> int:

@@ -1,6 +1,7 @@
 """TorchServe's management API over REST: register, list, scale, set the default version, unregister."""
 
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import falcon
@@ -8,6 +9,7 @@ import falcon
 from ksrv.errors import InvalidRequest, KsrvError, quote
 from ksrv.server.audit import CONTROL_CALL
 from ksrv.server.credentials import Access
+from ksrv.server.http.answers import status_line
 from ksrv.server.rest.route_guard import Needs, check_control
 from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.archives import REFUSED, Archives, failure_of
@@ -89,7 +91,10 @@ class ModelsResource(_Resource):
                 raise InvalidRequest(
                     f"the parameter {quote(unknown[0])} is unknown; registering takes {', '.join(REGISTER_KEYS)}"
                 )
-            return {"status": self._routes.archives.register(given)}
+            told = self._routes.archives.register(given)
+            if given.get("initial_workers", "0") != "0":
+                resp.status = _status(given)
+            return {"status": told}
 
         self._answer(resp, act)
 
@@ -99,6 +104,12 @@ def _query(req: falcon.Request) -> dict[str, str]:
     return {
         key: value[-1] if isinstance(value, list) else value for key, value in req.params.items()
     }
+
+
+def _status(given: Mapping[str, Any]) -> str:
+    """Return the status of a call that starts workers: TorchServe answers 202 to clients that do not wait for them."""
+    waits = given.get("synchronous", "").lower() == "true"
+    return status_line(HTTPStatus.OK if waits else HTTPStatus.ACCEPTED)
 
 
 def _text(value: Any) -> str:
@@ -121,8 +132,8 @@ class ChangingResource(_Resource):
     ) -> None:
         """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
         self._routes.check(req)
-
         given = _query(req)
+        resp.status = _status(given)
         self._answer(resp, lambda: {"status": self._routes.archives.scale(name, version, given)})
 
     def on_delete(

@@ -15,6 +15,7 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("management") / "store"
     folder.mkdir()
     archive(folder, "echo", "seen_handler.py", settings=CPU)
+    archive(folder, "joined", "seen_handler.py", settings=CPU | {"batchSize": 3})
     archive(folder, "two", "seen_handler.py", settings=CPU)
     archive(folder, "two", "seen_handler.py", settings=CPU, version="2.0", file_name="two_second")
     return folder
@@ -84,8 +85,33 @@ def test_workers_are_scaled(server):
     assert (status, document) == (200, {"status": "Workers scaled to 2 for model: echo"})
     [described] = call(server, "GET", "/models/echo")[1]
     assert (described["minWorkers"], len(described["workers"])) == (2, 2)
-    assert call(server, "PUT", "/models/echo/1.0?min_worker=1&max_worker=3")[0] == 200
+    assert call(server, "PUT", "/models/echo/1.0?min_worker=1&max_worker=3")[0] == 202
     assert call(server, "GET", "/models/echo")[1][0]["minWorkers"] == 1
+
+
+def described(server, name):
+    """Return what the description of a model says of its batches and times."""
+    [document] = call(server, "GET", f"/models/{name}")[1]
+    keys = ("batchSize", "maxBatchDelay", "responseTimeout", "minWorkers")
+    return tuple(document[key] for key in keys)
+
+
+def test_a_call_to_register_sets_batches_and_times_which_last(server):
+    query = "batch_size=4&max_batch_delay=50&response_timeout=7&initial_workers=1"
+    assert call(server, "POST", f"/models?url=two.mar&{query}")[0] == 202
+    assert described(server, "two") == (4, 50, 7, 1)
+    assert call(server, "PUT", "/models/two?min_worker=2&synchronous=true")[0] == 200
+    assert described(server, "two") == (4, 50, 7, 2)
+    assert call(server, "POST", "/models?url=two_second.mar&synchronous=true")[0] == 200
+    assert described(server, "two") == (4, 50, 7, 2)
+    assert call(server, "PUT", "/models/two/2.0/set-default")[0] == 200
+    assert described(server, "two")[0] == 1
+    assert call(server, "DELETE", "/models/two/1.0")[0] == 200
+
+
+def test_an_archive_keeps_the_batches_that_it_sets(store, server):
+    assert call(server, "POST", "/models?url=joined.mar&batch_size=4&max_batch_delay=9")[0] == 200
+    assert described(server, "joined")[:2] == (3, 100)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +124,10 @@ def test_workers_are_scaled(server):
         ("POST", "/models?url=/etc/x.mar", 404, "Relative path is not allowed"),
         ("POST", "/models?url=two.mar&model_name=other", 400, "manifest names the model 'two'"),
         ("POST", "/models?url=two.mar&handler=a.py", 400, "handler comes from the archive"),
-        ("POST", "/models?url=two.mar&batch_size=8", 400, "batch_size comes from the archive"),
+        ("POST", "/models?url=two.mar&batch_size=0", 400, "batch_size must be at least 1"),
+        ("POST", "/models?url=two.mar&batch_size=x", 400, "batch_size must be a whole number"),
+        ("POST", "/models?url=two.mar&batch_size=1000001", 400, "at most 1000000"),
+        ("POST", "/models?url=two.mar&max_batch_delay=-1", 400, "must be a whole number"),
         ("POST", "/models?url=two.mar&initial_workers=-1", 400, "must be a whole number"),
         ("POST", "/models?url=two.mar&initial_workers=1025", 400, "must be from 0 to 1024"),
         ("POST", "/models?url=two.mar&initial_workers=10000000000", 400, "must be a whole number"),
