@@ -188,7 +188,7 @@ test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models w
 # Other projects' scripts and what they import, in an environment of their own. They listen nowhere, but name ports of
 # their own: where the system allows it they have a network namespace for themselves, in which nothing can be fetched either.
 FOREIGN_VENV ?= .venv-foreign
-FOREIGN_PACKAGES := 'tritonclient[grpc,http]' captum gevent geventhttpclient kserve onnx pillow psutil pytest requests \
+FOREIGN_PACKAGES := 'tritonclient[grpc,http]' captum gevent geventhttpclient jax kserve ml_dtypes onnx pillow psutil pytest requests \
 	sseclient-py torch-model-archiver torchvision
 
 $(FOREIGN_VENV)/.installed: $(VENV)/.core pyproject.toml

@@ -32,6 +32,7 @@ class Serving:
         ports: The ports of HTTP and gRPC that the scripts have in their code; 0 for any.
         environment: Variables of the server.
         start_timeout: Seconds until it is ready.
+        metrics_port: A port that scripts ask for metrics, which answers as the server's HTTP address; 0 for none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Serving:
     ports: tuple[int, int] = (0, 0)
     environment: Mapping[str, str] = field(default_factory=dict)
     start_timeout: float = 120.0
+    metrics_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Case:
     Attributes:
         name: The script with its arguments, as the table shows it.
         command: The arguments. `{python}`, `{checkout}`, `{work}`, `{http}`, `{grpc}` (HOST:PORT), their
-            `_host` and `_port`, and `{here}` (the folder of the server's models) are filled in.
+            `_host` and `_port`, `{here}` (the folder of the server's models) and `{log}` (its log) are filled in.
         serving: The server, or None for programs that need none.
         folder: Where it runs, in the checkout or, with `copies`, in their copy; the work folder where empty.
         prints: An expression that its output has to match, beside the status 0.
@@ -63,6 +65,7 @@ class Case:
         environment: Variables of the program.
         timeout: Seconds that it may take.
         models: The models of Triton's Python backend that it shows to run.
+        log: The name in its folder by which it reads the server's log; it needs `copies`.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 90.0
     models: tuple[str, ...] = ()
+    log: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
     python postman_program.py COLLECTION -e ENVIRONMENT [-d DATA] [--set NAME=VALUE] [--rows NAME,NAME] --junitxml=REPORT
 
-The scripts of the tests are JavaScript, of which it reads `to.be.oneOf([...])`, `to.have.status(N)` and
-`to.match(pattern)`. What a model of known weights would answer is not compared, but an answer that is said to be JSON has
-to be JSON. It runs in the folder of the checkout that the paths of files begin in.
+The scripts of the tests are JavaScript, of which it reads `to.be.oneOf([...])`, `to.have.status(N)`, `to.match(pattern)` and
+the `status_code` of a row. What a model of known weights would answer is not compared, but an answer that is said to be JSON
+has to be JSON. A request of a name that came before has its number behind the name. It runs in the folder of the checkout that the paths of files begin in.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import ssl
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 VARIABLE = re.compile(r"\{\{([^}]+)\}\}")
@@ -38,9 +39,14 @@ def main():
     if given.rows:
         rows = [row for row in rows if row["model_name"] in given.rows.split(",")]
     report = ET.Element("testsuite")
+    seen = Counter()
     for row in rows:
         for item in items(json.loads(given.collection.read_text())):
-            name = " ".join(part for part in (item["name"], row.get("model_name", "")) if part)
+            of_row = row.get("test") or row.get("model_name", "")
+            name = " ".join(part for part in (item["name"], of_row) if part)
+            seen[name] += 1
+            if seen[name] > 1:
+                name += f" {seen[name]}"
             case = ET.SubElement(report, "testcase", classname="", name=name)
             problem = send(item, variables | row, row)
             print(f"{name}: {problem or 'as expected'}")
@@ -68,7 +74,10 @@ def filled(text, variables):
 def send(item, variables, row):
     """Send a request; return what its tests find wrong, or an empty text."""
     asked = item["request"]
-    url = asked["url"] if isinstance(asked["url"], str) else asked["url"]["raw"]
+    url = asked["url"]
+    if not isinstance(url, str):
+        path = "/".join(url.get("path", []))
+        url = url["raw"] if path in url["raw"] else f"{url['raw']}/{path}"
     body = None
     if (asked.get("body") or {}).get("mode") == "file":
         body = Path(filled(asked["body"]["file"]["src"], variables)).read_bytes()
@@ -77,7 +86,7 @@ def send(item, variables, row):
     headers = {one["key"]: filled(one["value"], variables) for one in asked.get("header") or []}
     try:
         status, text = ask(
-            filled(asked["method"], variables), filled(url, variables), body, headers
+            filled(asked["method"], variables).upper(), filled(url, variables), body, headers
         )
     except OSError as error:
         return f"{filled(url, variables)}: {error}"
@@ -108,6 +117,10 @@ def wrong(item, row, status, text):
     for statuses in re.findall(r"oneOf\(\[([\d, ]+)\]\)|have\.status\((\d+)\)", script):
         expected = [int(one) for part in statuses if part for one in part.split(",")]
         if status not in expected:
+            return f"status {status} instead of {expected}: {text[:200]}"
+    if 'iterationData.get("status_code")' in script:
+        expected = row.get("status_code", 200)
+        if status != expected:
             return f"status {status} instead of {expected}: {text[:200]}"
     for pattern in re.findall(r"new RegExp\('(.*)'\)", script):
         if not re.search(pattern.replace("\\\\", "\\"), text):

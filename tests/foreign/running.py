@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.request import urlopen
 
 from ksrv.testing.server import Server, ServerFailed
 from tests.foreign.cases import Case, Outcome, Places, Repository, Serving
@@ -46,6 +49,7 @@ class Servers:
         self._serving: Serving | None = None
         self._server: Server | None = None
         self._failures: dict[str, str] = {}
+        self._metrics: ThreadingHTTPServer | None = None
 
     def folder(self, serving: Serving) -> Path:
         """Return the folder of a server's models."""
@@ -97,15 +101,41 @@ class Servers:
             self._failures[serving.name] = str(error)
             raise
         self._serving, self._server = serving, server
+        if serving.metrics_port:
+            self._metrics = forward(serving.metrics_port, server.url)
         return server
 
     def close(self) -> None:
         """End the server."""
         server, self._server, self._serving = self._server, None, None
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.shutdown()
+            metrics.server_close()
         if server is not None:
             log = server.log
             if server.terminate() != 0:
                 sys.stderr.write(f"a server did not end with status 0:\n{log[-2000:]}\n")
+
+
+def forward(port: int, url: str) -> ThreadingHTTPServer:
+    """Answer GET on a port with what a server answers."""
+
+    class Forward(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with urlopen(url + self.path, timeout=60) as answer:
+                body = answer.read()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Keep the report free of a line for each request."""
+
+    made = ThreadingHTTPServer(("127.0.0.1", port), Forward)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    return made
 
 
 def outcomes(case: Case, places: Places, servers: Servers, work: Path) -> Iterator[Outcome]:
@@ -172,6 +202,7 @@ def run_program(
     values["root"] = Path(__file__).parent
     if server is not None and case.serving is not None:
         values["here"] = servers.folder(case.serving)
+        values["log"] = Path(f"/proc/{server.process.pid}/fd/2")
         for name, address in (("http", server.http), ("grpc", server.grpc)):
             host, _, port = address.rpartition(":")
             values |= {name: address, f"{name}_host": host, f"{name}_port": port}
@@ -185,6 +216,8 @@ def run_program(
         **{name: value.format_map(values) for name, value in case.environment.items()},
     }
     folder = root / case.folder if case.folder else work
+    if case.log:
+        (folder / case.log).symlink_to(values["log"])
     # A script that waits for ever has threads and children, which go with its session.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

@@ -32,6 +32,19 @@ def weights(source: Path, file: Path) -> Path:
     return file
 
 
+def cached_weights(folder: Path) -> None:
+    """Put random weights where torchvision looks, in TORCH_HOME, before it downloads those of its ResNet-50."""
+    file = folder / "hub/checkpoints/resnet50-11ad3fa6.pth"
+    file.parent.mkdir(parents=True)
+    program = "import sys, torch, torchvision; torch.save(torchvision.models.resnet50().state_dict(), sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", program, str(file)],
+        check=True,
+        capture_output=True,
+        env=os.environ | TORCHVISION,
+    )
+
+
 def archive(store: Path, name: str, version: str = "1.0", **options: Any) -> None:
     """Make an archive.
 

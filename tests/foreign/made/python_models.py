@@ -7,6 +7,9 @@ from pathlib import Path
 
 from tests.foreign.cases import Places
 
+METRICS_PORT = 8002
+FORWARDED = "port 8002, which Triton has for its metrics, is forwarded to the HTTP address"
+
 
 @dataclass(frozen=True)
 class PythonModel:

@@ -1,7 +1,11 @@
 """The examples of Triton's Python backend: their models and their clients, as they are."""
 
-from tests.foreign.cases import Case, Repository, Serving
-from tests.foreign.made.python_models import PythonModel, lay_out
+from pathlib import Path
+from typing import Any
+
+from tests.foreign.cases import Case, Places, Repository, Serving
+from tests.foreign.made.archives import TORCHVISION, cached_weights
+from tests.foreign.made.python_models import FORWARDED, METRICS_PORT, PythonModel, lay_out
 
 M = PythonModel
 MODELS = (
@@ -26,19 +30,38 @@ MODELS = (
     M("examples/auto_complete", "batch_auto_complete", file="batch_model.py", config=""),
     M("examples/auto_complete", "nobatch_auto_complete", file="nobatch_model.py", config=""),
     M("examples/custom_metrics"),
+    M("examples/jax"),
+    M("examples/instance_kind", "resnet50"),
 )
+
+
+def models(places: Places, folder: Path) -> list[Path]:
+    """Lay the models out, and random weights in the place of those that one of them would download."""
+    cached_weights(folder / "torch")
+    return lay_out(MODELS, places, folder)
+
+
 SERVING = Serving(
     "examples",
-    lambda places, folder: lay_out(MODELS, places, folder),
+    models,
     ports=(8000, 8001),
+    environment={"TORCH_HOME": "{here}/torch", **TORCHVISION},
     start_timeout=300.0,
+    metrics_port=METRICS_PORT,
 )
 
 
-def client(script: str, *models: str, prints: str = "PASS") -> Case:
+def client(script: str, *models: str, changed: str = "") -> Case:
     """Return the case of a client, which names the ports itself."""
     command = ("{python}", f"{{checkout}}/examples/{script}")
-    return Case(script, command, SERVING, prints=prints, models=models)
+    return Case(script, command, SERVING, prints="PASS", models=models, changed=changed)
+
+
+def asked(source: str, model: str, **keys: Any) -> Case:
+    """Return the case of a model whose client cannot run, which is asked for one answer."""
+    command = ("{python}", "{root}/python_model_program.py", "{http}", "{grpc}", model)
+    name, models = f"one request to examples/{source}", (f"examples/{source}",)
+    return Case(name, command, SERVING, prints="PASS", models=models, **keys)
 
 
 REPOSITORY = Repository(
@@ -58,22 +81,12 @@ REPOSITORY = Repository(
             "examples/auto_complete/batch_model.py",
             "examples/auto_complete/nobatch_model.py",
         ),
-        Case(
-            "one request to examples/custom_metrics",
-            (
-                "{python}",
-                "{root}/python_model_program.py",
-                "{http}",
-                "{grpc}",
-                "custom_metrics",
-            ),
-            SERVING,
-            prints="PASS",
-            models=("examples/custom_metrics",),
-        ),
+        client("jax/client.py", "examples/jax"),
+        client("custom_metrics/client.py", "examples/custom_metrics", changed=FORWARDED),
+        asked("instance_kind", "resnet50", changed="the weights are random"),
     ),
     {
-        "`custom_metrics/client.py`": "it asks for Triton's metrics port; a model's metrics are at `/metrics` of the HTTP address",
-        "`instance_kind`, `preprocessing`, `jax`": "need a GPU, TensorRT or JAX",
+        "`instance_kind/client.py`": "it downloads its program and its picture",
+        "`preprocessing`": "needs TensorRT",
     },
 )

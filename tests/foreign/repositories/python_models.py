@@ -4,12 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from tests.foreign.cases import Case, Places, Serving
-from tests.foreign.made.python_models import PythonModel, lay_out
+from tests.foreign.made.archives import TORCHVISION, cached_weights
+from tests.foreign.made.python_models import FORWARDED, METRICS_PORT, PythonModel, lay_out
 
 M = PythonModel
 
 
-def serving(name: str, *models: PythonModel, **settings: object) -> Serving:
+def serving(name: str, *models: PythonModel, metrics_port: int = 0, **settings: object) -> Serving:
     """Return a server of models at the ports that the suites have in their code."""
     return Serving(
         name,
@@ -23,6 +24,7 @@ def serving(name: str, *models: PythonModel, **settings: object) -> Serving:
             "MODEL_LOG_DIR": "{here}",
         },
         start_timeout=300.0,
+        metrics_port=metrics_port,
     )
 
 
@@ -30,10 +32,23 @@ def _models(models: tuple[PythonModel, ...], places: Places, folder: Path) -> li
     return lay_out(models, places, folder)
 
 
-def suite(path: str, server: Serving, *models: str, only: str = "", **keys: object) -> Case:
-    """Return the case of a file of tests below qa/L0_backend_python."""
+def _with_weights(models: tuple[PythonModel, ...], places: Places, folder: Path) -> list[Path]:
+    cached_weights(folder / "torch")
+    return lay_out(models, places, folder)
+
+
+def suite(
+    path: str, server: Serving, *models: str, only: str = "", without: str = "", **keys: object
+) -> Case:
+    """Return the case of a file of tests below qa/L0_backend_python.
+
+    Args:
+        only: A pattern of the tests that run; all of them where empty.
+        without: A test that does not run.
+    """
     folder, _, file = path.rpartition("/")
-    command = ("{python}", "{root}/unittest_program.py", file, *(("-k", only) if only else ()))
+    chosen = (*(("-k", only) if only else ()), *(("--except", without) if without else ()))
+    command = ("{python}", "{root}/unittest_program.py", file, *chosen)
     return Case(
         f"qa/L0_backend_python/{path}" + (f" {only.strip('*')}" if only else ""),
         command,
@@ -43,9 +58,10 @@ def suite(path: str, server: Serving, *models: str, only: str = "", **keys: obje
         tests=True,
         environment={
             "PYTHONPATH": "{checkout}/qa/common:{root}/stand_ins",
-            "SERVER_LOG": "{work}/server.log",
+            "SERVER_LOG": "{log}",
         },
-        timeout=240.0,
+        timeout=600.0,
+        log=f"{folder}_server.log" if folder else "",
         models=models,
         **keys,  # type: ignore[arg-type]
     )
@@ -60,7 +76,7 @@ def in_model(model: str, server: Serving, **keys: object) -> Case:
         copies=("qa/L0_backend_python", "qa/common"),
         folder="qa/L0_backend_python",
         environment={"PYTHONPATH": "{checkout}/qa/common:{root}/stand_ins", "MODEL_NAME": model},
-        timeout=240.0,
+        timeout=600.0,
         models=(f"qa/{model}",),
         **keys,  # type: ignore[arg-type]
     )
@@ -96,6 +112,8 @@ LIFECYCLE = serving(
     M("qa/decoupled_grpc_error"),
     M("qa/execute_return_error"),
     M("qa/wrong_model", edits=(("TYPE_FP32", "TYPE_UINT32"),)),
+    metrics_port=METRICS_PORT,
+    metrics_compat=("triton",),
 )
 LOADS = serving(
     "loads",
@@ -133,6 +151,14 @@ PLAIN = serving(
     M("qa/non_contiguous"),
     M("qa/dlpack_identity"),
 )
+WEIGHTS = Serving(
+    "weights",
+    lambda places, folder: _with_weights((M("qa/torchvision/resnet50"),), places, folder),
+    {"ready_when": "any"},
+    ports=(8000, 8001),
+    environment={"TORCH_HOME": "{here}/torch", **TORCHVISION},
+    start_timeout=300.0,
+)
 MORE = serving(
     "more",
     M("qa/ground_truth"),
@@ -160,6 +186,7 @@ IO = serving(
     M("qa/dlpack_add_sub"),
     M("qa/dlpack_sub_add"),
     M("qa/dlpack_test"),
+    M("tests/io/requested_output_model", "llm"),
 )
 ENSEMBLE = serving(
     "ensembles",
@@ -226,6 +253,20 @@ STREAMS = serving(
     M("qa/dlpack_square"),
     M("qa/async_execute_decouple"),
     M("qa/async_execute_decouple_bls"),
+    *(
+        M(f"tests/decoupled/models/decoupled_{name}")
+        for name in (
+            "bls",
+            "bls_async_cancel",
+            "bls_cancel",
+            "bls_cancel_after_complete",
+            "bls_stream",
+            "execute_error",
+            "raise_exception",
+            "return_response_error",
+            "send_after_close_error",
+        )
+    ),
 )
 CALLS = serving(
     "calls",
@@ -245,13 +286,20 @@ CASES = (
     suite(
         "lifecycle/lifecycle_test.py",
         LIFECYCLE,
+        "qa/wrong_model",
+        only="*test_infer_pymodel_error",
+        changed=FORWARDED,
+    ),
+    suite(
+        "lifecycle/lifecycle_test.py",
+        LIFECYCLE,
         "qa/error_code",
         "qa/execute_cancel",
         "qa/execute_error",
         "qa/execute_grpc_error",
         "qa/decoupled_grpc_error",
         "qa/execute_return_error",
-        "qa/wrong_model",
+        without="test_infer_pymodel_error",
     ),
     *(
         suite("python_test.py", PLAIN, f"qa/{model}", only=f"*.{test}")
@@ -345,6 +393,7 @@ CASES = (
         "qa/async_execute_decouple_bls",
     ),
     asked("qa/dlpack_square", STREAMS),
+    asked("qa/torchvision/resnet50", WEIGHTS, changed="the weights are random"),
     in_model("bls_memory", CALLS),
     in_model("bls_memory_async", CALLS),
 )
@@ -358,10 +407,7 @@ MODELS_LEFT_OUT = {
     "qa/dlpack_empty_output": GPU,
     "qa/variable_gpu_output": GPU,
     "qa/dlpack_test": "needs cupy, and a GPU",
-    "examples/jax": "needs JAX",
-    "examples/instance_kind": "needs torchvision and weights that it downloads",
     "examples/preprocessing": "needs TensorRT",
-    "qa/torchvision/resnet50": "needs torchvision and weights that it downloads",
     "qa/python_based_backends/add_sub_backend": "is a backend of its own, which Triton loads for other models",
     "qa/bls_model_loading": "loads models in `initialize`, and brings their files along, which ksrv refuses",
     "qa/bls_onnx_warmup": "needs a model that NVIDIA generates",
