@@ -54,31 +54,43 @@ Sender = Callable[[list[int]], None]
 """Returns when the samples of these numbers are answered."""
 
 
-def rest_sender(port: int, requests: list[bytes]) -> Sender:
-    """Return what asks over one connection of HTTP/1.1."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    length = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+class RestSender:
+    """Asks over one connection of HTTP/1.1, which a server may close while it is idle."""
 
-    def receive() -> bytes:
-        if data := connection.recv(1 << 16):
+    LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+    def __init__(self, port: int, requests: list[bytes]) -> None:
+        self._port, self._requests = port, requests
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", self._port), timeout=60)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __call__(self, samples: list[int]) -> None:
+        for sample in samples:
+            try:
+                self._ask(self._requests[sample])
+            except ConnectionError:
+                self._connect()
+                self._ask(self._requests[sample])
+
+    def _ask(self, request: bytes) -> None:
+        self._connection.sendall(request)
+        answer = self._receive()
+        while (end := answer.find(b"\r\n\r\n")) < 0:
+            answer += self._receive()
+        length = self.LENGTH.search(answer[:end])
+        if not answer.startswith(b"HTTP/1.1 200") or length is None:
+            raise ValueError(f"the server answers {answer[:200]!r}")
+        missing = end + 4 + int(length[1]) - len(answer)
+        while missing > 0:
+            missing -= len(self._receive())
+
+    def _receive(self) -> bytes:
+        if data := self._connection.recv(1 << 16):
             return data
         raise ConnectionError("the server has closed the connection")
-
-    def send(samples: list[int]) -> None:
-        for sample in samples:
-            connection.sendall(requests[sample])
-            answer = receive()
-            while (end := answer.find(b"\r\n\r\n")) < 0:
-                answer += receive()
-            found = length.search(answer[:end])
-            if not answer.startswith(b"HTTP/1.1 200") or found is None:
-                raise ValueError(f"the server answers {answer[:200]!r}")
-            missing = end + 4 + int(found[1]) - len(answer)
-            while missing > 0:
-                missing -= len(receive())
-
-    return send
 
 
 def grpc_sender(channel: Any, path: str, messages: list[bytes]) -> Sender:
@@ -243,7 +255,7 @@ def served(name: str, server: Any, model: str) -> System:
     def connect() -> list[Sender]:
         if protocol == "REST":
             requests = [call.file() for call in made]
-            return [rest_sender(port, requests) for _ in range(CLIENTS)]
+            return [RestSender(port, requests) for _ in range(CLIENTS)]
         channel = grpc.insecure_channel(f"127.0.0.1:{port}")
         return [grpc_sender(channel, made[0].path, [call.body[5:] for call in made])] * CLIENTS
 
