@@ -92,6 +92,7 @@ class Machine {
         faults_until = FOREVER;
         nth = 0;
         faults_seen = faults_made = longest_stall = seams = 0;
+        leader = nullptr;
         clear_threads();
         threads_.push_back(new Thread);
         self() = threads_[0];
@@ -139,6 +140,15 @@ class Machine {
     void spend(int64_t some) {
         now += some;
         self()->spent += some;
+        if (leader == self() && leader->spent - turn_begun_ > MOST_TURN)
+            fail("one turn of the loop takes more than 50 ms, in which nobody else is served");
+    }
+
+    // The calling thread has waited for events last, so that nobody else serves those that come: while one is in Python, another one
+    // may wait in its place.
+    void lead() {
+        leader = self();
+        turn_begun_ = leader->spent;
     }
 
     // Whether the seam is to fail now.
@@ -210,8 +220,10 @@ class Machine {
         if (mine->held) the().fail("a thread ends and holds %d locks", mine->held);
         mine->state = Thread::over;
         the().wake(Thread::joining, mine, true);
-        the().hand_over();
+        Thread *following = the().choose();
+        the().ending_ = mine;
         self() = nullptr;
+        sem_post(&following->baton);
         return mine->result;
     }
     Thread *thread_of(pthread_t real) {
@@ -272,7 +284,9 @@ class Machine {
     uint64_t nth = 0, nth_of = 0;  // in place of rates: the one seam that fails, among those of these kinds
     uint64_t faults_seen = 0, faults_made = 0, seams = 0;
     int64_t longest_stall = 0;
+    const Thread *leader = nullptr;  // of the loop, from one wait for events to the next
     static constexpr int64_t MOST_STALL = 30 * MS;
+    static constexpr int64_t MOST_TURN = 50 * MS;
 
   private:
     static constexpr uint64_t MOST_SEAMS = 30000000;
@@ -280,6 +294,13 @@ class Machine {
     static void take_baton(Thread *mine) {
         while (sem_wait(&mine->baton) != 0) {
         }
+        the().await_ending();
+    }
+    // A thread that has handed over for the last time still ends what it had of its own: nobody runs beside it.
+    void await_ending() {
+        static auto *const join = reinterpret_cast<int (*)(pthread_t, void **)>(dlsym(RTLD_NEXT, "pthread_join"));
+        if (ending_) join(ending_->real, nullptr);
+        ending_ = nullptr;
     }
 
     void run_due() {
@@ -338,7 +359,9 @@ class Machine {
     }
 
     std::vector<Thread *> threads_;
+    Thread *ending_ = nullptr;
     std::multimap<int64_t, std::function<void()>> events_;
+    int64_t turn_begun_ = 0;  // of what the leader had spent
     int outside_ = 0;
 };
 

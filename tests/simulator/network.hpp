@@ -212,7 +212,7 @@ class Network {
         const size_t some = peeks ? link.up.peek(out, most) : link.up.take(discards ? nullptr : out, most);
         if (!peeks) {
             link.got_by_server += some;
-            if (link.counts_records && out) count_records(link, static_cast<unsigned char *>(out), some);
+            if (link.counts_records && !discards) count_records(link, static_cast<unsigned char *>(out), some);
             carry(file.link);
         }
         return static_cast<ssize_t>(some);
@@ -263,6 +263,8 @@ class Network {
         LinkPointer link = file.listening.backlog.front();
         file.listening.backlog.pop_front();
         const int fd = add(File::server_end, link);
+        ++accepted;
+        machine().wake(Thread::waiting, &accepted, true);
         carry(link);
         machine().tell("accept %d", fd);
         return fd;
@@ -343,7 +345,8 @@ class Network {
         }
     }
 
-    uint64_t arrived = 0;  // changes that the server can see
+    uint64_t arrived = 0;   // changes that the server can see
+    uint64_t accepted = 0;  // connections
 
   private:
     static int64_t delay(const Link &link) {

@@ -25,17 +25,6 @@ namespace sim {
 
 inline bool machine_is_made = false;  // set by main: what runs before asks for no machine
 
-// How long a thread of the loop may take from one wait for events to the next.
-constexpr int64_t MOST_TURN = 50 * MS;
-inline thread_local int64_t turn_begun = -1;
-inline void begin_of_turn(const Thread *thread) { turn_begun = thread->spent; }
-inline void end_of_turn(const Thread *thread) {
-    if (turn_begun >= 0 && thread->spent - turn_begun > MOST_TURN)
-        machine().fail("one turn of the loop took %.1f ms, in which nobody else was served",
-                       static_cast<double>(thread->spent - turn_begun) / 1e6);
-    turn_begun = -1;
-}
-
 template <typename Function> Function *real(const char *name) {
     return reinterpret_cast<Function *>(dlsym(RTLD_NEXT, name));
 }
@@ -124,7 +113,7 @@ inline int wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t u
     machine().wake(Thread::locking, mutex, true);
     const bool woken = machine().wait(Thread::waiting, condition, spurious ? machine().now : until);
     pthread_mutex_lock(mutex);
-    if (turn_begun >= 0) turn_begun = Machine::self()->spent;  // others are served while it waits
+    if (machine().leader == Machine::self()) machine().lead();  // others are served while it waits
     return woken || spurious ? 0 : ETIMEDOUT;
 }
 
@@ -180,7 +169,8 @@ extern "C" int pthread_join(pthread_t thread, void **result) {
     if (!other) return join(thread, result);
     while (other->state != sim::Thread::over) machine().wait(sim::Thread::joining, other, sim::FOREVER);
     other->run = nullptr;
-    return join(thread, result);
+    if (result) *result = other->result;
+    return 0;  // it was joined when it had ended (await_ending)
 }
 
 // ---- memory ------------------------------------------------------------------------------------------
@@ -206,26 +196,25 @@ void *__libc_memalign(size_t, size_t);
 
 namespace sim {
 
-// OpenSSL's own allocations do not fail: what 3.0 does then is not the core's to mend.
-inline bool is_openssl(const void *caller) {
-    static std::pair<uintptr_t, uintptr_t> ranges[2];
-    static int known = 0;
-    if (known == 0) {
-        known = -1;
-        FILE *maps = std::fopen("/proc/self/maps", "r");
-        char line[512];
-        while (maps && std::fgets(line, sizeof line, maps)) {
-            const int which = strstr(line, "libssl") ? 0 : strstr(line, "libcrypto") ? 1 : -1;
-            if (which < 0) continue;
-            unsigned long from = 0, to = 0;
-            std::sscanf(line, "%lx-%lx", &from, &to);
-            if (!ranges[which].first) ranges[which].first = from;
-            ranges[which].second = to;
-        }
-        if (maps) std::fclose(maps);
+// OpenSSL's own allocations do not fail: what 3.0 does then is not the core's to mend. `find_openssl` is called when its libraries
+// are loaded, and before any simulation, because it allocates itself.
+inline std::pair<uintptr_t, uintptr_t> openssl_ranges[2];
+inline void find_openssl() {
+    FILE *maps = std::fopen("/proc/self/maps", "r");
+    char line[512];
+    while (maps && std::fgets(line, sizeof line, maps)) {
+        const int which = strstr(line, "libssl") ? 0 : strstr(line, "libcrypto") ? 1 : -1;
+        if (which < 0) continue;
+        unsigned long from = 0, to = 0;
+        std::sscanf(line, "%lx-%lx", &from, &to);
+        if (!openssl_ranges[which].first) openssl_ranges[which].first = from;
+        openssl_ranges[which].second = to;
     }
+    if (maps) std::fclose(maps);
+}
+inline bool is_openssl(const void *caller) {
     const uintptr_t at = reinterpret_cast<uintptr_t>(caller);
-    for (const auto &one : ranges)
+    for (const auto &one : openssl_ranges)
         if (at >= one.first && at < one.second) return true;
     return false;
 }
@@ -350,14 +339,14 @@ extern "C" int epoll_wait(int epoll, epoll_event *events, int most, int timeout)
     if (!ours(epoll)) return static_cast<int>(syscall(SYS_epoll_pwait, epoll, events, most, timeout, nullptr, 8));
     sim::Thread *me = sim::Machine::self();
     if (me->held) machine().fail("the loop waits for events and holds %d locks", me->held);
-    sim::end_of_turn(me);
+    machine().leader = nullptr;
     machine().seam();
     if (machine().fails(sim::FAULT_EPOLL_WAIT)) return sim::failed(EINTR);
     sim::File &file = network().at(epoll, "epoll_wait");
     if (timeout != 0 && !network().has_events(&file))
         machine().wait(sim::Thread::polling, &file, timeout < 0 ? sim::FOREVER : machine().now + timeout * sim::MS);
     const int count = network().collect(file, events, most);
-    sim::begin_of_turn(me);
+    machine().lead();
     return count;
 }
 
@@ -509,7 +498,7 @@ extern "C" int ioctl(int fd, unsigned long request, ...) noexcept {
 }
 
 extern "C" int poll(pollfd *those, nfds_t count, int timeout) {
-    if (count == 0 || !ours(those[0].fd)) return static_cast<int>(syscall(SYS_poll, those, count, timeout));
+    if (count == 0 || !ours(those->fd)) return static_cast<int>(syscall(SYS_poll, those, count, timeout));
     machine().seam();
     int found = 0;
     for (nfds_t i = 0; i < count && those; ++i) {

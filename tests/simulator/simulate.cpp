@@ -29,7 +29,21 @@ namespace {
 
 using namespace sim;
 
+TlsRules tls_rules;
 std::shared_ptr<const TlsContext> tls_context;
+
+// Sets a context up anew; false where it cannot be, after saying why. Its keys of session tickets are in memory that forked
+// processes share.
+bool make_tls_context() {
+    std::string why;
+    auto made = std::make_shared<TlsContext>();
+    if (!made->set_up(tls_rules, &why)) {
+        std::printf("%s\n", why.c_str());
+        return false;
+    }
+    tls_context = made;
+    return true;
+}
 
 // OpenSSL's numbers are the seed's as well: which bytes come does not depend on when.
 void replace_randomness() {
@@ -45,6 +59,7 @@ void replace_randomness() {
     static Method method{nullptr,
                          [](unsigned char *out, int length) {
                              Random &from = machine().on ? machine().random : numbers;
+                             if (machine().on) machine().tell("%d random bytes", length);
                              for (int i = 0; i < length; ++i) out[i] = static_cast<unsigned char>(from.next());
                              return 1;
                          },
@@ -167,11 +182,13 @@ struct Simulation {
             those->clear();
         }
     }
-    // Waits a while until one more connection of HTTP/2 is known: what is done to all of them then meets it as it begins.
-    void await_http2() {
-        const uint32_t before = worker->server.connections.count();
-        for (int looks = 0; looks < 6000 && worker->server.connections.count() <= before; ++looks)
-            machine().sleep_until(machine().now + 5 * US);
+    // Waits a while for the moment in which a connection begins: what is done to all of them then meets one that is half open.
+    void await_accept() {
+        const uint64_t before = network().accepted;
+        const int64_t until = machine().now + 3 * SECOND;
+        machine().preempts = 200000;
+        while (network().accepted == before && machine().now < until) machine().wait(Thread::waiting, &network().accepted, until);
+        machine().sleep_until(machine().now + static_cast<int64_t>(machine().random.below(20)) * US);
     }
     // All clients have left: the server sees it, and what it still has to do for them ends.
     void await_end() {
@@ -257,7 +274,7 @@ uint64_t simulate(uint64_t seed) {
     one.invite(count, tls && random.chance(150000));
     machine().sleep_until(machine().now + (one.scene.stops ? static_cast<int64_t>(random.below(3000)) * MS : 25 * SECOND));
     if (one.scene.stops) {
-        if (random.chance(500000)) one.await_http2();
+        if (random.chance(500000)) one.await_accept();
         if (random.chance(500000)) one.worker->server.drain();
         one.worker->accept(false);
         one.close_listeners();  // no thread uses their numbers from here on
@@ -330,6 +347,7 @@ bool in_process(uint64_t seed, const std::function<uint64_t()> &run, Totals *out
     if (child < 0) return false;
     if (child == 0) {
         end_after(60);
+        if (!make_tls_context()) _exit(2);
         const uint64_t trace = run();
         end_after(0);
         if (__lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check()) {
@@ -392,22 +410,16 @@ int main(int count, char **arguments) {
     if (count < 5) return 2;
     rlimit none{0, 0};
     setrlimit(RLIMIT_CORE, &none);
-    TlsRules rules;
-    rules.key = arguments[1];
-    rules.chain = arguments[2];
-    rules.protocols = {"h2", "http/1.1"};
-    std::string why;
-    auto context = std::make_shared<TlsContext>();
-    if (!context->set_up(rules, &why)) {
-        std::printf("%s\n", why.c_str());
-        return 2;
-    }
-    tls_context = context;
+    tls_rules.key = arguments[1];
+    tls_rules.chain = arguments[2];
+    tls_rules.protocols = {"h2", "http/1.1"};
+    if (!make_tls_context()) return 2;
     if (!http2::library()) {
         std::printf("there is no libnghttp2\n");
         return 0;
     }
     replace_randomness();
+    find_openssl();
     process_pool();
     machine();
     machine_is_made = true;
