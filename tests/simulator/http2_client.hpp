@@ -61,7 +61,8 @@ class Http2Client final : public Client {
         if (temper == Temper::takes_late || temper == Temper::stalls) calls_.insert(calls_.begin(), make_stalled());
         spoiled_ = random.below(count);
         withholds_ = temper == Temper::takes_nothing;
-        flow_ = random.chance(300000) ? random.between(1, 40000) : 65535;
+        const uint64_t least = temper == Temper::slow ? 8000 : 1;  // which is faster than the least rate still, a window in 300 ms
+        flow_ = random.chance(300000) ? random.between(least, 40000) : 65535;
     }
 
   private:
