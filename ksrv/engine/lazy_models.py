@@ -5,13 +5,19 @@ that names it waits while it is loaded. Before a load that would pass the bound,
 used least recently are put away, except those with a request or an open sequence. Models are loaded side by side, because
 one that is warming up may call another; what their loads take counts as soon as they have it.
 
+Requests for loaded models share the GIL with loads. So Python's switch interval is shorter while models are loaded, and the
+garbage of a model that was put away is collected only where its memory did not come free by itself: a collection stops every
+thread that needs the GIL for as long as it takes to look at all objects.
+
 Memory is what the worker and its handler processes hold beyond what the worker held before its first model: anonymous pages,
 as the kernel counts them. Files that are mapped (weights of safetensors and ONNX, libraries) are the kernel's to take back, and
 do not count.
 """
 
+import gc
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -32,6 +38,9 @@ log = logging.getLogger("ksrv.engine")
 
 RETIRED_SECONDS = 5.0
 """How long the memory of a model that was put away may take to come free before more models are put away."""
+
+SWITCH_SECONDS = 0.0005
+"""The longest that a load keeps the GIL while a request waits for it; Python's own interval is 5 ms."""
 
 WAITING_THREADS = 64
 """Models whose loads requests in the usual form wait for at a time; those of further models wait for their turn."""
@@ -71,6 +80,7 @@ class LazyModels:
         self._used: dict[str, float] = {}  # when a model was loaded last
         self._lock = threading.Lock()
         self._loads: dict[str, Future[None]] = {}
+        self._usual_switch_seconds = sys.getswitchinterval()
         self._making_room = threading.Lock()
         self._waiting: dict[str, deque[Waiting]] = {}  # by the model
         self._waiters = ThreadPoolExecutor(WAITING_THREADS, "ksrv-lazy-wait")
@@ -165,6 +175,8 @@ class LazyModels:
             return calls.popleft()
 
     def _run(self, name: str, load: "Future[None]") -> None:
+        with self._lock:
+            sys.setswitchinterval(min(self._usual_switch_seconds, SWITCH_SECONDS))
         try:
             self._load(name)
         except BaseException as error:  # noqa: BLE001  the requests that wait are told
@@ -173,6 +185,8 @@ class LazyModels:
             ended = partial(load.set_result, None)
         with self._lock:
             del self._loads[name]  # first: who is told may ask for the next load
+            if not self._loads:
+                sys.setswitchinterval(self._usual_switch_seconds)
         ended()
 
     def _load(self, name: str) -> None:
@@ -194,7 +208,8 @@ class LazyModels:
 
     def _put_away(self, loading: str, coming: int) -> None:
         passed = {loading}
-        while self._bound and self._held() + coming > self._bound:
+        held = self._held()
+        while self._bound and held + coming > self._bound:
             name = self._least_recently_used(passed)
             if name is None:
                 self._warn(loading)
@@ -203,7 +218,22 @@ class LazyModels:
             if self._registry.put_away(name, RETIRED_SECONDS):
                 self._away += 1
                 log.info("put %s away: the models hold more than models_memory", name)
+            held = self._held_after(held, self._sizes.get(name, 0))
+
+    def _held_after(self, held: int, size: int) -> int:
+        """Return what the models hold after one of them was put away.
+
+        Args:
+            held: What they held before.
+            size: What the load of that one took.
+        """
+        buffer_pool.trim_malloc()
+        left = self._held()
+        if left >= held - size // 2:
+            gc.collect()  # the handler may sit in a cycle, and its weights with it
             buffer_pool.trim_malloc()
+            left = self._held()
+        return left
 
     def _least_recently_used(self, passed: Collection[str]) -> str | None:
         idle = [
@@ -214,7 +244,8 @@ class LazyModels:
         return min(idle)[1] if idle else None
 
     def _last_use(self, name: str, served: ModelVersions) -> float:
-        answered = max(one.statistics().last_inference_ms for one in served.versions.values())
+        loads = [stats for one in served.versions.values() for stats in one.all_stats]
+        answered = max((stats.last_ms for stats in loads), default=0)
         return max(answered / 1000, self._used.get(name, 0.0))
 
     def _warn(self, loading: str) -> None:

@@ -390,11 +390,12 @@ class ModelVersion(InstanceHost):
 
     # ---- the end ----------------------------------------------------------------------------
 
-    def retire(self, timeout: float | None) -> bool:
+    def retire(self, timeout: float | None, *, collects: bool = True) -> bool:
         """Accept nothing more, finish what was accepted, and free everything.
 
         Args:
             timeout: Seconds after which the requests that are left are failed; None waits for all.
+            collects: Whether cycles are freed at once; else whoever needs their memory collects them.
 
         Returns:
             Whether every accepted request was finished.
@@ -425,7 +426,8 @@ class ModelVersion(InstanceHost):
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.lifetime.end(self)
-            gc.collect()  # a handler may sit in a cycle, and its weights with it
+            if collects:
+                gc.collect()  # a handler may sit in a cycle, and its weights with it
             return finished and all(ended)
 
 

@@ -258,7 +258,8 @@ class ModelRegistry:
     def put_away(self, name: str, seconds: float) -> bool:
         """Make a model dormant again, and wait until its memory is free.
 
-        Its next load is one of the files as they were, as that of a replaced handler process is.
+        Its next load is one of the files as they were, as that of a replaced handler process is. Memory in cycles comes
+        free by the next collection.
 
         Returns:
             Whether it was loaded, and is dormant now. A model that is being changed stays: its load may wait for the
@@ -274,7 +275,7 @@ class ModelRegistry:
             counters = {version: one.lifetime for version, one in served.versions.items()}
             entry = again(served.entry, {v: one.source for v, one in served.versions.items()})
             self._put(name, dormant_versions(entry, served.fingerprints, counters))
-            retiring = self._retire(served.versions.values())
+            retiring = self._retire(served.versions.values(), collects=False)
         finally:
             lock.release()
         until = time.monotonic() + seconds
@@ -571,14 +572,20 @@ class ModelRegistry:
             self._table = table
         self._changed(name)
 
-    def _retire(self, models: Iterable[ModelVersion]) -> list[threading.Thread]:
+    def _retire(
+        self, models: Iterable[ModelVersion], *, collects: bool = True
+    ) -> list[threading.Thread]:
         """Retire versions, each on a thread of its own, and return the threads."""
         with self._table_lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         begun = []
         for model in models:
             thread = threading.Thread(
-                target=model.retire, args=(self._drain_seconds,), name="ksrv-retire", daemon=True
+                target=model.retire,
+                args=(self._drain_seconds,),
+                kwargs={"collects": collects},
+                name="ksrv-retire",
+                daemon=True,
             )
             thread.start()
             begun.append(thread)

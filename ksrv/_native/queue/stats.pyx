@@ -110,6 +110,14 @@ cdef class Stats:
         other.sums.mutex.unlock()
         self.sums.mutex.unlock()
 
+    @property
+    def last_ms(self) -> int:
+        """Milliseconds since the epoch of the last answer; 0 for none."""
+        self.sums.mutex.lock()
+        cdef int64_t found = self.sums.last_ms
+        self.sums.mutex.unlock()
+        return found
+
     def snapshot(self) -> Snapshot:
         """Return the counts and times so far.
 

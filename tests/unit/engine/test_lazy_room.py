@@ -1,9 +1,10 @@
 """Room for a load is made by models that nobody changes, and the search for it ends."""
 
+import sys
 import threading
 
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.lazy_models import LazyModels
+from ksrv.engine.lazy_models import SWITCH_SECONDS, LazyModels
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 
 
@@ -12,6 +13,7 @@ class Loads:
 
     def __init__(self):
         self.held = 0
+        self.kept = 0  # of the bytes of an executor that is closed
         self.calls = threading.Event()
         self.engine = Engine(
             Models(source("a"), source("b")),
@@ -32,7 +34,7 @@ class Loads:
                 return super().start()
 
             def close(self):
-                loads.held -= 60
+                loads.held -= 60 - loads.kept
 
         return Executor(one, lambda batch: batch.tensors["x"].data)
 
@@ -59,4 +61,34 @@ def test_no_room_is_looked_for_without_end_while_the_engine_is_closed():
     loads.held = 1000
     loads.engine._models._closing = True  # no model can be put away any more
     assert within(30, lambda: loads.engine.lazy._make_room("b", 0))
+    loads.engine.close(20)
+
+
+def test_a_load_hands_the_gil_over_sooner_and_leaves_the_interval_as_it_was():
+    loads = Loads()
+    usual, seen = sys.getswitchinterval(), []
+    loads.engine._models.wake = lambda name: seen.append((name, sys.getswitchinterval()))
+    loads.engine.lazy.wait_for("a", 30)
+    loads.engine.lazy.wait_for("b", 30)
+    assert seen == [("a", SWITCH_SECONDS), ("b", SWITCH_SECONDS)]
+    assert sys.getswitchinterval() == usual
+    loads.engine.close(20)
+
+
+def test_cycles_are_collected_where_a_model_that_was_put_away_has_left_its_memory(monkeypatch):
+    loads, collected = Loads(), []
+
+    def collect():
+        collected.append(loads.held)
+        loads.held -= loads.kept
+        return 0
+
+    monkeypatch.setattr("ksrv.engine.lazy_models.gc.collect", collect)
+    loads.engine.infer(request(model="a"))
+    loads.engine.infer(request(model="b"))  # closing a's executor has freed its 60 bytes
+    assert loads.held == 60 and not collected
+    loads.kept = 60  # as the weights of a handler in a cycle
+    loads.engine.infer(request(model="a"))
+    assert collected == [60] and loads.held == 60
+    assert loads.engine.model_ready("a") and not loads.engine.model_ready("b")
     loads.engine.close(20)
