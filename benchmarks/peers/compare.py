@@ -21,8 +21,10 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -389,6 +391,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of load in a round")
     parser.add_argument("--open-seconds", type=float, default=4.0)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # servers are stopped
     began = time.time()
     with tempfile.TemporaryDirectory(prefix="ksrv-peers-") as made:
         folder = Path(made)

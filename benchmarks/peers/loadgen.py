@@ -16,8 +16,10 @@ import json
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -296,20 +298,25 @@ def rows_of(peer_name: str, given: argparse.Namespace, models: Path) -> list[dic
         except (RuntimeError, subprocess.CalledProcessError) as error:
             return [{"system": name, "model": model, "failed": str(error)[-300:]}
                     for name in names for model in given.models]  # fmt: skip
-    rows = []
-    for name in names:
-        for model in given.models:
-            row: dict[str, Any] = {"system": name, "model": model}
-            try:
-                system = served(name, server, model) if server else loop(model)
-                row |= system.measure(given.seconds)
-            except Exception as error:  # noqa: BLE001 - whatever a client raises is the row's result
-                row["failed"] = f"{type(error).__name__}: {error}"[:300]
-            print(row, flush=True)
-            rows.append(row)
-    if server:
-        server.stop()
-    return rows
+    try:
+        return [
+            measured(name, model, server, given.seconds) for name in names for model in given.models
+        ]
+    finally:
+        if server:
+            server.stop()
+
+
+def measured(name: str, model: str, server: Any, seconds: float) -> dict[str, Any]:
+    """Measure a system with a model; returns its row."""
+    row: dict[str, Any] = {"system": name, "model": model}
+    try:
+        system = served(name, server, model) if server else loop(model)
+        row |= system.measure(seconds)
+    except Exception as error:  # noqa: BLE001 - whatever a client raises is the row's result
+        row["failed"] = f"{type(error).__name__}: {error}"[:300]
+    print(row, flush=True)
+    return row
 
 
 def main() -> None:
@@ -321,6 +328,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(BOUND_MS), choices=list(BOUND_MS))
     parser.add_argument("--seconds", type=float, default=2.0, help="of a run, at least")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # servers are stopped
     began = time.time()
     results: dict[str, Any] = {"bound_ms": BOUND_MS, "rows": []}
     with tempfile.TemporaryDirectory(prefix="ksrv-loadgen-") as made:
