@@ -182,6 +182,32 @@ outputs:
 """
 
 
+EMPTY = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Empty(BaseHandler):
+    def inference(self, x):
+        wide = self.context.parameters["wide"]
+        return {"none": np.zeros((len(x), wide, x.shape[1], 0), np.float32)}
+"""
+EMPTY_YAML = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, x], pad: {multiple: 4}}]
+outputs: [{name: none, datatype: FP32, shape: [-1, -1, x, -1]}]
+"""
+
+
+@pytest.mark.parametrize(("executor", "wide"), [("inline", 1 << 40), ("process", 1 << 30)])
+def test_an_output_without_values_is_cut_back_at_once(tmp_path, executor, wide):
+    """Its dimensions could be walked through for hours."""
+    yaml = EMPTY_YAML + f"executor: {executor}\nparameters: {{wide: {wide}}}\n"
+    with serving(tmp_path / "empty", EMPTY, yaml) as engine, opened(engine) as (_, address):
+        head, body = ask(address, message("empty", {"x": np.zeros((2, 3), np.float32)}))
+    assert head.startswith(b"HTTP/1.1 200"), body
+    assert [one["shape"] for one in outputs_of(head, body)] == [[2, wide, 3, 0]]
+
+
 def test_long_rows_lie_in_large_places_of_a_handler_process(tmp_path, monkeypatch):
     """Two rows of 20,000 numbers have no room in a place of the ring; the answers have."""
     sums = MASKED.replace('"ids": ids * 3, ', "")
