@@ -1,5 +1,6 @@
 """What all tests share: how hypothesis runs them, and that long files begin first."""
 
+import functools
 import gc
 import logging
 import os
@@ -107,11 +108,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if config.getoption("--way") in marker.args:
                 item.add_marker(pytest.mark.skip(reason=str(marker.kwargs["why"])))
 
-    def place(item: pytest.Item) -> int:
-        path = item.path.as_posix()
-        return next((n for n, name in enumerate(LONG_FILES) if path.endswith(name)), 1000)
+    @functools.cache
+    def place(path: Path) -> int:
+        text = path.as_posix()
+        return next((n for n, name in enumerate(LONG_FILES) if text.endswith(name)), 1000)
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
 def pytest_collection_finish() -> None:

@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 
 HANDLER = """
 import numpy as np
+import torch  # before the model is ready: the first request would wait for it
 
 from ksrv import BaseHandler
 from ksrv._native.memory import buffer_pool
@@ -108,7 +109,7 @@ def server(request, tmp_path_factory):
         (root / name).mkdir()
         (root / name / "handler.py").write_text(handler)
         (root / name / "model.yaml").write_text(model)
-    with Server(root, worker_class=request.param) as running:
+    with Server(root, worker_class=request.param, start_timeout=200) as running:
         yield running
 
 
