@@ -66,7 +66,8 @@ def _triton(models: Sequence[ModelStatistics]) -> Iterator[str]:
         yield f"# TYPE nv_inference_{name} {kind}"
         for one, more, value in samples:
             version = one.version or "1"
-            yield f'nv_inference_{name}{{model="{one.name}",version="{version}"{more}}} {value}'
+            # In the order of their names, as Triton writes them and its tests look for them.
+            yield f'nv_inference_{name}{{model="{one.name}"{more},version="{version}"}} {value}'
 
 
 def _kserve(models: Sequence[ModelStatistics]) -> Iterator[str]:
