@@ -98,10 +98,9 @@ bool CutParts::cut(const FastRequest &request, const ReplyPart *parts, int part_
         std::copy_n(parts[i].shape, parts[i].rank, from_shape);
         std::copy_n(shapes_[i].sizes, parts[i].rank, to_shape);
         from_shape[0] = to_shape[0];
-        parts_[i].data = to;
-        if (parts_[i].row_bytes == 0) continue;  // its other dimensions may be as large as they like
         copy_cut(parts[i].data + row * parts[i].row_bytes, from_shape, to, to_shape,
                  static_cast<std::size_t>(parts[i].rank), item_size_of(parts[i].type));
+        parts_[i].data = to;
         to += (static_cast<std::uint64_t>(parts_[i].row_bytes) * request.rows + 7) & ~std::uint64_t{7};
     }
     return true;

@@ -73,6 +73,7 @@ void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsi
     }
     const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
     const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
+    if (to_step == 0) return;  // without values, other dimensions may be as large as they like
     if (outer == 1) {
         const std::size_t nbytes = static_cast<std::size_t>(from_shape[0]) * from_step;
         if (nbytes > 0) std::memcpy(to, from, nbytes);
@@ -94,6 +95,7 @@ void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigne
     }
     const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
     const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
+    if (to_step == 0) return;  // as for `copy_padded`
     for (std::int64_t i = 0; i < to_shape[0]; ++i, from += from_step, to += to_step)
         copy_cut(from, from_shape + 1, to, to_shape + 1, rank - 1, item_size);
 }
