@@ -46,6 +46,7 @@ class Client {
         Random &random = machine().random;
         link_->down_room = random.chance(300000) ? random.between(600, 5000) : random.between(16384, 262144);
         if (temper_ == Temper::takes_late) link_->down_room = random.between(30000, 60000);  // less than a window: it is full again and again
+        if (temper_ == Temper::slow) link_->down_room = std::max<size_t>(link_->down_room, 16384);  // several streams make the least rate each
         link_->client_buffer = random.between(0, 16384);
         link_->most_delay = static_cast<int64_t>(random.between(20, random.chance(100000) ? 40000 : 1500)) * US;
         if (temper_ == Temper::dribbles) {
