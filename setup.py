@@ -14,6 +14,7 @@ Environment:
 import os
 import sys
 from pathlib import Path
+from runpy import run_path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -46,6 +47,18 @@ class BuildNative(build_ext):
             copy = Path(self.build_lib) / stub
             self.mkpath(str(copy.parent))
             self.copy_file(str(stub), str(copy))
+        if not self.inplace:
+            self.ship_sources()
+
+    def ship_sources(self) -> None:
+        """Put what the build reads into the package: a server builds ksrv for models of other versions of Python."""
+        names = run_path("ksrv/source_folder.py")
+        for source in map(Path, names["SOURCES"]):
+            for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
+                if file.is_file() and "__pycache__" not in file.parts:
+                    copy = Path(self.build_lib, "ksrv", names["SHIPPED"], file)
+                    self.mkpath(str(copy.parent))
+                    self.copy_file(str(file), str(copy))
 
 
 setup(ext_modules=[Extension("ksrv._native._core", [])], cmdclass={"build_ext": BuildNative})

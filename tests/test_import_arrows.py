@@ -52,7 +52,8 @@ ARROWS = {
     "records": FOUNDATION,
     "repository": FOUNDATION,
     "observe": FOUNDATION | {"protocol"},
-    "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
+    "engine": FOUNDATION
+    | {"handlers", "loaders", "records", "repository", "observe", "images", "source_folder"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
     "bench": FOUNDATION | {"client", "records", "testing"},

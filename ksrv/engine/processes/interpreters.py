@@ -1,8 +1,9 @@
 """The Python interpreters of handler processes: the server's, or one that a model names or has built; their variables.
 
-A model's interpreter has packages of its own. It needs nothing of ksrv if it is of the server's Python version, because
-the process then imports ksrv's core from the server (`child.bootstrap`). An interpreter of another version needs ksrv
-installed in it, of the server's release: compiled modules fit one version of Python.
+A model's interpreter has packages of its own. It needs nothing of ksrv: if it is of the server's Python version, the process
+imports ksrv from the server (`child.bootstrap`). Compiled modules fit one version of Python, so for another version ksrv is
+built once from the server's own sources into the folder of the built environments, with what it needs beside it. That is not
+necessary where the server's release is installed in the interpreter.
 
 What is wrong with an interpreter is found by asking it, before a process is started in it.
 """
@@ -17,14 +18,15 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from shutil import rmtree, which
+from shutil import copyfile, rmtree, which
 from typing import Any, NamedTuple
 
+import ksrv
 from ksrv.engine.processes.child import bootstrap
 from ksrv.errors import HandlerFailed, quote
 from ksrv.python_path import with_ksrv
+from ksrv.source_folder import SHIPPED, SOURCES, sources_beside
 
 PROBE_TIMEOUT_S = 60.0
 BUILD_TIMEOUT_S = 1800.0
@@ -32,8 +34,16 @@ LOCK_FILE_BYTES = 1 << 20
 """A requirements file has at most so many bytes."""
 
 PROGRAM = "ksrv.engine.processes.child.program"
-LENT_PACKAGES = ("msgspec", "orjson", "typing_extensions", "numpy", "yaml")
-"""What ksrv needs in a handler process, besides itself; an interpreter's own are preferred."""
+LENT_PACKAGES = {
+    "msgspec": "msgspec",
+    "orjson": "orjson",
+    "typing_extensions": "typing_extensions",
+    "numpy": "numpy",
+    "yaml": "PyYAML",
+}
+"""What ksrv needs in a handler process, besides itself, and how an index calls it; an interpreter's own are preferred."""
+OLDEST_PYTHON = (3, 11)
+"""That ksrv runs on."""
 
 _PROBE = """
 import json, sys, sysconfig
@@ -101,19 +111,13 @@ def _interpreter_in(path: Path) -> Path:
 def _usable(path: Path) -> Interpreter:
     """Return the interpreter at a path, once it has told what it is."""
     told = _ask(path)
-    found = ".".join(map(str, told["python"]))
-    own = told["ksrv"]
     if told["abi"] == sysconfig.get_config_var("SOABI"):
-        return Interpreter([str(path), bootstrap.__file__, *_lent_packages()], False)
-    release = _release()
-    if own == release:
+        lent = _lent_packages()
+    elif told["ksrv"] == ksrv.__version__:
         return Interpreter([str(path), "-P", "-m", PROGRAM], False)
-    has = f"has ksrv {own}" if own else "has no ksrv"
-    raise HandlerFailed(
-        f"the interpreter {path} is Python {found} and {has}; the server is ksrv {release} on Python "
-        f"{sys.version.split()[0]}, whose compiled modules do not fit it. Install the server's release of ksrv there "
-        f"({path} -m pip install ksrv=={release}), or use Python {sys.version_info[0]}.{sys.version_info[1]}"
-    )
+    else:
+        lent = _built_packages(path, told)
+    return Interpreter([str(path), bootstrap.__file__, *lent, "--"], False)
 
 
 def _ask(path: Path) -> dict[str, Any]:
@@ -147,22 +151,76 @@ def _ask(path: Path) -> dict[str, Any]:
 
 def _lent_packages() -> list[str]:
     """Return where the server has ksrv and what that needs, as `bootstrap` takes it."""
-    import ksrv
-
-    places = [f"ksrv={Path(ksrv.__file__).resolve().parent.parent}"]
+    places = [f"ksrv={_PACKAGE.parent}"]
     for name in LENT_PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
             up = 1 if spec.submodule_search_locations is None else 2
             places.append(f"{name}={Path(spec.origin).parents[up - 1]}")
-    return [*places, "--"]
+    return places
 
 
-def _release() -> str:
+# ---- ksrv for another version of Python -----------------------------------------------------
+
+_PACKAGE = Path(ksrv.__file__).resolve().parent
+
+
+def _built_packages(path: Path, told: Mapping[str, Any]) -> list[str]:
+    """Return where ksrv and what it needs are for an interpreter of another version, built first if they are not there.
+
+    Raises:
+        HandlerFailed: They cannot be built.
+    """
+    number = ".".join(map(str, told["python"]))
+    found = (
+        f"the interpreter {path} is Python {number}, and the server's is {sys.version.split()[0]}"
+    )
+    if tuple(told["python"]) < OLDEST_PYTHON:
+        raise HandlerFailed(
+            f"{found}; ksrv needs Python {'.'.join(map(str, OLDEST_PYTHON))} or later: name a later interpreter"
+        )
+    key = hashlib.sha256(f"{told['abi']} {_sources_digest()}".encode()).hexdigest()[:32]
+
+    def build(place: Path) -> None:
+        copy_sources(place / "source")
+        command = [*_installer(Path(sys.executable), path), "--target", str(place), "--no-deps"]
+        _run([*command, *LENT_PACKAGES.values(), str(place / "source")], f"ksrv for {path}")
+        rmtree(place / "source")
+
     try:
-        return version("ksrv")
-    except PackageNotFoundError:
-        return "of a source folder"  # which no interpreter has
+        place = _built(key, build)
+    except HandlerFailed as error:
+        raise HandlerFailed(
+            f"{found}, whose compiled modules do not fit it: {error.message}. Such a build needs g++, the headers of that "
+            f"Python and an index with Cython; or install the server's release there ({path} -m pip install "
+            f"ksrv-{ksrv.__version__}-*.whl), or use Python {sys.version_info[0]}.{sys.version_info[1]}"
+        ) from error
+    return [f"{name}={place}" for name in ("ksrv", *LENT_PACKAGES)]
+
+
+def _source_files() -> Iterator[tuple[Path, str]]:
+    """Return the files that ksrv is built from, each with its path in a source folder."""
+    beside = sources_beside(_PACKAGE)
+    roots = [(_PACKAGE, _PACKAGE.parent), *((beside / name, beside) for name in SOURCES)]
+    for root, home in roots:
+        for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            built = {"__pycache__", SHIPPED} & set(file.parts) or file.suffix in (".so", ".pyi")
+            if file.is_file() and not built:
+                yield file, str(file.relative_to(home))
+
+
+def _sources_digest() -> str:
+    digest = hashlib.sha256()
+    for file, name in _source_files():
+        digest.update(f"{name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def copy_sources(to: Path) -> None:
+    """Make a source folder of ksrv: a build writes into it."""
+    for file, name in _source_files():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        copyfile(file, to / name)
 
 
 # ---- environments that are built ------------------------------------------------------------
@@ -183,17 +241,23 @@ def _with_requirements(base: Path, file: Path) -> Path:
     key = hashlib.sha256(json.dumps([str(base), told["abi"]]).encode() + content).hexdigest()[:32]
 
     def build(place: Path) -> None:
-        uv = which("uv")
+        uv, named = which("uv"), f"the environment of {file}"
         if uv is None:
-            _run([str(base), "-m", "venv", "--without-pip", str(place)], file)
-            install = [str(base), "-m", "pip", "--python", str(place / "bin/python"), "install"]
-            install += ["--no-input", "--disable-pip-version-check"]
+            _run([str(base), "-m", "venv", "--without-pip", str(place)], named)
         else:
-            _run([uv, "venv", "--python", str(base), str(place)], file)
-            install = [uv, "pip", "install", "--python", str(place / "bin/python")]
-        _run([*install, "-r", str(file)], file)
+            _run([uv, "venv", "--python", str(base), str(place)], named)
+        _run([*_installer(base, place / "bin/python"), "-r", str(file)], named)
 
     return _built(key, build) / "bin/python"
+
+
+def _installer(with_pip: Path, python: Path) -> list[str]:
+    """Return the command that installs packages for an interpreter: by uv where it is there, else by another one's pip."""
+    uv = which("uv")
+    if uv is not None:
+        return [uv, "pip", "install", "--python", str(python)]
+    pip = [str(with_pip), "-m", "pip", "--python", str(python), "install"]
+    return [*pip, "--no-input", "--disable-pip-version-check"]
 
 
 def _unpacked(archive: Path) -> Path:
@@ -205,7 +269,10 @@ def _unpacked(archive: Path) -> Path:
 
     def build(place: Path) -> None:
         place.mkdir()
-        _run(["tar", "-xf", str(archive), "-C", str(place), "--no-same-owner"], archive)
+        _run(
+            ["tar", "-xf", str(archive), "-C", str(place), "--no-same-owner"],
+            f"the environment of {archive}",
+        )
 
     path = _built(digest.hexdigest()[:32], build) / "bin/python"
     if not path.exists():
@@ -242,7 +309,12 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _run(command: list[str], source: Path) -> None:
+def _run(command: list[str], made: str) -> None:
+    """Run a program of a build.
+
+    Args:
+        made: What is built, for the sentence that says why it cannot be.
+    """
     try:
         done = subprocess.run(
             command,
@@ -254,12 +326,10 @@ def _run(command: list[str], source: Path) -> None:
             env=os.environ | {"UV_NO_WRAP": "1"},  # the last line is the sentence that is told
         )
     except subprocess.TimeoutExpired:
-        raise HandlerFailed(
-            f"the environment of {source} was not built within {BUILD_TIMEOUT_S:g} s"
-        ) from None
+        raise HandlerFailed(f"{made} was not built within {BUILD_TIMEOUT_S:g} s") from None
     if done.returncode != 0:
         raise HandlerFailed(
-            f"the environment of {source} cannot be built: {Path(command[0]).name} ended with exit status "
+            f"{made} cannot be built: {Path(command[0]).name} ended with exit status "
             f"{done.returncode}: {_last_line(done.stdout)}"
         )
 

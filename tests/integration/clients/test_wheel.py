@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ksrv.source_folder import SHIPPED
+from ksrv.source_folder import SOURCES as SOURCES_BESIDE
 from tests.support.paths import ROOT
 
 SOURCES = ("native", "ksrv", "protos", "tools")
@@ -51,6 +53,15 @@ print(answer["outputs"][0]["data"])
 """
 
 
+def files_of(source: Path) -> set[str]:
+    files = source.rglob("*") if source.is_dir() else [source]
+    return {
+        file.relative_to(ROOT).as_posix()
+        for file in files
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     if given := os.environ.get("KSRV_WHEEL"):
@@ -73,11 +84,14 @@ def test_the_wheel_holds_what_it_must_and_nothing_generated(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert [name for name in names if name.endswith(".so")] == [f"ksrv/_native/_core{suffix}"]
-    for pattern in ("*.py", "*.pyi", "*.pxd", "py.typed", "*.binpb", "page/static/*"):
+    for pattern in ("*.py", "*.pyi", "*.pxd", "*.pyx", "py.typed", "*.binpb", "page/static/*"):
         wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
         assert wanted and wanted <= names
-    leftovers = (".cpp", ".hpp", ".c", ".h", ".pyx", ".pyc", ".o", ".gcno")
-    assert not [name for name in names if name.endswith(leftovers)]
+    leftovers = (".cpp", ".hpp", ".c", ".h", ".pyc", ".o", ".gcno")
+    built_from = {name for name in names if name.startswith(f"ksrv/{SHIPPED}/")}
+    assert not [name for name in names - built_from if name.endswith(leftovers)]
+    shipped = {name for source in SOURCES_BESIDE for name in files_of(ROOT / source)}
+    assert built_from == {f"ksrv/{SHIPPED}/{name}" for name in shipped}
     assert not [name for name in names if not name.startswith(("ksrv/", "ksrv-"))]
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -271,10 +272,22 @@ def test_an_interpreter_needs_a_process(tmp_path, key):
         pass
 
 
+OTHER = """
+import sys, json
+import numpy as np
+import ksrv
+
+class Told(ksrv.BaseHandler):
+    def inference(self, x):
+        told = {"python": sys.version_info[:2], "prefix": sys.prefix, "sum": float(x.sum())}
+        return {"told": np.array([json.dumps(told).encode()] * len(x), object)}
+"""
+
+
 def other_version() -> str | None:
-    """An interpreter of another version of Python than this one's."""
+    """An interpreter of another version of Python than this one's that ksrv runs on."""
     this = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    installed = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
+    installed = sorted(Path.home().glob(".pyenv/versions/3.1[1-9].*/bin/python"), reverse=True)
     named = [which(f"python3.{minor}") for minor in range(11, 16)]
     for path in [*map(str, installed), *filter(None, named)]:
         asked = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
@@ -284,12 +297,81 @@ def other_version() -> str | None:
     return None
 
 
-def test_an_interpreter_of_another_version_needs_ksrv_in_it(tmp_path):
+@pytest.fixture
+def another() -> str:
     path = other_version()
     if path is None:
-        pytest.skip("no interpreter of another version of Python is installed here")
+        pytest.skip(
+            "no interpreter of another version of Python that ksrv runs on is installed here"
+        )
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_an_interpreter_of_another_version_serves_without_ksrv_in_it(tmp_path, another):
+    """ksrv is built for it once, into the user's own cache: this takes minutes of a core, and an index."""
+    write_model(tmp_path, "other", OTHER, f"python: {another}\n{SETTINGS}")
+    write_model(tmp_path, "own", OTHER, SETTINGS)
+    with Server(tmp_path, start_timeout=3000) as server, ksrv.client.Client(server.url) as client:
+        x = np.array([[1, 2], [3, 4]], np.float32)
+        told = {}
+        for model in ("other", "own"):
+            rows = client.infer(model, {"x": x})["told"]
+            told[model] = json.loads(rows[0])
+            assert len(rows) == 2 and told[model]["sum"] == 10
+        assert told["own"]["python"] == list(sys.version_info[:2]) != told["other"]["python"]
+        assert told["other"]["prefix"] != told["own"]["prefix"]
+    began = time.monotonic()
+    interpreters.interpreter_for(another, "", tmp_path)  # that what was built is found again
+    assert time.monotonic() - began < interpreters.PROBE_TIMEOUT_S
+
+
+def test_ksrv_is_built_from_the_servers_own_sources(tmp_path, monkeypatch, another):
+    """What is built is checked by the slow test; here it is a package that is there at once."""
+    cache, ran = tmp_path / "cache", []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+    def run(command, made):
+        ran.append(command)
+        names = {file.name for file in Path(command[-1]).iterdir()}
+        assert names == {
+            "ksrv",
+            "native",
+            "tools",
+            "setup.py",
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+        }
+        assert not list(Path(command[-1]).rglob("*.so"))
+        assert (Path(command[-1]) / "ksrv/_native/tensor/tensor.pyx").exists()
+
+    monkeypatch.setattr(interpreters, "_run", run)
+    first = interpreters.interpreter_for(another, "", tmp_path)
+    assert interpreters.interpreter_for(another, "", tmp_path) == first and len(ran) == 1
+    assert another in ran[0] and not first.is_servers
+    [place] = {entry.partition("=")[2] for entry in first.program[2:-1]}
+    assert first.program[2] == f"ksrv={place}" and place.startswith(str(cache))
+    assert not (Path(place) / "source").exists()
+
+
+def test_a_build_that_fails_says_for_which_interpreter_and_what_helps(
+    tmp_path, monkeypatch, another
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(interpreters, "_installer", lambda *given: ["false"])
     with pytest.raises(HandlerFailed) as caught:
-        interpreters.interpreter_for(path, "", tmp_path)
+        interpreters.interpreter_for(another, "", tmp_path)
     text = caught.value.message
-    assert f"the interpreter {path} is Python 3." in text
-    assert "has no ksrv" in text and os.fspath(path) + " -m pip install ksrv==" in text
+    assert f"the interpreter {another} is Python 3." in text
+    assert f"ksrv for {another} cannot be built: false ended with exit status 1" in text
+    assert f"{another} -m pip install ksrv-" in text and "g++" in text
+
+
+def test_an_interpreter_that_is_too_old_is_told_so(tmp_path, monkeypatch):
+    asked = {"python": [3, 9, 1], "abi": "cpython-39-x86_64-linux-gnu", "ksrv": ""}
+    monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
+    text = rf"{sys.executable} is Python 3\.9\.1, .*; ksrv needs Python 3\.11 or later"
+    with pytest.raises(HandlerFailed, match=text):
+        interpreters.interpreter_for(sys.executable, "", tmp_path)
