@@ -55,7 +55,8 @@ constexpr uint16_t BEHIND[PHASES] = {
     /* head */
     phases(Phase::awaiting_memory, Phase::body, Phase::run, Phase::send, Phase::linger, Phase::idle, Phase::head),
     /* awaiting_memory */ phases(Phase::body, Phase::send, Phase::linger),
-    /* body */ phases(Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger),
+    // Idle where a request of the fast path, whole, is refused at once: its queue is full.
+    /* body */ phases(Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger, Phase::idle),
     // Back to `head` once the caller is known, to `body` where the app asks for it.
     /* run */
     phases(Phase::head, Phase::body, Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger, Phase::idle),

@@ -164,10 +164,16 @@ def test_weights_are_loaded_side_by_side(served, handler):
     served(handler, net=MEETING_NET)
 
 
+@pytest.mark.differs_by(
+    "process", why="each handler process has an interpreter of its own, where nothing meets"
+)
 def test_models_are_warmed_up_side_by_side(served):
     served(MEETING_WARM_UP)
 
 
+@pytest.mark.differs_by(
+    "process", why="each handler process has an interpreter of its own, where nothing meets"
+)
 def test_a_handler_that_waits_is_not_waited_for(served):
     log = served(WAITING, settings="start_timeout_ms: 500\n")
     assert "does not wait for that of" in log
