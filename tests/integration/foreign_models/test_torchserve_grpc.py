@@ -237,7 +237,7 @@ class TestManagement:
             ),
             (
                 "RegisterModel",
-                {"url": "two.mar", "batch_size": 8},
+                {"url": "two.mar", "batch_size": 1_000_001},
                 "INVALID_ARGUMENT",
                 "batch_size",
             ),

@@ -165,7 +165,7 @@ def test_changes_need_the_control_token(store):
     ) as server:
         changes = [
             ("POST", "/models?url=absent.mar", 404),
-            ("PUT", "/models/echo?min_worker=1", 200),
+            ("PUT", "/models/echo?min_worker=1", 202),
             ("DELETE", "/models/nope", 404),
             ("PUT", "/models/echo/1.0/set-default", 200),
         ]
