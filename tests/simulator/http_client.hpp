@@ -162,7 +162,7 @@ class HttpClient final : public Client {
         flush();
         if (temper_ == Temper::resets) {
             machine().after(static_cast<int64_t>(random.below(200)) * MS, [this] { leave(true); });
-            silent_ = true;
+            silent_ = stalled_ = true;
             return;
         }
         silent_ = stalled_ = true;
