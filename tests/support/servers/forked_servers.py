@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -125,6 +126,7 @@ class ForkingProgram:
             ends_with: Whether it ends with this process.
         """
         asked = {"command": list(command), "variables": dict(variables), "folder": os.getcwd(),
+                 "files": resource.getrlimit(resource.RLIMIT_NOFILE),
                  "descriptors": list(descriptors), "ends_with": ends_with}  # fmt: skip
         return ForkedProcess(self._ask(asked, [output, *descriptors]), self)
 
@@ -212,7 +214,7 @@ def _serve_requests(connection: socket.socket) -> list[str]:
 
 
 def _become_server(request: dict[str, Any], received: Sequence[int], parent: int) -> None:
-    """Give a forked process what a started one has: a session, its folder, its descriptors."""
+    """Give a forked process what a started one has: a session, its folder, its descriptors and how many it may have."""
     if request["ends_with"]:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGTERM))
         if os.getppid() != parent:
@@ -230,6 +232,7 @@ def _become_server(request: dict[str, Any], received: Sequence[int], parent: int
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.dup2(1, 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
     sys.orig_argv = request["command"]
     sys.argv = request["command"][3:]  # where run_module puts the path of the module first
 
