@@ -9,6 +9,7 @@
 
 #include "grpc/call.hpp"
 #include "server/fast_path.hpp"
+#include "server/route_table.hpp"
 
 namespace ksrv::grpc {
 

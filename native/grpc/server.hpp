@@ -18,7 +18,7 @@
 #include "grpc/connection.hpp"
 #include "grpc/connection_list.hpp"
 #include "grpc/open_connections.hpp"
-#include "reactor/access_records.hpp"
+#include "reactor/log_records.hpp"
 #include "reactor/connection_end.hpp"
 #include "reactor/event_loop.hpp"
 #include "reactor/pending_decrefs.hpp"
@@ -153,7 +153,7 @@ class Server final : public Protocol {
     std::string answer_to_http1;  // sent to a client that does not speak HTTP/2; set before it listens
     MemoryBudget *const budget;
     Timers timers;  // of connections: `tick` sets them, everything else lowers them
-    AccessRecords<CallRecord> records;
+    LogRecords<CallRecord> records;
     PendingDecrefs<Payload> decrefs;
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
     std::atomic<uint32_t> unfinished{0};  // calls whose message is not there

@@ -84,6 +84,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
     std::atomic<bool> saw_bytes{false};  // has sent at least one byte
 
     uint32_t slot = 0;
+    uint64_t tag = 0;             // in epoll: its slot and its generation
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
     uint32_t reported = 0;        // events that epoll reports of it until it is muted
@@ -95,8 +96,9 @@ struct Connection : Transport, ReceiveBuffer, Message {
     socklen_t peer_length = 0;
 
     // Makes a connection that was just taken from the table a new one.
-    void begin(int socket, uint16_t from, uint64_t now) noexcept {
+    void begin(int socket, uint16_t from, uint64_t its_tag, uint64_t now) noexcept {
         fd = socket;
+        tag = its_tag;
         low_water = 1;
         listener = from;
         registered = close_after = body.large = false;
@@ -159,6 +161,17 @@ struct Connection : Transport, ReceiveBuffer, Message {
         return claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel);
     }
 
+    // The message waits for its answer from now on, which one caller of `take` gives.
+    Turn begin_turn() noexcept {
+        const uint64_t number = (turn.load(std::memory_order_relaxed) + 1) | 1;
+        turn.store(number, std::memory_order_release);
+        return {this, number};
+    }
+    Turn open_turn() noexcept { return {this, turn.load(std::memory_order_acquire)}; }
+
+    // Whether its client has reset the stream that it is.
+    bool is_cut() const noexcept { return byte_stream && byte_stream->is_cut(); }
+
     void reset_message() noexcept {
         Message::reset();
         searched = 0;
@@ -167,5 +180,12 @@ struct Connection : Transport, ReceiveBuffer, Message {
     // Chooses the message's id once, by what its head says.
     void identify() noexcept { Message::identify(reinterpret_cast<const char *>(buffer)); }
 };
+
+inline Connection *Turn::take() const noexcept {
+    uint64_t open = number;
+    const bool taken = connection && (open & 1) &&
+                       connection->turn.compare_exchange_strong(open, open + 1, std::memory_order_acq_rel);
+    return taken ? connection : nullptr;
+}
 
 }  // namespace ksrv

@@ -28,6 +28,9 @@ struct Connection;
 struct Turn {
     Connection *connection = nullptr;
     uint64_t number = 0;
+
+    // The connection, for the caller to answer or drop. Null where the message was answered before.
+    Connection *take() const noexcept;
 };
 
 struct Message {

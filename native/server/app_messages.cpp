@@ -1,12 +1,3 @@
-// Messages for the Falcon app: they wait here for a thread of Python's, and go on receiving where the app wants
-// their body.
-//
-// Strategy: a thread gets a message when no more of it is waited for, so that it never waits for a client. A
-// body that is short comes before. Of a longer body, or one whose sender waits for 100 Continue, a thread asks the app
-// first whether it is wanted: that looks at the caller, the route and the announced length. Then the body is received
-// here, while the thread goes on to other messages, and the app is called when it is there. So the app is called
-// once for a message.
-
 #include <algorithm>
 
 #include "server/server.hpp"
@@ -27,7 +18,7 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
         ask_app(connection, BodyState::unread);
         return false;
     }
-    if ((head.chunked || with_head < head.content_length) && check_first(connection)) return false;
+    if ((head.chunked || with_head < head.content_length) && routes.check_first(connection)) return false;
     connection->body.most = std::min(EARLY_BODY, config.limits.body);
     return start_body(connection, now);
 }
@@ -35,12 +26,11 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
 // Gives a message to the app's threads. Unless all of it was received, where the next one would begin is not
 // known: its answer closes the connection.
 void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
-    count(SERVER_APP);
-    timers.set(connection->slot, Timers::NONE);
+    counts.count(SERVER_APP);
     connection->body.state = state;
     if (state != BodyState::none && state != BodyState::whole) connection->close_after = true;
-    connection->enter(Phase::run);
-    begin_turn(connection);
+    connections.begin_run(connection);
+    connection->begin_turn();
     app_queue_.push(connection->head.question ? AppQueueKind::metadata : AppQueueKind::others, connection);
 }
 
@@ -48,7 +38,7 @@ void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
 Connection *HttpServer::next_app_message(AppQueueKind kind) noexcept {
     for (;;) {
         Connection *connection = app_queue_.pop(kind);
-        if (!connection || !drop_cut(connection)) return connection;
+        if (!connection || !routes.drop_cut(connection)) return connection;
     }
 }
 

@@ -8,8 +8,9 @@
 
 #pragma once
 
-#include "server/server.hpp"
 #include "infer/fast_request.hpp"
+#include "queue/request.hpp"
+#include "server/answer_sender.hpp"
 
 namespace ksrv {
 
@@ -32,7 +33,7 @@ struct FastRequest : Request {
     const FastAnswers *answers = nullptr;  // null: it came over HTTP
     void *call = nullptr;                  // theirs
     ModelSignature *signature = nullptr;                // held
-    HttpServer *server = nullptr;
+    AnswerSender *sender = nullptr;      // of one that came over HTTP
     Turn turn;                           // of the message
     Block *block = nullptr;              // held: the body, and the numbers of its JSON behind it
     std::size_t body_offset = 0;         // in the block
@@ -49,6 +50,14 @@ FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length
 
 // Gives a request the earlier of its model's deadline and one that it asks for; 0 asks for none.
 void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept;
+
+// Makes a fast-path request of a complete message, which loses its block to it; null where the message is
+// not of that kind.
+FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, AnswerSender *sender,
+                               std::uint64_t now) noexcept;
+
+// Gives the message its block back, for the general way to answer it.
+Turn undo_fast_request(FastRequest *request) noexcept;
 
 void fail_fast_request(FastRequest *request) noexcept;
 

@@ -162,8 +162,8 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     }
     const ModelSignature &signature = *request->signature;
     const FastRequestLayout &layout = request->layout;
-    HttpServer *server = request->server;
-    Connection *connection = server->take_turn(request->turn);
+    AnswerSender *sender = request->sender;
+    Connection *connection = sender->take_turn(request->turn);
     if (!connection) return;
     char room[FAST_RESPONSE_BYTES], fields_room[FAST_RESPONSE_FIELDS_BYTES];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
@@ -201,13 +201,12 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     }
     end_fields(fields, true, body.length());
     static constexpr char line[] = "200 OK";
-    if (!good || body.full() || fields.full()) {
-        server->answer_prepared(connection, ANSWER_FAILED);
-    } else if (server->put_answer(connection, 200, line, sizeof line - 1, fields.text(), fields.length(),
-                                body.text(), body.length())) {
-        server->answer(connection, nullptr);
+    const bool fits = good && !body.full() && !fields.full();
+    if (fits && sender->put(connection, 200, line, sizeof line - 1, fields.text(), fields.length(), body.text(),
+                            body.length())) {
+        sender->send(connection, nullptr);
     } else {
-        server->drop(connection);
+        sender->send_prepared(connection, ANSWER_FAILED);
     }
 }
 

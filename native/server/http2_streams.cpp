@@ -6,17 +6,16 @@
 // comes back with its head read, in a connection's place for one message, whose body and answer are a `ByteStream`'s. So
 // routes, bodies, callers, deadlines, budgets, answers and the access log have one meaning over both.
 
-#include <errno.h>
-
 #include <algorithm>
+#include <cstring>
 
+#include "server/http2_streams.hpp"
 #include "server/server.hpp"
 
 namespace ksrv {
 
-// Whether a connection begins with the preface of HTTP/2, or may still do so.
-HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcept {
-    if (!adopt_http2 || !connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
+Preface look_for_preface(Connection *connection) noexcept {
+    if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
     if (connection->out.sent != 0) return Preface::none;  // it is no beginning
     if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
     const size_t length = std::min(connection->filled, HTTP2_PREFACE_BYTES);
@@ -31,8 +30,8 @@ HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcep
 
 // Gives a connection, with what has come of it, to the server of HTTP/2.
 void HttpServer::hand_over(Connection *connection) noexcept {
-    timers.set(connection->slot, Timers::NONE);
-    take_from_epoll(connection);
+    connections.timers.set(connection->slot, Timers::NONE);
+    connections.take_from_epoll(connection);
     AcceptedHttp2 accepted;
     accepted.fd = connection->fd;
     accepted.tls = connection->tls;
@@ -46,30 +45,20 @@ void HttpServer::hand_over(Connection *connection) noexcept {
         connection->tls = TlsSession{};
     }
     connection->filled = 0;
-    drop(connection);
+    connections.drop(connection);
 }
 
 // Serves a message of HTTP/2. False where there is no room for it.
 bool HttpServer::open_stream(ByteStream *stream, const StreamHead &head, const sockaddr_storage &peer,
                              socklen_t peer_length, uint16_t listener) noexcept {
     if (stopping_.load(std::memory_order_acquire)) return false;
-    if (streams_.fetch_add(1, std::memory_order_relaxed) >= most_streams()) {
-        streams_.fetch_sub(1, std::memory_order_relaxed);
-        return false;
-    }
-    Connection *connection = connections.take();
-    if (!connection) {
-        if (listeners.use([this] { return recycle_idle(); })) connection = connections.take();
-        if (!connection) {
-            streams_.fetch_sub(1, std::memory_order_relaxed);
-            return false;
-        }
-    }
+    Connection *connection = connections.take_for_stream();
+    if (!connection) return false;
     const uint64_t now = unsigned_now_ns();
-    connection->begin(-1, listener, now);
+    const uint64_t tag = tag_of(connection->slot, connection->generation.load(std::memory_order_relaxed));
+    connection->begin(-1, listener, tag, now);
     if (!connection->reserve(head.text.size())) {
-        streams_.fetch_sub(1, std::memory_order_relaxed);
-        give_back_place(connection);
+        connections.give_back_place(connection, true);
         return false;
     }
     memcpy(connection->buffer, head.text.data(), head.text.size());
@@ -81,35 +70,20 @@ bool HttpServer::open_stream(ByteStream *stream, const StreamHead &head, const s
     connection->peer = peer;
     connection->peer_length = peer_length;
     connection->byte_stream = stream;
-    stream->ready = [](void *owner, uint64_t tag) { static_cast<HttpServer *>(owner)->wake_stream(tag); };
-    stream->cut = [](void *owner, uint64_t tag) { static_cast<HttpServer *>(owner)->cut_stream(tag); };
+    // Has an I/O thread look at the stream's connection. Called by any thread, even while the stream is being armed.
+    stream->ready = [](void *owner, uint64_t tag) {
+        HttpServer *server = static_cast<HttpServer *>(owner);
+        if (server->woken_.push(tag)) server->loop_->wake();
+    };
+    // Its client has reset the stream: a request that waits for its model is cancelled. Called by any thread.
+    stream->cut = [](void *owner, uint64_t tag) {
+        HttpConnections &connections = static_cast<HttpServer *>(owner)->connections;
+        if (Connection *connection = connections.of(tag)) connections.disconnects.look(connection);
+    };
     stream->owner = this;
-    stream->tag = tag_of(connection);
+    stream->tag = tag;
     connection->enter(Phase::head, std::memory_order_release);
-    arm_for_phase(connection, now);
-    return true;
-}
-
-// Has an I/O thread look at a stream's connection. Called by any thread, even while the stream is being armed.
-void HttpServer::wake_stream(uint64_t tag) noexcept {
-    if (woken_.push(tag)) loop_->wake();
-}
-
-// Its client has reset a stream: a request that waits for its model is cancelled. Called by any thread.
-void HttpServer::cut_stream(uint64_t tag) noexcept {
-    if (Connection *connection = connection_of(tag)) cancel_disconnected(connection);
-}
-
-// Drops a message that waited for Python, where its client has reset the stream meanwhile. Python would else run as
-// many as a client opens and resets in turn, however few may be open at a time.
-bool HttpServer::drop_cut(Connection *connection) noexcept {
-    if (!is_cut(connection)) return false;
-    if (connection->fast_request) {
-        undo_fast_request(connection->fast_request);
-        connection->fast_request = nullptr;
-    }
-    connection->checking = false;
-    if (take_turn(turn_of(connection))) close_disconnected(connection);
+    connections.arm(connection, now);
     return true;
 }
 
@@ -117,7 +91,7 @@ bool HttpServer::drop_cut(Connection *connection) noexcept {
 void HttpServer::on_turn(uint64_t now) noexcept {
     uint64_t tag;
     for (size_t left = woken_.count(); left && woken_.pop(&tag); --left) {  // those that come meanwhile have the next turn
-        Connection *connection = connection_of(tag);
+        Connection *connection = connections.of(tag);
         if (connection && connection->claim_for_event()) go_on(connection, now);
     }
 }

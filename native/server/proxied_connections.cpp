@@ -14,7 +14,7 @@ namespace ksrv {
 bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcept {
     const bool trusted = config.proxy.trusts(connection->peer);
     if (!connection->reserve(HEAD_BUFFER)) {
-        drop(connection);
+        connections.drop(connection);
         return false;
     }
     for (;;) {
@@ -23,11 +23,11 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
         const ssize_t seen = recv(connection->fd, next, room, MSG_PEEK | MSG_DONTWAIT);
         if (seen < 0 && errno == EINTR) continue;
         if (seen < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            arm_for_phase(connection, now);
+            connections.arm(connection, now);
             return false;
         }
         if (seen <= 0) {
-            drop(connection);
+            connections.drop(connection);
             return false;
         }
         ProxySource source;
@@ -46,7 +46,7 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
         const size_t end = verdict == ProxyVerdict::whole ? source.length : filled;
         const ssize_t taken = static_cast<ssize_t>(end - connection->filled);
         if (recv(connection->fd, next, static_cast<size_t>(taken), MSG_DONTWAIT) != taken) {
-            drop(connection);
+            connections.drop(connection);
             return false;
         }
         connection->filled = end;
@@ -76,31 +76,21 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
         return true;
     }
     if (connection->filled) {
-        count(SERVER_TLS_REFUSED);
-        drop(connection);
+        counts.count(SERVER_TLS_REFUSED);
+        connections.drop(connection);
         return false;
     }
-    take_from_epoll(connection);  // handshakes wait in one of their own
+    connections.take_from_epoll(connection);  // handshakes wait in one of their own
     connection->enter(Phase::handshake, std::memory_order_release);
-    arm_for_phase(connection, now);
+    connections.arm(connection, now);
     return false;
 }
 
 // Closes a connection without an answer, and notes why for the log.
 void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
-    count(SERVER_PROXY_HEADER);
-    {
-        std::lock_guard<std::mutex> guard(proxy_mutex_);
-        if (proxy_refusals_.size() < proxy_refusals_.capacity())
-            proxy_refusals_.push_back({connection->peer, connection->peer_length, fault});
-    }
-    drop(connection);
-}
-
-void HttpServer::take_proxy_refusals(std::vector<ProxyRefusal> *out) {
-    std::lock_guard<std::mutex> guard(proxy_mutex_);
-    out->assign(proxy_refusals_.begin(), proxy_refusals_.end());
-    proxy_refusals_.clear();
+    counts.count(SERVER_PROXY_HEADER);
+    proxy_refusals.keep({connection->peer, connection->peer_length, fault}, 0);
+    connections.drop(connection);
 }
 
 }  // namespace ksrv

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "server/http2_streams.hpp"
 #include "server/server.hpp"
 
 namespace ksrv {
@@ -25,7 +26,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         if (connection->verdict == Verdict::incomplete) {
-            const Preface preface = look_for_preface(connection);
+            const Preface preface = adopt_http2 ? look_for_preface(connection) : Preface::none;
             if (preface == Preface::whole) {
                 hand_over(connection);
                 return;
@@ -45,23 +46,14 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
                 if (!start_infer(connection, now)) return;
                 continue;
             }
-            if (is_description(connection->head.route) && check_first(connection)) return;
-            if (!put_get(connection)) {
+            if (is_description(connection->head.route) && routes.check_first(connection)) return;
+            if (!routes.put_get(connection)) {
                 ask_app(connection, BodyState::none);
                 return;
             }
-            const Sent sent = flush(connection);
-            if (sent == Sent::broken) {
-                drop(connection);
-                return;
-            }
-            if (sent == Sent::blocked) {
-                wait_for_reader(connection, now);
-                return;
-            }
-            if (!finish(connection, now)) return;
+            if (!answers.send_at_once(connection, now)) return;
             if (++messages == MESSAGES) {
-                arm_for_phase(connection, now);  // the others first
+                connections.arm(connection, now);  // the others first
                 return;
             }
             continue;
@@ -75,7 +67,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         if (drained) {
-            arm_for_phase(connection, now);
+            connections.arm(connection, now);
             return;
         }
         // Behind a large body, a short look for the next head leaves less to be moved into the block.
@@ -84,7 +76,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
                                 ? usual
                                 : std::max(config.limits.longest_head, connection->filled + 1);
         if (!connection->reserve(std::max(room, HEAD_BUFFER))) {
-            drop(connection);
+            connections.drop(connection);
             return;
         }
         const size_t space = room - connection->filled;
@@ -93,14 +85,14 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
         if (got < 0) {
             if (errno == EINTR) continue;
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                drop(connection);
+                connections.drop(connection);
                 return;
             }
-            arm_for_phase(connection, now);
+            connections.arm(connection, now);
             return;
         }
         if (got == 0) {  // an unfinished head of a peer that will send no more
-            drop(connection);
+            connections.drop(connection);
             return;
         }
         if (phase == Phase::idle) {
@@ -113,34 +105,6 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-// ---- who may call -------------------------------------------------------------------------------
-
-// Whether the caller of a message may send it, as far as is known without Python.
-bool HttpServer::is_admitted(Connection *connection) noexcept {
-    if (!config.checks_callers || connection->admitted) return true;
-    const Span &value = connection->head.authorization;
-    connection->admitted =
-        value.length != 0 && known_callers.knows(connection->buffer + value.offset, value.length);
-    return connection->admitted;
-}
-
-void HttpServer::remember_caller(const Connection *connection) noexcept {
-    const Span &value = connection->head.authorization;
-    const unsigned char *const begin = connection->buffer + value.offset, *const end = begin + value.length;
-    if (std::count_if(begin, end, [](unsigned char c) { return c == ' ' || c == '\t'; }) == 1)
-        known_callers.add(begin, value.length);
-}
-
-// Has Python check the credentials, before a body is waited for. True: the connection is not the caller's.
-bool HttpServer::check_first(Connection *connection) noexcept {
-    if (is_admitted(connection)) return false;
-    timers.set(connection->slot, Timers::NONE);
-    connection->checking = true;
-    connection->enter(Phase::run);
-    queue_to_run(connection);
-    return true;
-}
-
 void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     if (!admitted) {
         const bool has_body = connection->head.chunked || connection->head.content_length > 0;
@@ -148,17 +112,9 @@ void HttpServer::checked(Connection *connection, bool admitted) noexcept {
         return;
     }
     connection->admitted = true;
-    remember_caller(connection);
+    connections.remember_caller(connection);
     connection->enter(Phase::head);
     advance(connection, unsigned_now_ns());
-}
-
-// ---- routes ---------------------------------------------------------------------------------------
-
-// Whether requests reach the model that a message names.
-bool HttpServer::is_routed(Connection *connection) noexcept {
-    const std::shared_ptr<const RouteTable> table = routes.table();
-    return table && table->named_by(connection->buffer, connection->head);
 }
 
 // Looks at an infer request before its body is received. False: the connection is not the caller's any more.
@@ -170,65 +126,17 @@ bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
         ask_app(connection, BodyState::unread);
         return false;
     }
-    if ((head.chunked || with_head < need) && check_first(connection)) return false;
+    if ((head.chunked || with_head < need) && routes.check_first(connection)) return false;
     const bool waits = head.expects_continue && with_head == 0;
-    if (waits && !is_routed(connection)) {  // the app says so, before the body is sent
+    if (waits && !routes.is_routed(connection)) {  // the app says so, before the body is sent
         ask_app(connection, BodyState::unread);
         return false;
     }
     const bool large = need > EARLY_BODY + connection->filled;
-    if ((large || waits) && try_route(connection, false)) return false;
+    if ((large || waits) && routes.try_route(connection, false)) return false;
     connection->body.most =
         head.has_json_length ? config.limits.body : std::min(config.limits.body, config.limits.json);
     return start_body(connection, now);
-}
-
-// Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
-// unread, and the connection closes behind the answer. A complete fast-path request goes into
-// the queue. True: the connection is not the caller's.
-bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
-    if (!is_admitted(connection)) return false;  // whom a full queue is not told of
-    const std::shared_ptr<const RouteTable> table = routes.table();
-    if (!table) return false;
-    const ModelRoute *route = table->named_by(connection->buffer, connection->head);
-    if (!route) return false;
-    if (!route->queue->turns_away())
-        return complete && route->signature && submit_fast_request(connection, *route);
-    if (!complete) {
-        refuse(connection, route->full, SERVER_QUEUE_FULL);
-        return true;
-    }
-    count(SERVER_QUEUE_FULL);
-    if (!put_prepared(connection, route->full)) {
-        drop(connection);
-    } else {
-        answer(connection, nullptr);
-    }
-    return true;
-}
-
-// Puts an infer request whose body has come to its end into its model's queue, or has it wait for Python.
-void HttpServer::begin_infer(Connection *connection) noexcept {
-    count(SERVER_INFER);
-    if (connection->body.got == connection->head.content_length && try_route(connection, true)) return;
-    timers.set(connection->slot, Timers::NONE);
-    connection->enter(Phase::run);
-    queue_to_run(connection);
-}
-
-void HttpServer::queue_to_run(Connection *connection) noexcept {
-    if (!connection->fast_request) begin_turn(connection);
-    to_run_.push(connection);
-    loop_->wake();
-}
-
-// A request that its client still wants answered; null where none waits.
-Connection *HttpServer::next_to_run() noexcept {
-    loop_->note_request();
-    for (;;) {
-        Connection *connection = to_run_.pop();
-        if (!connection || !drop_cut(connection)) return connection;
-    }
 }
 
 // ---- bodies ---------------------------------------------------------------------------------------
@@ -253,34 +161,27 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
 void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint64_t now) noexcept {
     switch (progress) {
     case BodyProgress::comes:
-        arm_for_phase(connection, now);
+        connections.arm(connection, now);
         return;
     case BodyProgress::ended:
         end_body(connection);
         return;
-    case BodyProgress::no_room:
-        await_memory(connection, now);
+    case BodyProgress::no_room:  // the sweep looks again soon
+        if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
+            connection->memory_wait_ns = now;
+            connection->enter(Phase::awaiting_memory);
+        } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
+            answers.refuse(connection, ANSWER_BYTES_IN_FLIGHT, SERVER_BYTES_IN_FLIGHT);
+            return;
+        }
+        connections.arm_until(connection, now + MEMORY_RETRY_NS);
         return;
     case BodyProgress::no_memory:
-        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        answers.refuse(connection, ANSWER_BYTES_IN_FLIGHT, SERVER_BYTES_IN_FLIGHT);
         return;
     case BodyProgress::broken:
-        drop(connection);
+        connections.drop(connection);
     }
-}
-
-// Has the sweep look again soon; the connection is its.
-void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
-    if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
-        connection->memory_wait_ns = now;
-        connection->enter(Phase::awaiting_memory);
-    } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
-        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
-        return;
-    }
-    timers.set(connection->slot, now + MEMORY_RETRY_NS);
-    loop_->sweep_by(now + MEMORY_RETRY_NS);
-    arm_for_sweep(connection);
 }
 
 void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
@@ -289,7 +190,7 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
         return;
     }
     if (!connection->body.count(connection->head, connection->head.chunked ? 1 : 0)) {
-        await_memory(connection, now);
+        follow_body(connection, BodyProgress::no_room, now);
         return;
     }
     connection->stage_ns += now - connection->memory_wait_ns;  // the peer could do nothing meanwhile
@@ -307,7 +208,7 @@ void HttpServer::end_body(Connection *connection) noexcept {
     // The app answers a body in chunks that was cut short, or has less than its JSON.
     const bool taken = !head.chunked || (body.state == BodyState::whole && body.got && body.got >= head.json_length);
     if (infer && ended && taken) {
-        begin_infer(connection);
+        routes.begin_infer(connection);
         return;
     }
     // The app is asked whether it wants a body that is longer than what is received unasked.

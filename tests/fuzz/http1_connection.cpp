@@ -63,17 +63,17 @@ struct Worker {
     }
     static void serve_requests(void *owner) {
         Worker *self = static_cast<Worker *>(owner);
-        while (Connection *connection = self->server.next_to_run()) self->held.push_back(self->server.turn_of(connection));
+        while (Connection *connection = self->server.routes.next_to_run()) self->held.push_back(connection->open_turn());
     }
 
     Worker() {
         process_budget().set_bound(1u << 18);
         process_pool().cap_bytes.store(0);  // so that the address sanitizer sees each block's end
-        for (PreparedAnswer &made : server.prepared_answers) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
+        for (PreparedAnswer &made : server.answers.prepared) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
         const std::string length = "content-length: " + std::to_string(LARGE) + "\r\n";
-        server.prepared_answers[ANSWER_LIVE] = {200, "200 OK", length, body};
-        server.live.store(true);
-        server.ready.store(true);
+        server.answers.prepared[ANSWER_LIVE] = {200, "200 OK", length, body};
+        server.answers.live.store(true);
+        server.answers.ready.store(true);
         address.sun_family = AF_UNIX;  // and a name that the kernel chooses
         require(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(sa_family_t)) == 0 &&
                 listen(listener, 64) == 0 &&
@@ -96,7 +96,7 @@ struct Worker {
         for (int turns = 0; turns < PATIENCE; ++turns) {
             {
                 std::lock_guard<std::mutex> guard(mutex);
-                if (taken == server.counters[SERVER_APP].load()) return;
+                if (taken == server.counts.counters[SERVER_APP].load()) return;
             }
             usleep(turns < 50 ? 10 : 500);
         }
@@ -125,18 +125,18 @@ struct Worker {
         const bool fits = connection->head.chunked || connection->head.content_length <= MOST_BODY;
         if ((how & 7) == 0 && fits && connection->body.state == BodyState::unread && !connection->body.asked) {
             server.receive_for_app(connection, MOST_BODY);
-        } else if (!(connection = server.take_turn(server.turn_of(connection)))) {
+        } else if (!(connection = server.answers.take_turn(connection->open_turn()))) {
             require(false);
         } else if ((how & 7) == 1) {
-            server.drop(connection);
+            server.connections.drop(connection);
         } else {
             const size_t length = how & 4 ? LARGE : 5;
             const std::string fields =
                 "x-number: " + std::to_string(++answers) + "\r\ncontent-length: " + std::to_string(length) + "\r\n";
-            if (server.put_answer(connection, 200, "200 OK", 6, fields.data(), fields.size(), body.data(), length)) {
-                server.answer(connection, nullptr);
+            if (server.answers.put(connection, 200, "200 OK", 6, fields.data(), fields.size(), body.data(), length)) {
+                server.answers.send(connection, nullptr);
             } else {
-                server.drop(connection);
+                server.connections.drop(connection);
             }
         }
         gather();
@@ -154,7 +154,7 @@ struct Worker {
         which %= held.size();
         const Turn turn = held[which];
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(which));
-        if (Connection *connection = server.take_turn(turn)) server.answer_prepared(connection, ANSWER_LIVE);
+        if (Connection *connection = server.answers.take_turn(turn)) server.answers.send_prepared(connection, ANSWER_LIVE);
         gather();
         return true;
     }
@@ -269,9 +269,9 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     }
     for (int turns = 0; turns < 400 && (turns < 2 || server.connections.open()); ++turns) worker.finish(1);
     require(server.connections.open() == 0);
-    server.draining.store(false);
+    server.connections.draining.store(false);
     require(process_budget().held() == 0);
-    require(server.counters[SERVER_STRAY].load() == 0);
+    require(server.counts.counters[SERVER_STRAY].load() == 0);
     const int free_after = dup(0);
     close(free_after);
     require(free_after == free_before);

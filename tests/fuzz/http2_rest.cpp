@@ -51,7 +51,7 @@ struct Worker {
     Worker() {
         process_budget().set_bound(8u << 20);
         process_pool().cap_bytes.store(0);  // so that the address sanitizer sees each block's end
-        for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
+        for (PreparedAnswer &made : http.answers.prepared) made = {200, "200 OK", "content-length: 4\r\n", "good"};
         server.serve_with(&http);
         require(http.listen_on(nullptr, 0) && server.listen_on(nullptr, 0));
         std::thread([this] { events.run(0); }).detach();
@@ -61,14 +61,14 @@ struct Worker {
 
     void answer_messages(AppQueueKind kind) {
         while (Connection *connection = http.next_app_message(kind)) {
-            connection = http.take_turn(http.turn_of(connection));
+            connection = http.answers.take_turn(connection->open_turn());
             if (!connection) continue;
             const size_t length = answer_length.load();
             const std::string fields = "content-type: text/plain\r\ncontent-length: " + std::to_string(length) + "\r\n";
-            if (http.put_answer(connection, 200, "200 OK", 6, fields.data(), fields.size(), body.data(), length)) {
-                http.answer(connection, nullptr);
+            if (http.answers.put(connection, 200, "200 OK", 6, fields.data(), fields.size(), body.data(), length)) {
+                http.answers.send(connection, nullptr);
             } else {
-                http.drop(connection);
+                http.connections.drop(connection);
             }
         }
     }

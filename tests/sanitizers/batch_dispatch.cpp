@@ -20,6 +20,7 @@
 
 #include "process/batch_dispatcher.hpp"
 #include "queue/deadline_timer.hpp"
+#include "server/server.hpp"
 
 using namespace ksrv;
 
@@ -105,7 +106,7 @@ struct World {
 
     World(std::uint64_t max_rows, std::size_t columns, const HttpServerConfig &config)
         : columns(columns), server(&events, config, [](void *) {}, nullptr) {
-        for (PreparedAnswer &made : server.prepared_answers)
+        for (PreparedAnswer &made : server.answers.prepared)
             made = {500, "500 Failed", "content-length: 0\r\n", ""};
         signature->queue = queue;
         signature->taken = taken;
@@ -124,7 +125,7 @@ struct World {
         signature->retain();
         table->add(std::move(route));
         table->sort();
-        server.routes.replace(table);
+        server.routes.tables.replace(table);
         require(process_timer().watch(queue), "deadlines are watched");
         address.sin_family = AF_INET;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -148,7 +149,7 @@ struct World {
         queue->finish(batch.requests.data(), batch.requests.size(), won.data());
         for (std::size_t i = 0; i < won.size(); ++i) {
             if (!won[i]) continue;
-            server.fail(static_cast<FastRequest *>(batch.requests[i])->turn);
+            server.answers.fail(static_cast<FastRequest *>(batch.requests[i])->turn);
             publish(batch.requests[i]);
             release(batch.requests[i]);
         }
@@ -266,7 +267,7 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
                 static_cast<unsigned long>(world->queue->open()));
     require(good + failed == 8 * requests && good > 7 * requests, "nearly all are answered");
     require(world->queue->open() == 0, "nothing is left");
-    require(world->server.open_fast_requests.load() == 0, "no request is left");
+    require(world->server.answers.open_fast_requests.load() == 0, "no request is left");
     require(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
             "the answered ones are counted");
     require(world->sums.stages[STAGE_INFERENCE].ns <= world->sums.stages[STAGE_REQUEST].ns,

@@ -63,12 +63,12 @@ class Worker {
           http(&events, http_config(rules), serve_requests, this) {
         process_budget().set_bound(rules.budget);
         process_pool().lendable_above.store(rules.lendable_above);
-        for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
-        http.prepared_answers[ANSWER_TOO_SLOW] = {408, "408 Request Timeout", "content-length: 4\r\n", "slow"};
-        http.prepared_answers[ANSWER_BYTES_IN_FLIGHT] = {503, "503 Service Unavailable", "content-length: 4\r\n", "full"};
-        http.prepared_answers[ANSWER_FAILED] = {500, "500 Internal Server Error", "content-length: 4\r\n", "fail"};
-        http.prepared_answers[ANSWER_NOT_TLS] = {400, "400 Bad Request", "content-length: 4\r\n", "tls?"};
-        http.ready.store(true);
+        for (PreparedAnswer &made : http.answers.prepared) made = {200, "200 OK", "content-length: 4\r\n", "good"};
+        http.answers.prepared[ANSWER_TOO_SLOW] = {408, "408 Request Timeout", "content-length: 4\r\n", "slow"};
+        http.answers.prepared[ANSWER_BYTES_IN_FLIGHT] = {503, "503 Service Unavailable", "content-length: 4\r\n", "full"};
+        http.answers.prepared[ANSWER_FAILED] = {500, "500 Internal Server Error", "content-length: 4\r\n", "fail"};
+        http.answers.prepared[ANSWER_NOT_TLS] = {400, "400 Bad Request", "content-length: 4\r\n", "tls?"};
+        http.answers.ready.store(true);
         http.tls = server.tls = rules.tls;
         server.add_method({"/s/unary", false, false, false, true, false});
         server.add_method({"/s/small", false, true, false, true, false});
@@ -176,27 +176,27 @@ class Worker {
             Machine::Outside outside;
             fields = "content-length: " + std::to_string(bytes.size()) + "\r\n";
         }
-        if (bytes.size() > 65536 && !http.reserve_answer(connection, bytes.size())) {
+        if (bytes.size() > 65536 && !http.answers.reserve(connection, bytes.size())) {
             drop_held(held);
-            http.answer_prepared(connection, ANSWER_BYTES_IN_FLIGHT);
+            http.answers.send_prepared(connection, ANSWER_BYTES_IN_FLIGHT);
             return;
         }
-        if (!http.put_answer(connection, status, line, strlen(line), fields.data(), fields.size(), nullptr, 0, 1)) {
+        if (!http.answers.put(connection, status, line, strlen(line), fields.data(), fields.size(), nullptr, 0, 1)) {
             drop_held(held);
-            http.answer_prepared(connection, ANSWER_FAILED);  // as for a MemoryError
+            http.answers.send_prepared(connection, ANSWER_FAILED);  // as for a MemoryError
             return;
         }
         const bool is_head = memcmp(connection->buffer, "HEAD ", 5) == 0;
         if (!is_head) add_part(&connection->out, held->bytes.data(), held->bytes.size());
         connection->answered_bytes = bytes.size();
-        if (http.answer(connection, &held->owners)) drop_held(held);
+        if (http.answers.send(connection, &held->owners)) drop_held(held);
     }
     static void drop_held(void *held) {
         Machine::Outside outside;
         delete static_cast<Held *>(held);
     }
     void give_back_sent() {
-        for (Owners *owners = http.decrefs.take(); owners;) {
+        for (Owners *owners = http.connections.decrefs.take(); owners;) {
             Owners *following = owners->next;
             drop_held(owners->object);
             owners = following;
@@ -212,7 +212,7 @@ class Worker {
         if (path.name == "fail") {
             send_answer(connection, 422, "422 Unprocessable Content", "fail " + path.id);
         } else if (path.name == "drop") {
-            http.drop(connection);
+            http.connections.drop(connection);
         } else {
             send_answer(connection, 200, "200 OK", bytes);
         }
@@ -235,16 +235,16 @@ class Worker {
         Worker *self = static_cast<Worker *>(owner);
         HttpServer &http = self->http;
         self->give_back_sent();
-        while (Connection *connection = http.next_to_run()) {
+        while (Connection *connection = http.routes.next_to_run()) {
             if (connection->checking) {
                 connection->checking = false;
-                const Turn turn = http.turn_of(connection);
-                if (Connection *mine = http.take_turn(turn)) http.checked(mine, machine().random.below(8) != 0);
+                const Turn turn = connection->open_turn();
+                if (Connection *mine = http.answers.take_turn(turn)) http.checked(mine, machine().random.below(8) != 0);
                 continue;
             }
             Path path;
             std::string bytes;
-            const Turn turn = http.turn_of(connection);
+            const Turn turn = connection->open_turn();
             {
                 Machine::Outside outside;
                 path = path_of(connection);
@@ -260,7 +260,7 @@ class Worker {
                 late.turn = turn;
                 late.bytes = std::move(bytes);
                 self->put_late(std::move(late));
-            } else if (Connection *mine = http.take_turn(turn)) {
+            } else if (Connection *mine = http.answers.take_turn(turn)) {
                 self->answer(mine, path, bytes);
             }
         }
@@ -276,7 +276,7 @@ class Worker {
             const BodyState state = connection->body.state;
             if (connection->body.asked || state == BodyState::none || state == BodyState::whole || path.name == "early" ||
                 state != BodyState::unread || connection->head.fault != HeadFault::none) {
-                const Turn turn = http.turn_of(connection);
+                const Turn turn = connection->open_turn();
                 if (path.name == "late" && (state == BodyState::none || state == BodyState::whole)) {
                     Late late;
                     late.turn = turn;
@@ -285,7 +285,7 @@ class Worker {
                         late.bytes = body_of(connection);
                     }
                     put_late(std::move(late));
-                } else if ((connection = http.take_turn(turn))) {
+                } else if ((connection = http.answers.take_turn(turn))) {
                     answer_app(connection, path, state);
                 }
             } else {
@@ -312,12 +312,12 @@ class Worker {
     }
     void answer_in_pieces(Connection *connection, const std::string &bytes) {
         static constexpr char FIELDS[] = "transfer-encoding: chunked\r\n";
-        http.unwatch(connection);
-        if (!http.put_answer(connection, 200, "200 OK", 6, FIELDS, sizeof FIELDS - 1, nullptr, 0, 0)) {
-            http.answer_prepared(connection, ANSWER_FAILED);
+        http.connections.disconnects.unwatch(connection);
+        if (!http.answers.put(connection, 200, "200 OK", 6, FIELDS, sizeof FIELDS - 1, nullptr, 0, 0)) {
+            http.answers.send_prepared(connection, ANSWER_FAILED);
             return;
         }
-        if (!http.send_piece(connection)) return;
+        if (!http.answers.send_piece(connection)) return;
         const size_t step = bytes.size() / 5 + 1;
         for (size_t at = 0; at < bytes.size(); at += step) {
             std::string piece;
@@ -331,12 +331,12 @@ class Worker {
             forget_outgoing(&connection->out);
             reserve_parts(&connection->out, 1);
             add_part(&connection->out, piece.data(), piece.size());
-            if (!http.send_piece(connection)) return;
+            if (!http.answers.send_piece(connection)) return;
         }
         forget_outgoing(&connection->out);
         reserve_parts(&connection->out, 1);
         if (!connection->byte_stream) add_part(&connection->out, "0\r\n\r\n", 5);
-        http.answer(connection, nullptr);
+        http.answers.send(connection, nullptr);
     }
 
     void answer_late() {
@@ -360,7 +360,7 @@ class Worker {
             if (late.call) {
                 finish(late.call, grpc::OK, late.bytes);
                 late.call->release();
-            } else if (Connection *connection = http.take_turn(late.turn)) {
+            } else if (Connection *connection = http.answers.take_turn(late.turn)) {
                 send_answer(connection, 200, "200 OK", late.bytes);
             }
             {

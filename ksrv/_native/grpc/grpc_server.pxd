@@ -170,7 +170,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         sockaddr_storage peer
         socklen_t peer_length
 
-    cdef cppclass CallRecords "ksrv::AccessRecords<ksrv::grpc::CallRecord>":
+    cdef cppclass CallRecords "ksrv::LogRecords<ksrv::grpc::CallRecord>":
         void take(vector[CallRecord] *out) except +
 
     cdef cppclass OpenConnections:

@@ -79,6 +79,7 @@ cdef class AppMessage(Exchange):
     cdef readonly str head_fault
     cdef readonly bint http_1_0
     cdef readonly bint closes
+    cdef CHttpServer *server
     cdef Connection *streaming
 
     peer: tuple[Any, ...] | str
@@ -86,7 +87,7 @@ cdef class AppMessage(Exchange):
 
     def __dealloc__(self):
         if self.streaming != NULL:  # the peer must not take the piece that came last for the end
-            self.server.drop(self.streaming)
+            self.server.connections.drop(self.streaming)
 
     def set_close(self, bint close) -> None:
         """Say whether the connection ends with the answer; it does where the body is not whole."""
@@ -131,10 +132,10 @@ cdef class AppMessage(Exchange):
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.take_connection()
         cdef cbool sent
-        server.unwatch(connection)
+        server.connections.disconnects.unwatch(connection)
         self.put_head(connection, status, status_line, fields, 0)
         with nogil:
-            sent = server.send_piece(connection)
+            sent = server.answers.send_piece(connection)
         if sent:
             self.streaming = connection
         return sent
@@ -175,7 +176,7 @@ cdef class AppMessage(Exchange):
             add_part(out, b"\r\n", 2)
         connection.answered_bytes += held.length
         with nogil:
-            sent = server.send_piece(connection)
+            sent = server.answers.send_piece(connection)
         if not sent:
             self.streaming = NULL
         return sent
@@ -206,7 +207,7 @@ cdef class AppMessage(Exchange):
         if chunked and not connection.byte_stream:
             add_part(&connection.out, b"0\r\n\r\n", 5)
         with nogil:
-            server.answer(connection, NULL)
+            server.answers.send(connection, NULL)
 
     def break_stream(self) -> None:
         """Close the connection of a stream that cannot go on: the client sees that it broke."""
@@ -215,14 +216,15 @@ cdef class AppMessage(Exchange):
         if connection != NULL:
             self.streaming = NULL
             with nogil:
-                server.drop(connection)
+                server.connections.drop(connection)
 
 
 cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *connection):
-    cdef Turn turn = server.turn_of(connection)
+    cdef Turn turn = connection.open_turn()
     cdef AppMessage message
     try:
         message = AppMessage.__new__(AppMessage)
+        message.server = server
         message.peer = ksrv_address(&connection.peer, connection.peer_length)
         message.listener = connection.listener
         message.state = BODY_STATES[<Py_ssize_t>connection.body.state]
@@ -240,9 +242,9 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
                 <const char *>connection.body.chunks.shown(), connection.body.chunks.shown_length()
             )
         ksrv_fill_exchange(
-            message, owner, server, turn, connection.body.state == BodyState.whole, False
+            message, owner, &server.answers, turn, connection.body.state == BodyState.whole, False
         )
     except BaseException:
-        server.fail(turn)
+        server.answers.fail(turn)
         raise
     return message

@@ -1,11 +1,11 @@
 """Exchanges for the other compiled modules."""
 
-from ksrv._native.server.server cimport CHttpServer, Connection, Turn
+from ksrv._native.server.server cimport AnswerSender, Connection, Turn
 
 
 cdef class Exchange:
     cdef object owner  # keeps the HTTP server
-    cdef CHttpServer *server
+    cdef AnswerSender *answers
     cdef Turn turn  # its connection is NULL once the exchange was answered
     cdef readonly str model
     cdef readonly str version
@@ -25,11 +25,11 @@ cdef class Exchange:
 
 
 cdef int ksrv_fill_exchange(
-    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body,
+    Exchange exchange, object owner, AnswerSender *answers, const Turn &turn, bint take_body,
     bint identified
 ) except -1
 
-cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn)
+cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn)
 
 # Gives a request to `handler`, as an exchange; whatever that raises, the request is answered.
-cdef void ksrv_route(object owner, CHttpServer *server, const Turn &turn, object handler) noexcept
+cdef void ksrv_route(object owner, AnswerSender *answers, const Turn &turn, object handler) noexcept

@@ -13,7 +13,8 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
-    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED,
+    ANSWER_BLOCKS, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED, AnswerSender, Connection, Outgoing,
+    Owners,
     Turn, add_part, identified_head_bytes, put_identified_head,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
@@ -173,7 +174,7 @@ cdef class Exchange:
 
     def __dealloc__(self):
         if self.turn.connection != NULL:
-            self.server.fail(self.turn)
+            self.answers.fail(self.turn)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -183,7 +184,7 @@ cdef class Exchange:
     cdef Connection *take_connection(self) except NULL:
         cdef Connection *connection = NULL
         if self.turn.connection != NULL:
-            connection = self.server.take_turn(self.turn)
+            connection = self.answers.take_turn(self.turn)
         self.turn.connection = NULL
         if connection == NULL:
             raise RuntimeError("the message was answered before")
@@ -193,11 +194,11 @@ cdef class Exchange:
     cdef int put_head(
         self, Connection *connection, int status, bytes line, bytes fields, int parts
     ) except -1:
-        if not self.server.put_answer(
+        if not self.answers.put(
             connection, <uint16_t>status, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line),
             PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields), NULL, 0, parts,
         ):
-            self.server.answer_prepared(connection, ANSWER_FAILED)
+            self.answers.send_prepared(connection, ANSWER_FAILED)
             raise MemoryError()
         return 0
 
@@ -222,7 +223,7 @@ cdef class Exchange:
             MemoryError: There is no memory for the answer; 500 was sent.
         """
         cdef Connection *connection
-        cdef CHttpServer *server = self.server
+        cdef AnswerSender *answers = self.answers
         cdef Outgoing *out
         cdef Held held = Held.__new__(Held)
         cdef int count = <int>len(parts)
@@ -239,9 +240,9 @@ cdef class Exchange:
             total += <uint64_t>held.views[held.count].len
             held.count += 1
         connection = self.take_connection()
-        if total > COUNTED and not server.reserve_answer(connection, total):
+        if total > COUNTED and not answers.reserve(connection, total):
             held = None
-            server.answer_prepared(connection, ANSWER_BYTES_IN_FLIGHT)
+            answers.send_prepared(connection, ANSWER_BYTES_IN_FLIGHT)
             return
         self.put_head(connection, status, status_line, fields, count)
         out = &connection.out
@@ -253,17 +254,17 @@ cdef class Exchange:
         if total > SENT_WITH_GIL:
             _hold_blocks(held, parts, out)
         if total <= SENT_WITH_GIL:
-            over = server.answer(connection, &held.node)
+            over = answers.send(connection, &held.node)
         else:
             with nogil:
-                over = server.answer(connection, &held.node)
+                over = answers.send(connection, &held.node)
         if over:
             Py_DECREF(held)
 
     def remember_caller(self) -> None:
         """Note that the caller may call: the next message with the same token needs no check."""
         if self.turn.connection != NULL:
-            self.server.remember_caller(self.turn.connection)
+            self.answers.connections().remember_caller(self.turn.connection)
 
     def give_back_bytes(self) -> None:
         """Give the body's bytes back to the budget; from here on the queue counts the request."""
@@ -273,14 +274,16 @@ cdef class Exchange:
     def watch(self, NativeHandle handle not None) -> None:
         """Have the request cancelled if its client vanishes before it is answered."""
         if self.turn.connection != NULL:
-            self.server.watch(self.turn.connection, handle.native)
+            self.answers.connections().disconnects.watch(
+                self.turn.connection, handle.native
+            )
 
     def fail(self) -> None:
         """Answer 500 without saying why; nothing happens when it was answered before."""
         cdef Turn turn = self.turn
         self.turn.connection = NULL
         if turn.connection != NULL:
-            self.server.fail(turn)
+            self.answers.fail(turn)
 
 
 cdef str _text(const unsigned char *data, uint32_t length):
@@ -298,7 +301,7 @@ cdef bytes _identified_head(Connection *connection):
 
 
 cdef int ksrv_fill_exchange(
-    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body,
+    Exchange exchange, object owner, AnswerSender *answers, const Turn &turn, bint take_body,
     bint identified
 ) except -1:
     """Describe a message to an exchange, which answers it from then on.
@@ -308,7 +311,7 @@ cdef int ksrv_fill_exchange(
     cdef Connection *connection = turn.connection
     cdef CBlock *block
     exchange.owner = owner
-    exchange.server = server
+    exchange.answers = answers
     exchange.model = _text(connection.buffer + connection.head.name.offset,
                            connection.head.name.length)
     exchange.version = _text(connection.buffer + connection.head.version.offset,
@@ -331,21 +334,23 @@ cdef int ksrv_fill_exchange(
     return 0
 
 
-cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn):
+cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn):
     """The exchange of a message that is with the engine, which still holds its block."""
     cdef Exchange exchange = Exchange.__new__(Exchange)
-    ksrv_fill_exchange(exchange, owner, server, turn, True, True)
+    ksrv_fill_exchange(exchange, owner, answers, turn, True, True)
     return exchange
 
 
-cdef void ksrv_route(object owner, CHttpServer *server, const Turn &turn, object handler) noexcept:
+cdef void ksrv_route(
+    object owner, AnswerSender *answers, const Turn &turn, object handler
+) noexcept:
     cdef Exchange exchange = None
     try:
-        exchange = ksrv_exchange(owner, server, turn)
+        exchange = ksrv_exchange(owner, answers, turn)
         handler(exchange)
     except BaseException:
         if exchange is None:
-            server.fail(turn)
+            answers.fail(turn)
         else:
             exchange.fail()
         log.exception("a request on the fast path failed")

@@ -23,6 +23,7 @@ from ksrv._native.tensor.datatype cimport (
 from ksrv._native.tensor.padding cimport CLengthBuckets, LengthBuckets
 from ksrv._native.server.server cimport (
     CHttpServer, Connection, FAST_INPUTS, FastRequest, InputSignature, fail_fast_request,
+    undo_fast_request,
 )
 from ksrv._native.server.fast_images cimport FastImages, ImageRules
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
@@ -118,14 +119,14 @@ cdef void _fast_request_answered(CRequest *answered, void *answer) noexcept:
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     cdef Exchange exchange = None
     try:
-        exchange = ksrv_exchange(endpoint, request.server, request.turn)
+        exchange = ksrv_exchange(endpoint, request.sender, request.turn)
         if isinstance(<object>answer, Exception):
             endpoint.route.refuse(exchange, <object>answer)
         else:
             endpoint.route.deliver(exchange, ksrv_request_of(request), <object>answer)
     except BaseException:
         if exchange is None:
-            request.server.fail(request.turn)
+            request.sender.fail(request.turn)
         else:
             exchange.fail()
         log.exception("an answer on the fast path failed")
@@ -140,18 +141,18 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
     cdef size_t room = 1, slot = 0, count, inlined, i
     if signature.max_rows:
         room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
-    count = server.take_fast_requests(connection, fast, room)
+    count = server.routes.take_fast_requests(connection, fast, room)
     for i in range(count):
         requests[i] = fast[i]
         # Now: once it is pushed, the timer may answer it.
-        server.watch(fast[i].turn.connection, requests[i])
+        server.connections.disconnects.watch(fast[i].turn.connection, requests[i])
     inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
     for i in range(count):
         if results[i] == PUSH_OK:
             release_request(requests[i])
         elif results[i] != PUSH_INLINE:
-            server.unwatch(fast[i].turn.connection)
-            ksrv_route(endpoint, server, server.undo_fast_request(fast[i]), endpoint.route)
+            server.connections.disconnects.unwatch(fast[i].turn.connection)
+            ksrv_route(endpoint, &server.answers, undo_fast_request(fast[i]), endpoint.route)
     if inlined:
         ksrv_run_inline(endpoint, slot, requests, results, count)
 

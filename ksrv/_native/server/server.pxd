@@ -137,7 +137,7 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
 
 
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
-    cdef cppclass CHttpServer "ksrv::HttpServer"
+    cdef cppclass AnswerSender
 
     cdef struct FastAnswers
 
@@ -145,7 +145,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
         const FastAnswers *answers
         void *call
         ModelSignature *signature
-        CHttpServer *server
+        AnswerSender *sender
         Turn turn
         CBlock *block
         size_t body_offset
@@ -156,6 +156,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
         char *head() noexcept
         const unsigned char *body() noexcept
 
+    Turn undo_fast_request(FastRequest *request) noexcept
     void fail_fast_request(FastRequest *request) noexcept
 
 
@@ -203,6 +204,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         FastRequest *fast_request
         cbool sampled
         Outgoing out
+        Turn open_turn() noexcept
         sockaddr_storage peer
         socklen_t peer_length
 
@@ -262,9 +264,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         socklen_t peer_length
         timespec at
 
-    cdef cppclass AccessRecords "ksrv::AccessRecords<ksrv::AccessRecord>":
-        void take(vector[AccessRecord] *out) except +
-
     cdef enum class AppQueueKind(int):
         metadata
         others
@@ -291,8 +290,52 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     const int LEAST_ERROR
     const int STATUSES
 
-    cdef cppclass Connections:
+    cdef struct ServerCounts:
+        atomic[uint64_t] *counters
+        atomic[uint64_t] *errors
+
+    cdef cppclass DisconnectWatch:
+        void watch(Connection *connection, CRequest *request) noexcept
+        void unwatch(Connection *connection) noexcept
+
+    cdef cppclass HttpConnections:
         uint32_t open()
+        void drop(Connection *connection) noexcept
+        void remember_caller(const Connection *connection) noexcept
+        PendingDecrefs[Owners] decrefs
+        DisconnectWatch disconnects
+
+    cdef cppclass AccessLog:
+        void take(vector[AccessRecord] *out) except +
+
+    cdef cppclass ProxyRefusals "ksrv::LogRecords<ksrv::ProxyRefusal>":
+        void take(vector[ProxyRefusal] *out) except +
+
+    cdef cppclass AnswerSender:
+        HttpConnections &connections() noexcept
+        Connection *take_turn(const Turn &turn) noexcept
+        void fail(const Turn &turn) noexcept
+        cbool put(
+            Connection *connection, uint16_t status, const char *line, size_t line_length,
+            const char *fields, size_t fields_length, const char *body, size_t body_length,
+            int parts
+        ) noexcept
+        cbool reserve(Connection *connection, uint64_t nbytes) noexcept
+        cbool send(Connection *connection, Owners *owners) noexcept
+        void send_prepared(Connection *connection, PreparedAnswerIndex which) noexcept
+        cbool send_piece(Connection *connection) noexcept
+        CPreparedAnswer *prepared
+        NotReadyAnswer unready
+        atomic[cbool] live
+        atomic[cbool] ready
+        AccessLog log
+        atomic[uint64_t] open_fast_requests
+
+    cdef cppclass NativeRoutes:
+        Connection *next_to_run() noexcept
+        size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
+        Routes tables
+        atomic[uint64_t] model_changes
 
     cdef cppclass CHttpServer "ksrv::HttpServer":
         CHttpServer(
@@ -302,45 +345,16 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void stop() noexcept
         void accept_enabled(cbool enabled) noexcept
         void drain() noexcept
-        cbool answer(Connection *connection, Owners *owners) noexcept
-        void answer_prepared(Connection *connection, PreparedAnswerIndex which) noexcept
-        Turn turn_of(Connection *connection) noexcept
-        Connection *take_turn(const Turn &turn) noexcept
-        cbool put_answer(
-            Connection *connection, uint16_t status, const char *line, size_t line_length,
-            const char *fields, size_t fields_length, const char *body, size_t body_length,
-            int parts
-        ) noexcept
-        void fail(const Turn &turn) noexcept
-        void watch(Connection *connection, CRequest *request) noexcept
-        cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
         void checked(Connection *connection, cbool admitted) noexcept
-        void remember_caller(const Connection *connection) noexcept
-        void unwatch(Connection *connection) noexcept
-        Connection *next_to_run() noexcept
-        size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
-        Turn undo_fast_request(FastRequest *request) noexcept
-        void drop(Connection *connection) noexcept
-        cbool send_piece(Connection *connection) noexcept
         Connection *next_app_message(AppQueueKind kind) noexcept
         void receive_for_app(Connection *connection, uint64_t most) noexcept
-        AccessRecords records
-        PendingDecrefs[Owners] decrefs
-        void take_proxy_refusals(vector[ProxyRefusal] *out) except +
-        HttpServerConfig config
         shared_ptr[const_tls] tls
-        CPreparedAnswer *prepared_answers
-        NotReadyAnswer unready
-        atomic[cbool] live
-        atomic[cbool] ready
-        atomic[cbool] draining
-        atomic[uint64_t] *counters
-        atomic[uint64_t] *errors
-        atomic[uint64_t] open_fast_requests
-        atomic[uint64_t] model_changes
-        Connections connections
+        ServerCounts counts
+        HttpConnections connections
+        AnswerSender answers
+        NativeRoutes routes
+        ProxyRefusals proxy_refusals
         Listeners listeners
-        Routes routes
 
     void forget_outgoing(Outgoing *out) noexcept
     cbool reserve_parts(Outgoing *out, int count) noexcept

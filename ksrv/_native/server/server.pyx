@@ -62,7 +62,7 @@ cdef void _serve(void *owner) noexcept with gil:
     cdef Connection *connection
     _release_sent(self.server)
     while True:
-        connection = self.server.next_to_run()
+        connection = self.server.routes.next_to_run()
         if connection == NULL:
             return
         if connection.checking:
@@ -70,11 +70,11 @@ cdef void _serve(void *owner) noexcept with gil:
         elif connection.fast_request != NULL:
             ksrv_serve_fast_requests(self.server, connection)
         else:
-            ksrv_route(self, self.server, self.server.turn_of(connection), self.handler)
+            ksrv_route(self, &self.server.answers, connection.open_turn(), self.handler)
 
 
 cdef void _release_sent(CHttpServer *server) noexcept:
-    cdef Owners *owners = server.decrefs.take()
+    cdef Owners *owners = server.connections.decrefs.take()
     cdef Owners *following
     while owners != NULL:
         following = owners.next
@@ -92,7 +92,7 @@ cdef void _check(HttpServer self, Connection *connection) noexcept:
             <const char *>connection.buffer, connection.head.length
         ))
     except BaseException:
-        self.server.fail(self.server.turn_of(connection))
+        self.server.answers.fail(connection.open_turn())
         log.exception("the look at who calls failed")
         return
     connection.close_after = connection.head.close
@@ -187,12 +187,12 @@ cdef class HttpServer:
         if tls is not None:
             self.server.tls = tls.context
         for name in PREPARED_ANSWERS_NEEDED[:PREPARED_ANSWERS]:  # the last one changes
-            _fill_answer(&self.server.prepared_answers[index], answers[name])
+            _fill_answer(&self.server.answers.prepared[index], answers[name])
             index += 1
         self._set_unready(answers["not_ready"])
 
     def __dealloc__(self):
-        if self.server != NULL and self.server.open_fast_requests.load():
+        if self.server != NULL and self.server.answers.open_fast_requests.load():
             Py_INCREF(self.endpoints)  # a queue still holds requests that refer to all of them
             Py_INCREF(self.loop)
         else:
@@ -226,7 +226,7 @@ cdef class HttpServer:
         cdef CPreparedAnswer *made = new CPreparedAnswer()
         cdef shared_ptr[const_answer] shared = shared_ptr[const_answer](<const_answer *>made)
         _fill_answer(made, answer)
-        self.server.unready.replace(shared)
+        self.server.answers.unready.replace(shared)
         return 0
 
     def set_health(self, *, bint live, bint ready, unready: PreparedAnswer | None = None) -> None:
@@ -239,17 +239,17 @@ cdef class HttpServer:
         """
         if unready is not None:
             self._set_unready(unready)
-        self.server.live.store(live)
-        self.server.ready.store(ready)
+        self.server.answers.live.store(live)
+        self.server.answers.ready.store(ready)
 
     @property
     def model_changes(self) -> int:
         """How often `note_model_change` was called."""
-        return self.server.model_changes.load()
+        return self.server.routes.model_changes.load()
 
     def note_model_change(self) -> None:
         """Have Python describe the models until routes come that know of this change."""
-        self.server.model_changes.fetch_add(1)
+        self.server.routes.model_changes.fetch_add(1)
 
     def set_routes(self, routes: Iterable[Route], uint64_t state=0) -> None:
         """Say which models requests reach; full queues and descriptions need no Python then.
@@ -280,7 +280,7 @@ cdef class HttpServer:
                     self.endpoints.append(endpoint)
             table.add(route)
         table.sort()
-        self.server.routes.replace(shared)
+        self.server.routes.tables.replace(shared)
         self.forget_endpoints()
 
     def forget_endpoints(self) -> None:
@@ -301,14 +301,17 @@ cdef class HttpServer:
 
     def counters(self) -> dict[str, int]:
         """Return what has happened so far, by name."""
-        return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}
+        return {
+            name: self.server.counts.counters[index].load()
+            for index, name in enumerate(COUNTERS)
+        }
 
     def errors(self) -> dict[int, int]:
         """Return how many answers told of an error, by status."""
         cdef dict found = {}
         cdef uint64_t count
         for index in range(STATUSES):
-            count = self.server.errors[index].load()
+            count = self.server.counts.errors[index].load()
             if count:
                 found[LEAST_ERROR + index] = count
         return found
@@ -342,7 +345,7 @@ cdef class HttpServer:
         """
         cdef vector[AccessRecord] taken
         cdef size_t i
-        self.server.records.take(&taken)
+        self.server.answers.log.take(&taken)
         return [
             (
                 taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,
@@ -361,7 +364,7 @@ cdef class HttpServer:
             Pairs of the peer's address and a sentence that says why.
         """
         cdef vector[ProxyRefusal] taken
-        self.server.take_proxy_refusals(&taken)
+        self.server.proxy_refusals.take(&taken)
         return [
             (
                 ksrv_address(&taken[i].peer, taken[i].peer_length),

@@ -36,7 +36,7 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
         return;
     }
     note_stalled(call, has_body);
-    if (server_->http()->lacks_streams())
+    if (server_->http()->connections.lacks_streams())
         server_->free_streams(std::max(stalled.load(std::memory_order_relaxed), 1u), now_);
     call->retain();  // until `RestStream::close`
     if (server_->http()->open_stream(call->rest.get(), head, address, address_length, listener_)) return;
@@ -58,7 +58,7 @@ void Connection::refuse_rest(Call *call, uint16_t status) noexcept {
         made.request_id.assign(call->request_id.text, call->request_id.length);
         made.peer = address;
         made.peer_length = address_length;
-        server_->http()->note_refused(std::move(made));
+        server_->http()->answers.note_refused(std::move(made));
     } catch (const std::bad_alloc &) {
         // A line of the access log is not worth a request.
     }

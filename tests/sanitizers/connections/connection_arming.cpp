@@ -40,9 +40,9 @@ void require(bool condition, const char *what) {
 }
 
 void serve(void *) {
-    while (Connection *connection = server->next_to_run()) {
+    while (Connection *connection = server->routes.next_to_run()) {
         std::lock_guard<std::mutex> guard(mutex);
-        turns.push_back(server->turn_of(connection));
+        turns.push_back(connection->open_turn());
         changed.notify_one();
     }
 }
@@ -56,7 +56,7 @@ void answer_turns() {
         turns.pop_front();
         lock.unlock();
         if (turn.number % 3 == 0) usleep(200);
-        if (Connection *connection = server->take_turn(turn)) server->answer_prepared(connection, ANSWER_LIVE);
+        if (Connection *connection = server->answers.take_turn(turn)) server->answers.send_prepared(connection, ANSWER_LIVE);
         lock.lock();
     }
 }
@@ -127,7 +127,7 @@ int main(int argc, char **argv) {
     EventLoop events(2);
     HttpServer made(&events, config, serve, nullptr);
     server = &made;
-    for (PreparedAnswer &answer : made.prepared_answers)
+    for (PreparedAnswer &answer : made.answers.prepared)
         answer = {200, "200 OK", "content-length: 2\r\n", "ok"};
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     sockaddr_in address{};
@@ -154,7 +154,7 @@ int main(int argc, char **argv) {
     events.stop();
     for (std::thread &thread : threads) thread.join();
     close(listener);
-    require(made.counters[SERVER_STRAY].load() == 0, "a message was answered twice");
+    require(made.counts.counters[SERVER_STRAY].load() == 0, "a message was answered twice");
     std::printf("%d lost\n", lost.load());
     return lost.load() != 0;
 }

@@ -210,16 +210,16 @@ struct Messages {
     }
     static void serve_requests(void *owner) {
         HttpServer &server = static_cast<Messages *>(owner)->server;
-        while (Connection *connection = server.next_to_run())
-            if ((connection = server.take_turn(server.turn_of(connection))))
-                server.answer_prepared(connection, ANSWER_READY);
+        while (Connection *connection = server.routes.next_to_run())
+            if ((connection = server.answers.take_turn(connection->open_turn())))
+                server.answers.send_prepared(connection, ANSWER_READY);
     }
 
     Messages() {
         const std::string length = "content-length: " + std::to_string(LARGE) + "\r\n";
-        for (PreparedAnswer &made : server.prepared_answers) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
-        server.prepared_answers[ANSWER_LIVE] = {200, "200 OK", length, std::string(LARGE, 'a')};
-        server.prepared_answers[ANSWER_TOO_SLOW] = {408, "408 Too Slow", "content-length: 0\r\n", ""};
+        for (PreparedAnswer &made : server.answers.prepared) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
+        server.answers.prepared[ANSWER_LIVE] = {200, "200 OK", length, std::string(LARGE, 'a')};
+        server.answers.prepared[ANSWER_TOO_SLOW] = {408, "408 Too Slow", "content-length: 0\r\n", ""};
         address.sun_family = AF_UNIX;  // and a name that the kernel chooses
         require(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(sa_family_t)) == 0 &&
                     listen(listener, 64) == 0 &&

@@ -91,7 +91,7 @@ void check_room() {
     require(!server->start_body(connection, unsigned_now_ns()), "there was room");
     require(connection->phase.load() == Phase::awaiting_memory, "it does not wait for room");
     require(connection->claim_for_sweep(), "the sweep cannot claim it");
-    server->arm_for_phase(connection, unsigned_now_ns());  // as the sweep does with what is not due
+    server->connections.arm(connection, unsigned_now_ns());  // as the sweep does with what is not due
     require(connection->phase.load() == Phase::awaiting_memory, "it was dropped");
     require(connection->claim_for_sweep(), "the sweep will never see it again");
     connection->claim.store(ARMED);

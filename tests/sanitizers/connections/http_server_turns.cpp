@@ -48,50 +48,50 @@ int main() {
     HttpServerConfig config;
     EventLoop events(1);
     HttpServer server(&events, config, [](void *) {}, nullptr);
-    server.prepared_answers[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
-    const auto strays = [&server] { return server.counters[SERVER_STRAY].load(); };
+    server.answers.prepared[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
+    const auto strays = [&server] { return server.counts.counters[SERVER_STRAY].load(); };
 
     // One answer to one message.
     Client one(server);
-    const Turn first = server.begin_turn(one.connection);
-    check(server.turn_of(one.connection).number == first.number, "an open turn can be looked up");
-    server.fail(first);
+    const Turn first = one.connection->begin_turn();
+    check(one.connection->open_turn().number == first.number, "an open turn can be looked up");
+    server.answers.fail(first);
     check(one.got("500 Failed"), "the first answer is sent");
-    server.fail(first);
+    server.answers.fail(first);
     check(one.got_nothing() && strays() == 1, "a second one is not");
-    check(server.take_turn(Turn{}) == nullptr && strays() == 2, "no turn is nobody's");
+    check(server.answers.take_turn(Turn{}) == nullptr && strays() == 2, "no turn is nobody's");
 
     // The next message of the same client is not answered by the turn of the one before.
     one.connection->claim.store(OWNED);
     one.connection->phase.store(Phase::run);
-    const Turn second = server.begin_turn(one.connection);
-    server.fail(first);
+    const Turn second = one.connection->begin_turn();
+    server.answers.fail(first);
     check(one.got_nothing() && strays() == 3, "an answer does not go to another message");
 
     // Nor is another client who has got the place.
-    check(server.take_turn(second) == one.connection, "an open turn is taken");
-    server.drop(one.connection);
+    check(server.answers.take_turn(second) == one.connection, "an open turn is taken");
+    server.connections.drop(one.connection);
     Client other(server);
     check(other.connection == one.connection, "places are used again");
-    server.begin_turn(other.connection);
-    server.fail(first);
-    server.fail(second);
+    other.connection->begin_turn();
+    server.answers.fail(first);
+    server.answers.fail(second);
     check(other.got_nothing() && strays() == 5, "an answer does not go to another client");
 
     // A place that is given back twice is still one place.
-    server.drop(other.connection);
-    server.drop(other.connection);
+    server.connections.drop(other.connection);
+    server.connections.drop(other.connection);
     check(strays() == 6 && server.connections.open() == 0, "a connection is dropped once");
     Client third(server), fourth(server);
     check(third.connection != fourth.connection, "two clients have two places");
 
     // Of many that answer at once one does.
     for (int round = 0; round < 2000; ++round) {
-        const Turn turn = server.begin_turn(third.connection);
+        const Turn turn = third.connection->begin_turn();
         std::atomic<int> took{0};
         std::thread threads[3];
         for (std::thread &thread : threads)
-            thread = std::thread([&] { took.fetch_add(server.take_turn(turn) != nullptr); });
+            thread = std::thread([&] { took.fetch_add(server.answers.take_turn(turn) != nullptr); });
         for (std::thread &thread : threads) thread.join();
         check(took.load() == 1, "one of several takes a turn");
     }

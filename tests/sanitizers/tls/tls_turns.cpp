@@ -99,10 +99,10 @@ struct HttpScene : Scene {
     }
     static void serve_requests(void *owner) {
         HttpScene *scene = static_cast<HttpScene *>(owner);
-        while (Connection *connection = scene->server.next_to_run()) {
-            const Turn turn = scene->server.turn_of(connection);
+        while (Connection *connection = scene->server.routes.next_to_run()) {
+            const Turn turn = connection->open_turn();
             scene->serve(connection->body.got == BODY);
-            if ((connection = scene->server.take_turn(turn))) scene->server.answer_prepared(connection, ANSWER_LIVE);
+            if ((connection = scene->server.answers.take_turn(turn))) scene->server.answers.send_prepared(connection, ANSWER_LIVE);
         }
     }
 };
@@ -117,7 +117,7 @@ int connected(const sockaddr_un &address, socklen_t length) {
 void try_http(const std::shared_ptr<const TlsContext> &context) {
     HttpScene scene;
     scene.server.tls = context;
-    for (PreparedAnswer &made : scene.server.prepared_answers) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
+    for (PreparedAnswer &made : scene.server.answers.prepared) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
     const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;  // and a name that the kernel chooses

@@ -21,7 +21,7 @@ struct Worker {
     std::vector<std::thread> threads;
 
     void start(const int *listeners, size_t count) {
-        for (PreparedAnswer &made : http.prepared_answers) made = {200, "200 OK", "content-length: 4\r\n", "good"};
+        for (PreparedAnswer &made : http.answers.prepared) made = {200, "200 OK", "content-length: 4\r\n", "good"};
         server.add_method({"/s/unary", false, false, false, true, false});
         server.serve_with(&http);
         if (!http.listen_on(listeners, count) || !server.listen_on(nullptr, 0)) std::abort();
@@ -43,8 +43,8 @@ struct Worker {
     }
     static void serve_requests(void *owner) {
         HttpServer &http = static_cast<Worker *>(owner)->http;
-        while (Connection *connection = http.next_to_run())
-            if ((connection = http.take_turn(http.turn_of(connection)))) http.answer_prepared(connection, ANSWER_LIVE);
+        while (Connection *connection = http.routes.next_to_run())
+            if ((connection = http.answers.take_turn(connection->open_turn()))) http.answers.send_prepared(connection, ANSWER_LIVE);
     }
     static void serve_calls(void *owner) {
         grpc::Server &server = static_cast<Worker *>(owner)->server;
@@ -67,12 +67,12 @@ struct Worker {
     void answer_messages(AppQueueKind kind) {
         static constexpr char fields[] = "content-type: text/plain\r\ncontent-length: 5\r\n";
         while (Connection *connection = http.next_app_message(kind)) {
-            connection = http.take_turn(http.turn_of(connection));
+            connection = http.answers.take_turn(connection->open_turn());
             if (!connection) continue;
-            if (http.put_answer(connection, 200, "200 OK", 6, fields, sizeof fields - 1, "hello", 5)) {
-                http.answer(connection, nullptr);
+            if (http.answers.put(connection, 200, "200 OK", 6, fields, sizeof fields - 1, "hello", 5)) {
+                http.answers.send(connection, nullptr);
             } else {
-                http.drop(connection);
+                http.connections.drop(connection);
             }
         }
     }

@@ -1,4 +1,13 @@
-// Messages that wait for a thread of Python's, which calls the Falcon app.
+// Messages for the Falcon app: they wait here for a thread of Python's, and go on receiving where the app wants
+// their body.
+//
+// Strategy: a thread gets a message when no more of it is waited for, so that it never waits for a client. A
+// body that is short comes before. Of a longer body, or one whose sender waits for 100 Continue, a thread asks the app
+// first whether it is wanted: that looks at the caller, the route and the announced length. Then the body is received
+// here, while the thread goes on to other messages, and the app is called when it is there. So the app is called
+// once for a message.
+//
+// The server owns the queue; any thread pushes, and threads of Python's pop. It has a lock.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// What was answered, until the thread of the access log takes it.
+// Records for a log, until the thread that writes it takes them.
 
 #pragma once
 
@@ -10,13 +10,16 @@
 
 namespace ksrv {
 
-template <typename Record> class AccessRecords {
+// Any thread keeps records, one takes them; both hold the mutex.
+template <typename Record> class LogRecords {
   public:
-    // Keeps a record that takes so many bytes beside its own; false where too many wait, or there is no memory: a line of the
-    // access log is not worth a request.
+    explicit LogRecords(size_t most_bytes = 16u << 20) noexcept : most_bytes_(most_bytes) {}
+
+    // Keeps a record that takes so many bytes beside its own; false where too many wait, or there is no memory: a line of a log is
+    // not worth a request.
     bool keep(Record record, size_t bytes) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
-        if (bytes_ + sizeof record + bytes > MOST_BYTES) return false;
+        if (bytes_ + sizeof record + bytes > most_bytes_) return false;
         try {
             records_.push_back(std::move(record));
         } catch (const std::bad_alloc &) {
@@ -34,8 +37,7 @@ template <typename Record> class AccessRecords {
     }
 
   private:
-    static constexpr size_t MOST_BYTES = 16u << 20;
-
+    const size_t most_bytes_;
     std::mutex mutex_;
     std::vector<Record> records_;
     size_t bytes_ = 0;

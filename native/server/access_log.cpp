@@ -1,0 +1,59 @@
+#include "server/access_log.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ksrv {
+
+namespace {
+
+// Puts a version of HTTP into a head's first line, in place of another of equal length.
+void tell_version(std::string *head, const char *version) {
+    const size_t length = strlen(version), end = head->find("\r\n");
+    if (end != std::string::npos && end > length) head->replace(end - length, length, version);
+}
+
+// The value of `Server-Timing` in an answer's head; empty where it has none.
+std::string server_timing(const Outgoing &out) {
+    static constexpr char name[] = "\r\nserver-timing: ";
+    const char *head = out.long_head ? out.long_head : out.head;
+    const size_t room = out.long_head ? strlen(out.long_head) : sizeof out.head;
+    const void *end = memmem(head, room, "\r\n\r\n", 4);
+    if (!end) return {};
+    const size_t length = static_cast<size_t>(static_cast<const char *>(end) - head) + 2;
+    const char *found = static_cast<const char *>(memmem(head, length, name, sizeof name - 1));
+    if (!found) return {};
+    found += sizeof name - 1;
+    const size_t left = length - static_cast<size_t>(found - head);
+    return {found, static_cast<size_t>(static_cast<const char *>(memmem(found, left, "\r\n", 2)) - found)};
+}
+
+}  // namespace
+
+bool AccessLog::keep(const Connection &connection, uint64_t now) noexcept {
+    const size_t length = std::min<size_t>(connection.head.length, connection.filled);
+    try {
+        AccessRecord made;
+        made.duration_ns = now > connection.message_ns ? now - connection.message_ns : 0;
+        made.answered_bytes = connection.answered_bytes;
+        made.status = connection.status;
+        made.listener = connection.listener;
+        made.head.assign(reinterpret_cast<const char *>(connection.buffer), length);
+        made.request_id.assign(connection.request_id.text, connection.request_id.length);
+        made.timing = server_timing(connection.out);
+        if (connection.byte_stream) tell_version(&made.head, "HTTP/2.0");
+        made.peer = connection.peer;
+        made.peer_length = connection.peer_length;
+        return keep(std::move(made));
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+}
+
+bool AccessLog::keep(AccessRecord made) noexcept {
+    clock_gettime(CLOCK_REALTIME, &made.at);
+    const size_t bytes = made.head.size();
+    return records_.keep(std::move(made), bytes);
+}
+
+}  // namespace ksrv

@@ -1,0 +1,261 @@
+#include "server/answer_sender.hpp"
+
+#include <errno.h>
+
+#include <cstring>
+#include <utility>
+
+#include "http/response_head.hpp"
+
+namespace ksrv {
+
+namespace {
+
+// The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
+// says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
+uint64_t acknowledged(Connection *connection) noexcept {
+    const uint64_t sent = connection->out.sent, held = unacknowledged(connection);
+    return sent > held ? sent - held : 0;
+}
+
+Sent flush(Connection *connection, bool last = true) noexcept { return send_now(connection, &connection->out, last); }
+
+}  // namespace
+
+Connection *AnswerSender::take_turn(const Turn &turn) noexcept {
+    Connection *connection = turn.take();
+    if (!connection) counts_->count(SERVER_STRAY);
+    return connection;
+}
+
+void AnswerSender::fail(const Turn &turn) noexcept {
+    if (Connection *connection = take_turn(turn)) send_prepared(connection, ANSWER_FAILED);
+}
+
+// ---- making -------------------------------------------------------------------------------------
+
+// Whether the next answer is the last one of a connection that has its age or its number of requests.
+bool AnswerSender::is_last(const Connection *connection) const noexcept {
+    return connections_->is_draining() || config_->idle_ns == 0 || connection->requests_left <= 1 ||
+           (connection->ends_ns != Timers::NONE && unsigned_now_ns() >= connection->ends_ns);
+}
+
+bool AnswerSender::put(Connection *connection, uint16_t status, const char *line, size_t line_length, const char *fields,
+                       size_t fields_length, const char *body, size_t body_length, int parts) noexcept {
+    Outgoing *out = &connection->out;
+    forget_outgoing(out);
+    if (!reserve_parts(out, parts)) return false;
+    connection->status = status;
+    connection->close_after = connection->close_after || is_last(connection);
+    if (!connection->request_id.length) make_request_id(&connection->request_id);  // its head is not complete
+    if (!put_head(out, line, line_length, fields, fields_length, config_->server_header.data(),
+                  config_->server_header.size(), connection->close_after,
+                  connection->head.http_1_0, connection->request_id, body, body_length))
+        return false;
+    connection->answered_bytes = body_length;
+    return true;
+}
+
+bool AnswerSender::put_prepared(Connection *connection, const PreparedAnswer &made) noexcept {
+    const bool head = connection->filled >= 5 && memcmp(connection->buffer, "HEAD ", 5) == 0;
+    return put(connection, made.status, made.status_line.data(), made.status_line.size(), made.fields.data(),
+               made.fields.size(), made.body.data(), head ? 0 : made.body.size());
+}
+
+bool AnswerSender::put_health(Connection *connection) noexcept {
+    counts_->count(SERVER_HEALTH);
+    if (connection->head.route == Route::live)
+        return put_prepared(connection, prepared[live.load(std::memory_order_relaxed) ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
+    if (ready.load(std::memory_order_relaxed)) return put_prepared(connection, prepared[ANSWER_READY]);
+    return put_prepared(connection, *unready.answer());
+}
+
+bool AnswerSender::reserve(Connection *connection, uint64_t nbytes) noexcept {
+    connection->body.give_back();
+    connection->answer_counted = nbytes;
+    connection->answer_room = process_budget().reserve_answer(nbytes);
+    if (connection->answer_room != AnswerRoom::none) return true;
+    counts_->count(SERVER_BYTES_IN_FLIGHT);
+    return false;
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+// The engine's answer, from whatever thread it comes.
+bool AnswerSender::send(Connection *connection, Owners *owners) noexcept {
+    connections_->disconnects.unwatch(connection);
+    const uint64_t now = unsigned_now_ns();
+    const Sent sent = flush(connection);
+    if (sent == Sent::blocked) {
+        connection->out.owners = owners;
+        wait_for_reader(connection, now);
+        return false;
+    }
+    if (sent == Sent::broken) {
+        connections_->close_disconnected(connection);
+        return true;
+    }
+    if (finish(connection, now)) connections_->arm(connection, now);
+    return true;
+}
+
+void AnswerSender::send_prepared(Connection *connection, PreparedAnswerIndex which) noexcept {
+    send_prepared(connection, prepared[which]);
+}
+
+void AnswerSender::send_prepared(Connection *connection, const PreparedAnswer &made) noexcept {
+    if (put_prepared(connection, made)) {
+        send(connection, nullptr);
+    } else {
+        connections_->drop(connection);
+    }
+}
+
+void AnswerSender::refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept {
+    counts_->count(counter);
+    connection->body.release();
+    connection->close_after = true;
+    send_prepared(connection, made);
+}
+
+bool AnswerSender::send_at_once(Connection *connection, uint64_t now) noexcept {
+    const Sent sent = flush(connection);
+    if (sent == Sent::all) return finish(connection, now);
+    if (sent == Sent::broken) {
+        connections_->drop(connection);
+    } else {
+        wait_for_reader(connection, now);
+    }
+    return false;
+}
+
+bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
+    const bool piece = connection->stream.load(std::memory_order_relaxed) == StreamState::waiting;
+    const Sent sent = flush(connection, !piece);
+    if (sent == Sent::blocked) {
+        connections_->arm(connection, now);
+    } else if (sent == Sent::broken) {
+        connections_->close_disconnected(connection);
+    } else if (piece) {
+        process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
+        connection->answer_room = AnswerRoom::none;
+        connections_->begin_run(connection);
+        connections_->stream_waits.resume(connection);
+    } else {
+        connections_->defer_decref(connection);
+        return finish(connection, now);
+    }
+    return false;
+}
+
+// The answer is out: closes, or makes the connection ready for its next message. True: it is still
+// the caller's, in Phase::idle, or in Phase::head with what had come behind the message.
+bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
+    counts_->count(SERVER_ANSWERED);
+    counts_->count_status(connection->status);
+    if (config_->log && !log.keep(*connection, now)) counts_->count(SERVER_LOST_RECORDS);
+    connections_->release_buffers(connection);
+    if (connection->close_after || connection->byte_stream) {
+        linger(connection, now);
+        return false;
+    }
+    connection->requests_left -= connection->requests_left != UINT64_MAX;
+    connection->consume(connection->message_end);
+    connection->shrink();
+    connection->reset_message();
+    connection->enter(Phase::idle);
+    if (connection->filled) {  // the next message was sent without waiting for this answer
+        connection->message_ns = now;
+        connection->enter(Phase::head);
+    }
+    return true;
+}
+
+// The socket takes no more: the rest goes out when the peer has read.
+void AnswerSender::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+    if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
+        process_budget().take(connection->out.total);
+        connection->answer_counted = connection->out.total;
+        connection->answer_room = AnswerRoom::shared;
+    }
+    connection->stage_ns = now;
+    connection->out.taken = acknowledged(connection);
+    connection->enter(Phase::send);
+    connections_->arm(connection, now);
+}
+
+// Whether the peer has taken enough since the last look.
+void AnswerSender::look_at_reader(Connection *connection, uint64_t now) noexcept {
+    Outgoing *out = &connection->out;
+    const uint64_t before = std::exchange(out->taken, acknowledged(connection));
+    const uint64_t since = out->taken > before ? out->taken - before : 0;
+    const uint64_t elapsed = now - std::exchange(connection->stage_ns, now);
+    if (config_->keeps_up(since, elapsed, out->total)) {
+        connections_->arm(connection, now);
+    } else {
+        counts_->count(SERVER_TOO_SLOW);
+        connections_->drop(connection);
+    }
+}
+
+bool AnswerSender::send_piece(Connection *connection) noexcept {
+    const Sent sent = flush(connection, false);
+    if (sent == Sent::all) return true;
+    if (sent == Sent::broken) {
+        connections_->close_disconnected(connection);
+        return false;
+    }
+    const uint64_t turn = connection->turn.load(std::memory_order_relaxed);
+    connection->stream.store(StreamState::waiting, std::memory_order_release);
+    wait_for_reader(connection, unsigned_now_ns());
+    const StreamWaits::Outcome outcome = connections_->stream_waits.wait(connection, turn);
+    if (outcome == StreamWaits::Outcome::stopped) return take_back_stopped(connection, turn);
+    return outcome == StreamWaits::Outcome::taken;
+}
+
+// The server stops: what the connection still sends is the caller's memory, so it is closed before the caller
+// goes on. False.
+bool AnswerSender::take_back_stopped(Connection *connection, uint64_t turn) noexcept {
+    while (connection->turn.load(std::memory_order_acquire) == turn) {
+        if (connection->stream.load(std::memory_order_acquire) == StreamState::taken ||
+            connection->claim_for_sweep()) {
+            connections_->drop(connection);
+            break;
+        }
+        sched_yield();  // an I/O thread is sending
+    }
+    return false;
+}
+
+void AnswerSender::linger(Connection *connection, uint64_t now) noexcept {
+    if (connection->byte_stream) {  // which keeps what was sent, whatever still comes
+        connections_->drop(connection);
+        return;
+    }
+    end_sending(connection);
+    connection->filled = 0;
+    connection->stage_ns = now;
+    connection->enter(Phase::linger);
+    connections_->arm(connection, now);
+}
+
+// Closing while the peer still sends would reset the connection and could take the answer with it.
+void AnswerSender::drain_lingering(Connection *connection, uint64_t now) noexcept {
+    unsigned char waste[16384];
+    for (int turns = 0; turns < 16; ++turns) {
+        const ssize_t got = receive_some(connection, waste, sizeof waste);
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (got <= 0) {
+            connections_->drop(connection);
+            return;
+        }
+    }
+    connections_->arm(connection, now);
+}
+
+void AnswerSender::note_refused(AccessRecord made) noexcept {
+    counts_->count_status(made.status);
+    if (config_->log && !log.keep(std::move(made))) counts_->count(SERVER_LOST_RECORDS);
+}
+
+}  // namespace ksrv

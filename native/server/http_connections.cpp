@@ -1,0 +1,233 @@
+#include "server/http_connections.hpp"
+
+#include <algorithm>
+
+namespace ksrv {
+
+void HttpConnections::close_all() noexcept {
+    for (uint32_t slot = 0; slot < used(); ++slot) {
+        Connection *connection = at(slot);
+        if (connection->phase.load() == Phase::free) continue;
+        disconnects.unwatch(connection);
+        close_transport(connection);
+        release_buffers(connection);
+    }
+}
+
+// ---- places -----------------------------------------------------------------------------------
+
+Connection *HttpConnections::of(uint64_t tag) noexcept {
+    Connection *connection = at(Protocol::slot_of(tag));
+    const bool same =
+        connection && connection->generation.load(std::memory_order_acquire) == Protocol::generation_of(tag);
+    return same ? connection : nullptr;
+}
+
+Connection *HttpConnections::take_for_stream() noexcept {
+    Connection *connection = nullptr;
+    if (streams_.fetch_add(1, std::memory_order_relaxed) < most_streams()) {
+        connection = take();
+        if (!connection && listeners_->use([this] { return recycle_idle(); })) connection = take();
+    }
+    if (!connection) streams_.fetch_sub(1, std::memory_order_relaxed);
+    return connection;
+}
+
+void HttpConnections::give_back_place(Connection *connection, bool is_stream) noexcept {
+    if (is_stream) streams_.fetch_sub(1, std::memory_order_relaxed);
+    timers.set(connection->slot, Timers::NONE);
+    give_back(connection);
+}
+
+// One whose next message is on its way is left alone, and one that its peer has closed makes room first.
+bool HttpConnections::recycle_idle() noexcept {
+    uint64_t tried = 0;
+    for (int i = 0; i < RECYCLE_TRIES; ++i) {
+        Connection *oldest = nullptr;
+        uint64_t soonest = Timers::NONE;
+        for (uint32_t slot = 0; slot < used(); ++slot) {
+            Connection *connection = at(slot);
+            const uint64_t when = timers.at(slot);
+            if (when <= tried || when >= soonest || !connection->is_idle()) continue;
+            oldest = connection;
+            soonest = when;
+        }
+        if (!oldest) return false;
+        tried = soonest;
+        if (!oldest->claim_for_sweep()) continue;
+        const Unread unread = look_for_unread(oldest);
+        const bool closed = unread == Unread::closed;  // by its peer, which no event has told yet
+        const bool silent = unread == Unread::none;
+        if (oldest->is_idle() && (silent || closed)) {
+            if (silent) counts_->count(SERVER_RECYCLED);
+            drop(oldest);
+            return true;
+        }
+        arm(oldest, unsigned_now_ns());
+    }
+    return false;
+}
+
+// ---- who may call -----------------------------------------------------------------------------
+
+bool HttpConnections::is_admitted(Connection *connection) noexcept {
+    if (!config_->checks_callers || connection->admitted) return true;
+    const Span &value = connection->head.authorization;
+    connection->admitted =
+        value.length != 0 && known_callers.knows(connection->buffer + value.offset, value.length);
+    return connection->admitted;
+}
+
+void HttpConnections::remember_caller(const Connection *connection) noexcept {
+    const Span &value = connection->head.authorization;
+    const unsigned char *const begin = connection->buffer + value.offset, *const end = begin + value.length;
+    if (std::count_if(begin, end, [](unsigned char c) { return c == ' ' || c == '\t'; }) == 1)
+        known_callers.add(begin, value.length);
+}
+
+// ---- arming -----------------------------------------------------------------------------------
+
+bool HttpConnections::tell_epoll(Connection *connection, uint32_t events) noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = connection->tag;
+    const int change = connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    return epoll_ctl(loop_->epoll(), change, connection->fd, &event) == 0;
+}
+
+void HttpConnections::take_from_epoll(Connection *connection) noexcept {
+    connection->settle(MUTED);
+    if (connection->registered) epoll_ctl(loop_->epoll(), EPOLL_CTL_DEL, connection->fd, nullptr);
+    connection->registered = false;
+    connection->reported = 0;
+}
+
+void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
+    uint32_t events = READING;
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::head:
+        // Bytes in the buffer that no thread has looked at make no event: being writable stands in for it.
+        if (connection->searched != connection->filled) events |= EPOLLOUT;
+        break;
+    case Phase::send:
+        events = EPOLLOUT;
+        break;
+    case Phase::awaiting_memory:  // the sweep meant an earlier deadline
+        arm_for_sweep(connection);
+        return;
+    case Phase::run:
+    case Phase::free:
+        drop(connection);
+        return;
+    default:
+        break;
+    }
+    timers.set(connection->slot, config_->deadline(*connection, now, is_draining()));
+    arm_for(connection, events);
+}
+
+// The connection's deadline must be set; it must not be used afterwards.
+void HttpConnections::arm_for(Connection *connection, uint32_t events) noexcept {
+    if (events & EPOLLIN && connection->needs_no_event()) events |= EPOLLOUT;
+    if (events & EPOLLOUT) events |= EPOLLONESHOT;  // which stays true
+    if (events == connection->reported && connection->arm_as_before()) return;
+    connection->settle(ARMING);
+    if (connection->byte_stream) {
+        connection->byte_stream->arm(events);
+        connection->claim.store(ARMED, std::memory_order_release);
+        return;
+    }
+    connection->reported = events & EPOLLONESHOT ? 0 : events;
+    if (!tell_epoll(connection, events)) {
+        drop(connection);
+        return;
+    }
+    connection->registered = true;
+    connection->claim.store(ARMED, std::memory_order_release);
+}
+
+void HttpConnections::arm_until(Connection *connection, uint64_t when) noexcept {
+    timers.set(connection->slot, when);
+    loop_->sweep_by(when);
+    arm_for_sweep(connection);
+}
+
+// Gives the connection to the sweep alone. Its deadline must be set.
+void HttpConnections::arm_for_sweep(Connection *connection) noexcept {
+    connection->settle(ARMING);
+    if (connection->byte_stream) connection->byte_stream->arm(0);
+    if (connection->reported != 0 && !tell_epoll(connection, EPOLLONESHOT)) {
+        drop(connection);
+        return;
+    }
+    connection->reported = 0;
+    connection->claim.store(ARMED, std::memory_order_release);
+}
+
+void HttpConnections::mute(Connection *connection) noexcept {
+    uint8_t seen = OWNED;
+    if (!connection->claim.compare_exchange_strong(seen, MUTING, std::memory_order_acq_rel)) return;
+    if (connection->registered) tell_epoll(connection, EPOLLONESHOT);
+    connection->claim.store(MUTED, std::memory_order_release);
+}
+
+void HttpConnections::begin_run(Connection *connection) noexcept {
+    timers.set(connection->slot, Timers::NONE);
+    connection->enter(Phase::run);
+}
+
+void HttpConnections::drain() noexcept {
+    draining.store(true, std::memory_order_release);
+    const uint64_t soon = unsigned_now_ns() + config_->stop_idle_ns;
+    for (uint32_t slot = 0; slot < used(); ++slot) {
+        const Phase phase = at(slot)->phase.load(std::memory_order_relaxed);
+        if (phase == Phase::idle || phase == Phase::handshake || phase == Phase::proxy_header)
+            timers.lower(slot, soon);
+    }
+}
+
+// ---- the end ----------------------------------------------------------------------------------
+
+void HttpConnections::release_buffers(Connection *connection) noexcept {
+    connection->body.release();
+    for (int i = 0; i < connection->out.block_count; ++i)
+        process_pool().release(connection->out.blocks[i]);
+    connection->out.block_count = 0;
+    process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
+    connection->answer_room = AnswerRoom::none;
+    forget_outgoing(&connection->out);
+}
+
+void HttpConnections::drop(Connection *connection) noexcept {
+    if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
+        counts_->count(SERVER_STRAY);  // a place that is given back twice would be given to two clients
+        return;
+    }
+    if (connection->tls.flooded) counts_->count(SERVER_FLOOD);
+    disconnects.unwatch(connection);
+    stream_waits.end(connection);
+    timers.set(connection->slot, Timers::NONE);
+    connection->settle(MUTED);  // from here on no thread looks at its descriptor
+    if (connection->byte_stream) streams_.fetch_sub(1, std::memory_order_relaxed);
+    close_transport(connection);
+    connection->registered = false;
+    connection->reported = 0;
+    defer_decref(connection);
+    release_buffers(connection);
+    connection->discard();
+    give_back(connection);
+    listeners_->note_closed(unsigned_now_ns());
+}
+
+void HttpConnections::close_disconnected(Connection *connection) noexcept {
+    counts_->count(SERVER_DISCONNECTED);
+    drop(connection);
+}
+
+void HttpConnections::defer_decref(Connection *connection) noexcept {
+    Owners *owners = connection->out.owners;
+    connection->out.owners = nullptr;
+    if (owners && decrefs.add(owners, connection->out.total)) loop_->wake();
+}
+
+}  // namespace ksrv

@@ -1,0 +1,129 @@
+// The connections of the HTTP server: their places and timers, who may call, what epoll is told of each, and their end.
+//
+// Strategy: a connection is given to the kernel by `arm`, with a deadline by its phase, and is not its owner's from then on; http/
+// connection.hpp says who may claim it. Whoever owns it ends it by `drop`, from any thread.
+//
+// The HTTP server owns them. All functions but `of`, `look` and the counts are for the owner of a connection. What is
+// shared is atomic; the table, `stream_waits` and `known_callers` have a lock each.
+
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/known_callers.hpp"
+#include "http/connection_table.hpp"
+#include "http/proxy_header.hpp"
+#include "http/stream_waits.hpp"
+#include "http/time_limits.hpp"
+#include "reactor/connection_end.hpp"
+#include "reactor/event_loop.hpp"
+#include "reactor/pending_decrefs.hpp"
+#include "reactor/timers.hpp"
+#include "server/counters.hpp"
+#include "server/disconnect_watch.hpp"
+
+namespace ksrv {
+
+struct HttpServerConfig : TimeLimits {
+    HeadLimits limits;
+    ProxyRules proxy;
+    uint32_t connections = 1000;
+    ConnectionEnd end;
+    bool checks_callers = false;          // before a body is waited for
+    bool shared = false;  // whether other processes accept from the same listeners
+    bool log = false;
+    std::string server_header = "gunicorn";
+};
+
+class HttpConnections final : public Connections {
+  public:
+    HttpConnections(EventLoop *loop, Listeners *listeners, const HttpServerConfig *config, ServerCounts *counts)
+        : Connections(config->connections),
+          timers(config->connections),
+          loop_(loop),
+          listeners_(listeners),
+          config_(config),
+          counts_(counts) {}
+
+    void close_all() noexcept;  // at the server's end, when nobody calls any more
+
+    // The connection of an event; null where it is another by now.
+    Connection *of(uint64_t tag) noexcept;
+    // A place for a stream of HTTP/2; null where streams have all that they may hold, or there is none.
+    Connection *take_for_stream() noexcept;
+    void give_back_place(Connection *connection, bool is_stream) noexcept;  // of a connection that did not begin
+    // Closes the connection that has been idle for longest, so that connections kept open for nothing keep nobody out. Called while
+    // the listeners are in use.
+    bool recycle_idle() noexcept;
+
+    // Whether the caller of a message may send it, as far as is known without Python.
+    bool is_admitted(Connection *connection) noexcept;
+    // Notes that Python has admitted the caller of a message; another message of his is admitted at once.
+    void remember_caller(const Connection *connection) noexcept;
+
+    // Gives the connection to the kernel, with the deadline of its phase.
+    void arm(Connection *connection, uint64_t now) noexcept;
+    void arm_until(Connection *connection, uint64_t when) noexcept;  // to the sweep alone
+    // Has epoll report nothing more of a connection whose owner is busy, but for one reset. By a thread that does not own it.
+    void mute(Connection *connection) noexcept;
+    void take_from_epoll(Connection *connection) noexcept;
+    // The message is the engine's or the app's from now on: no timer holds.
+    void begin_run(Connection *connection) noexcept;
+
+    void drop(Connection *connection) noexcept;  // no answer: closes
+    void close_disconnected(Connection *connection) noexcept;  // the same for a client that is gone
+    // Gives back what the message and its answer held, but for Python's objects: those a thread with the GIL gives back.
+    void release_buffers(Connection *connection) noexcept;
+    void defer_decref(Connection *connection) noexcept;
+
+    // Calls `due(connection)` for each whose deadline has passed, and which its caller owns then.
+    template <typename Due> void sweep(uint64_t now, Due due) noexcept {
+        decrefs.sweep();
+        disconnects.look_at_all(this);
+        timers.sweep(used(), now, [this, now, &due](uint32_t slot) {
+            Connection *connection = at(slot);
+            if (!connection || !connection->claim_for_sweep()) return;
+            if (!timers.due(slot, now)) {  // it moved on between the look and the claim
+                arm(connection, now);
+                return;
+            }
+            due(connection);
+        });
+    }
+    void drain() noexcept;  // idle ones end soon
+    bool is_draining() const noexcept { return draining.load(std::memory_order_relaxed); }
+
+    // Streams hold at most half of the places, so that clients of HTTP/1.1 are accepted beside them.
+    uint32_t most_streams() const noexcept { return std::max(most() / 2, 1u); }
+    bool lacks_streams() const noexcept {
+        return streams_.load(std::memory_order_relaxed) >= most_streams() - most_streams() / 4;
+    }
+
+    Timers timers;
+    PendingDecrefs<Owners> decrefs;
+    DisconnectWatch disconnects;
+    StreamWaits stream_waits;
+    KnownCallers known_callers;
+    std::atomic<bool> draining{false};
+
+  private:
+    static constexpr int RECYCLE_TRIES = 8;
+    static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP;
+
+    bool tell_epoll(Connection *connection, uint32_t events) noexcept;
+    void arm_for(Connection *connection, uint32_t events) noexcept;
+    void arm_for_sweep(Connection *connection) noexcept;
+
+    EventLoop *const loop_;
+    Listeners *const listeners_;
+    const HttpServerConfig *const config_;
+    ServerCounts *const counts_;
+    std::atomic<uint32_t> streams_{0};  // places that streams hold
+};
+
+}  // namespace ksrv

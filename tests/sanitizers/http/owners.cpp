@@ -1,0 +1,179 @@
+// The owners that the HTTP server is made of, each alone: time limits, log records, waits of streams, the watch of clients, the end
+// of a connection. Prints what is wrong and exits 1.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "queue/request_queue.hpp"
+#include "reactor/event_loop.hpp"
+#include "server/answer_sender.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+void check(bool holds, const char *what) {
+    if (holds) return;
+    std::printf("not so: %s\n", what);
+    std::exit(1);
+}
+
+constexpr uint64_t SECOND = 1000000000u;
+
+void check_time_limits() {
+    TimeLimits limits;
+    limits.head_ns = 3 * SECOND;
+    limits.grace_ns = 2 * SECOND;
+    limits.idle_ns = 9 * SECOND;
+    limits.stop_idle_ns = 1 * SECOND;
+    limits.rate = 1000;
+    limits.transfer_s = 10;
+    check(limits.least_rate(0) == 1000 && limits.least_rate(50000) == 5000, "large bodies must come in the time of a transfer");
+    check(limits.keeps_up(2000, 2 * SECOND, 0) && !limits.keeps_up(1999, 2 * SECOND, 0), "a reader keeps the least rate");
+
+    Connection connection;
+    const uint64_t now = 100 * SECOND;
+    connection.phase = Phase::idle;
+    check(limits.deadline(connection, now, false) == now + 3 * SECOND, "the first head has its own limit");
+    connection.saw_bytes = true;
+    check(limits.deadline(connection, now, false) == now + 9 * SECOND, "an idle connection may rest");
+    check(limits.deadline(connection, now, true) == now + 1 * SECOND, "while draining only shortly");
+    connection.ends_ns = now + 4 * SECOND;
+    check(limits.deadline(connection, now, false) == now + 4 * SECOND, "and not beyond its age");
+    connection.ends_ns = now - SECOND;
+    check(limits.deadline(connection, now, false) == now + 1 * SECOND, "a busy one is ended by an answer");
+    connection.phase = Phase::body;
+    connection.stage_ns = now;
+    connection.head.content_length = 5000;
+    connection.body.got = 3000;
+    check(limits.deadline(connection, now, false) == now + 5 * SECOND, "each byte of a body buys time");
+    connection.body.prereserved = true;
+    check(limits.deadline(connection, now, false) == now + TimeLimits::PRERESERVED_NS, "one that is counted ahead must be quick");
+}
+
+void check_log_records() {
+    LogRecords<int> records{3 * sizeof(int) + 10};
+    check(records.keep(1, 5) && records.keep(2, 5) && records.keep(3, 0) && !records.keep(4, 0), "records are bounded in bytes");
+    std::vector<int> taken{9};
+    records.take(&taken);
+    check(taken == std::vector<int>({1, 2, 3}) && records.keep(5, 0), "taking them makes room");
+}
+
+void check_stream_waits() {
+    StreamWaits waits;
+    Connection connection;
+    const auto wait = [&](auto &&meanwhile) {
+        connection.stream = StreamState::waiting;
+        StreamWaits::Outcome outcome = StreamWaits::Outcome::stopped;
+        std::thread waiter([&, turn = connection.turn.load()] { outcome = waits.wait(&connection, turn); });
+        meanwhile();
+        waiter.join();
+        return outcome;
+    };
+    check(wait([&] { waits.resume(&connection); }) == StreamWaits::Outcome::taken, "a piece that was taken ends the wait");
+    check(connection.stream == StreamState::none, "and the connection waits no more");
+    check(wait([&] { waits.end(&connection); }) == StreamWaits::Outcome::gone, "so does the end of the connection");
+    const uint64_t turn = connection.turn;
+    waits.end(&connection);
+    check(connection.turn == turn, "a connection without a stream is not touched");
+    check(wait([&] { waits.stop(); }) == StreamWaits::Outcome::stopped, "so does the server's end");
+}
+
+// A request as the queue has one, counted.
+struct Waiting : Request {
+    static void freed_here(Request *) noexcept { ++freed_count; }
+    static inline int freed_count = 0;
+    Waiting() { freed = freed_here; }
+};
+
+void check_disconnect_watch() {
+    DisconnectWatch watch;
+    Connections table(2);
+    Connection *connection = table.take();
+    int ends[2];
+    check(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "there are sockets");
+    connection->fd = ends[0];
+    Waiting request;
+    watch.watch(connection, &request);
+    watch.look_at_all(&table);
+    check(connection->waiting.load() == &request, "a client that is there keeps its request");
+    close(ends[1]);
+    watch.look(connection);
+    check(connection->waiting.load() == &request, "what no queue has accepted is left alone");
+    watch.unwatch(connection);
+    watch.unwatch(connection);
+    check(connection->waiting.load() == nullptr && Waiting::freed_count == 0, "the watch gives its reference back, once");
+    release(&request);
+    check(Waiting::freed_count == 1, "and holds no other");
+    close_transport(connection);
+}
+
+void check_connections() {
+    EventLoop loop(1);
+    struct Owner final : Listeners::Owner {
+        void *take_place() noexcept override { return nullptr; }
+        void give_back_place(void *) noexcept override {}
+        void accepted(void *, const Accepted &, bool) noexcept override {}
+        bool has_room() const noexcept override { return true; }
+        void make_room() noexcept override {}
+        void accept_paused() noexcept override {}
+    } owner;
+    Listeners listeners(&owner);
+    HttpServerConfig config;
+    config.connections = 4;
+    ServerCounts counts;
+    HttpConnections connections(&loop, &listeners, &config, &counts);
+    AnswerSender answers(&connections, &config, &counts);
+
+    Connection *streams[3];
+    for (Connection *&stream : streams) stream = connections.take_for_stream();
+    check(streams[0] && streams[1] && !streams[2], "streams hold half of the places");
+    check(connections.lacks_streams(), "and it can be told before");
+    for (Connection *stream : {streams[0], streams[1]}) connections.give_back_place(stream, true);
+    check(connections.open() == 0 && !connections.lacks_streams(), "a place that did not begin comes back");
+
+    Connection *connection = connections.take();
+    int ends[2];
+    check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "there are sockets");
+    const uint64_t tag = uint64_t{connection->generation.load()} << 32 | connection->slot;
+    connection->begin(ends[0], 0, tag, unsigned_now_ns());
+    connection->reserve(HEAD_BUFFER);
+    check(connections.of(tag) == connection, "an event finds its connection");
+    connection->phase = Phase::run;
+    const Turn turn = connection->begin_turn();
+    answers.prepared[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
+    answers.fail(turn);
+    char text[512];
+    const ssize_t length = recv(ends[1], text, sizeof text, 0);
+    check(length > 0 && std::string(text, static_cast<size_t>(length)).find("500 Failed") != std::string::npos, "it is answered");
+    check(counts.errors[500 - LEAST_ERROR].load() == 1, "and counted by its status");
+    answers.fail(turn);
+    check(counts.counters[SERVER_STRAY].load() == 1, "a message is answered once");
+
+    connections.drain();
+    check(connections.timers.at(connection->slot) <= unsigned_now_ns() + config.stop_idle_ns, "a drain ends idle ones soon");
+    check(connection->claim_for_sweep(), "it was armed");
+    connection->phase = Phase::run;
+    check(answers.put(connection, 200, "200 OK", 6, "", 0, nullptr, 0) && connection->close_after, "answers close while draining");
+    connections.drop(connection);
+    check(connections.of(tag) == nullptr, "an event of a connection that is gone finds none");
+    connections.drop(connection);
+    check(connections.open() == 0 && counts.counters[SERVER_STRAY].load() == 2, "a place is given back once");
+    close(ends[1]);
+}
+
+}  // namespace
+
+int main() {
+    check_time_limits();
+    check_log_records();
+    check_stream_waits();
+    check_disconnect_watch();
+    check_connections();
+    std::printf("0 faults\n");
+    return 0;
+}

@@ -1,0 +1,14 @@
+"""What each owner of the HTTP server does, in programs without a server."""
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("flavour", "program"),
+    [("sanitize", "incoming_body"), ("sanitize", "owners"), ("thread", "owners")],
+)
+def test_an_owner_keeps_its_contract(flavour, program):
+    assert "0 faults" in run_program(flavour, f"http/{program}.cpp")
