@@ -30,7 +30,6 @@ EXCEPTIONS = {
         "one mutex holds its rules of batches, slots and sequences together",
     ),
     # Open: each of these still does the work of several owners.
-    "native/server/server.hpp:HttpServer": (35, 115, "connections, answers and routes of HTTP"),
     "native/grpc/call.hpp:Call": (75, 30, "head, body, answer and turn of a call in one struct"),
     "native/grpc/connection.hpp:Connection": (60, 85, "receives, answers and ends all its calls"),
     "native/grpc/server.hpp:Server": (30, 50, "connections, calls and counters of gRPC"),
