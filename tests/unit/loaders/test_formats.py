@@ -182,7 +182,7 @@ def test_a_file_is_called_what_it_is(folder, reference):
         "old.pt": "old.pt holds pickled objects, which ksrv never loads",
         "list.pt": "list.pt holds list, and no TorchScript",
         "cut.pt": "cut.pt is cut off or damaged",
-        "empty.pt": "empty.pt is cut off or damaged",
+        "empty.pt": "empty.pt is empty",
         "program.pt": r"program.pt is a program of torch.export; call it .pt2",
     }.items():
         with pytest.raises(HandlerLoadError, match=words) as caught:
@@ -409,7 +409,7 @@ def test_a_class_that_is_none(folder, reference, source, words):
 def test_torch_is_named_where_it_is_missing(folder, reference, monkeypatch, name):
     import sys
 
-    (folder / name).write_bytes(b"")
+    (folder / name).write_bytes(b"no model")
     monkeypatch.setitem(sys.modules, "torch", None)
     config = f"model: {name}\ndevice: cpu" + ("\nclass: net.py:Net" if name == "net.pth" else "")
     if name == "net.pth":
