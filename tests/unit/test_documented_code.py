@@ -18,6 +18,7 @@ RUN_BY = {
     "docs/composition.md": "tests/integration/docs/test_fragments.py",
     "docs/embeddings.md": "tests/integration/openai/test_embeddings.py",
     "docs/debugging.md": "tests/integration/docs/test_fragments.py",
+    "docs/devices.md": "tests/integration/docs/test_fragments.py",
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
     "docs/handlers.md": "tests/unit/repository/test_documentation.py",
     "docs/index.md": "tests/integration/docs/test_tutorials.py",
@@ -43,6 +44,8 @@ NOT_RUN = {
     "docs/compatibility.md": "the checkouts are not here: tests/unit/foreign holds what runs them",
     "docs/http.md": "it listens on every interface: native_server/test_proxy_protocol.py serves with its options",
     "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
+    "docs/security.md": "it listens on every interface: integration/access serves with its options",
+    "docs/triton.md": "its two commands are those of tutorials/from-triton.md, which test_tutorials.py follows",
     "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from ksrv.client import Client
 from ksrv.testing import Server, load
-from tests.support.documents import blocks_of
+from tests.support.documents import blocks_of, check_model_yaml
 from tests.support.models import write_model
 from tests.support.paths import ROOT
 
@@ -107,3 +107,10 @@ def test_the_breakpoint_of_the_page_is_reached(tmp_path, monkeypatch):
         assert stops == []
         assert model.infer([1, 2, 3])["output"].tolist() == [[2, 4, 6]]
     assert stops == [1]
+
+
+def test_the_settings_of_devices_are_those_of_a_model():
+    [settings] = [
+        block for block in blocks_of(ROOT / "docs/devices.md") if block.language == "yaml"
+    ]
+    check_model_yaml(settings.text)
