@@ -123,6 +123,7 @@ struct Call {
     std::unique_ptr<RestStream> rest;  // of a request that is not gRPC's; set with the fields
     bool is_rest = false;  // and was given to the HTTP server, or refused for it
     bool is_grpc = false, is_other = false, head_too_large = false, bad_timeout = false;
+    bool head_lost = false;  // there was no memory for it
     bool has_authorization = false, repeats_authorization = false;
     uint64_t timeout_ns = 0;
     bool has_timeout = false;

@@ -80,7 +80,7 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     if (call->fields_done) return;  // trailers of a client mean nothing
     call->head_bytes += name_length + value_length + 32;
     if (call->head_bytes > server_->config.head) call->head_too_large = true;
-    if (call->head_too_large) return;
+    if (call->head_too_large || call->head_lost) return;
     try {
         if (name[0] == ':') {
             if (is(name, name_length, ":path")) call->path.assign(value, value_length);
@@ -123,7 +123,7 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
         call->entries.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(name_length),
                                  static_cast<uint32_t>(value_at), static_cast<uint32_t>(value_length)});
     } catch (const std::bad_alloc &) {
-        call->head_too_large = true;
+        call->head_lost = true;
     }
 }
 
@@ -147,6 +147,10 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
                  server_->config.head);
         server_->count(GRPC_TOO_LARGE);
         refuse(call, RESOURCE_EXHAUSTED, text);
+        return;
+    }
+    if (call->head_lost) {
+        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the call's metadata", RETRY_SECONDS);
         return;
     }
     if (call->verb != "POST") {

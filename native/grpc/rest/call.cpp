@@ -24,6 +24,10 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
         refuse_rest(call, 431);
         return;
     }
+    if (call->head_lost) {
+        refuse_rest(call, 503);
+        return;
+    }
     StreamHead head;
     try {
         if (!RestStream::read_head(*call, has_body, server_->http()->config.limits, &head)) {

@@ -1,0 +1,13 @@
+"""Heads of requests and calls that find no memory, in a program without Python."""
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+
+@pytest.mark.timeout(600)
+def test_what_has_no_memory_is_not_told_that_it_is_too_large():
+    printed = run_program("sanitize", "http2/lost_heads.cpp")
+    if "no libnghttp2" in printed:
+        pytest.skip(printed)
+    assert printed == "REST: 503\ngRPC: to be sent again\n0 too large\n"
