@@ -168,7 +168,8 @@ class HttpClient final : public Client {
         silent_ = stalled_ = true;
         const Ask &ask = asks_[sent_];
         const bool nothing = some == 0, in_head = some < ask.text.size();
-        const int64_t allowed = nothing  ? (sent_ ? IDLE_NS : HEAD_NS)
+        // Once it has agreed on TLS it may be idle, as behind an answer.
+        const int64_t allowed = nothing  ? (sent_ || tls_ ? IDLE_NS : HEAD_NS)
                                 : in_head ? HEAD_NS
                                           : GRACE_NS + static_cast<int64_t>(some) * SECOND / RATE + 2 * SECOND;
         // What was asked for before is answered first, which handlers take their time for; and its bytes need theirs to arrive.
