@@ -169,6 +169,12 @@ struct Connection : Transport, ReceiveBuffer, Message {
     }
     Turn open_turn() noexcept { return {this, turn.load(std::memory_order_acquire)}; }
 
+    // Whether bytes have come that no thread has looked at, and that epoll knows nothing of.
+    bool holds_unseen() const noexcept {
+        const Phase now = phase.load(std::memory_order_relaxed);
+        return receives(now) && (tls.unread || (now == Phase::head && searched != filled));
+    }
+
     // Whether its client has reset the stream that it is.
     bool is_cut() const noexcept { return byte_stream && byte_stream->is_cut(); }
 

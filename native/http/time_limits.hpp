@@ -20,6 +20,7 @@ struct TimeLimits {
     uint64_t memory_wait_ns = 1000000000u;  // waiting for bytes in flight, before 503
 
     static constexpr uint64_t PRERESERVED_NS = 1000000000u;  // that a body may be counted before it comes
+    static constexpr uint64_t UNSEEN_NS = 500000000u;  // that bytes wait which have come, where no event tells of them
 
     // Bytes per second that are asked of a transfer of so many bytes.
     uint64_t least_rate(uint64_t whole) const noexcept {
@@ -34,6 +35,7 @@ struct TimeLimits {
 
     // When a connection is looked at next that its owner arms now.
     uint64_t deadline(const Connection &connection, uint64_t now, bool draining) const noexcept {
+        if (connection.holds_unseen()) return now + UNSEEN_NS;
         switch (connection.phase.load(std::memory_order_relaxed)) {
         case Phase::idle: {
             const uint64_t timeout = !connection.saw_bytes ? head_ns

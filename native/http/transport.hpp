@@ -22,8 +22,6 @@ struct Transport {
     ByteStream *byte_stream = nullptr;  // in place of both
     int low_water = 1;  // the bytes that are waited for: of a socket SO_RCVLOWAT
 
-    // Whether a read may succeed although the socket makes no event.
-    bool needs_no_event() const noexcept { return tls.unread || tls.wants_write; }
 };
 
 enum class Sent : uint8_t { all, blocked, broken };

@@ -119,6 +119,10 @@ void HttpServer::on_sweep(uint64_t now) noexcept {
 
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     const Phase phase = connection->phase.load(std::memory_order_relaxed);
+    if (connection->holds_unseen()) {  // and its socket is not writable, or this server is late
+        advance(connection, now);
+        return;
+    }
     if (receives(phase) && !connection->looked_late &&
         look_for_unread(connection) == Unread::some) {
         connection->looked_late = true;  // this server is late, not the client

@@ -105,10 +105,6 @@ void HttpConnections::take_from_epoll(Connection *connection) noexcept {
 void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
     uint32_t events = READING;
     switch (connection->phase.load(std::memory_order_relaxed)) {
-    case Phase::head:
-        // Bytes in the buffer that no thread has looked at make no event: being writable stands in for it.
-        if (connection->searched != connection->filled) events |= EPOLLOUT;
-        break;
     case Phase::send:
         events = EPOLLOUT;
         break;
@@ -120,7 +116,8 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
         drop(connection);
         return;
     default:
-        break;
+        // Being writable stands in for the event that such bytes do not make, and the sweep does where the client leaves its answers.
+        if (connection->holds_unseen() || connection->tls.wants_write) events |= EPOLLOUT;
     }
     timers.set(connection->slot, config_->deadline(*connection, now, is_draining()));
     arm_for(connection, events);
@@ -128,7 +125,6 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
 
 // The connection's deadline must be set; it must not be used afterwards.
 void HttpConnections::arm_for(Connection *connection, uint32_t events) noexcept {
-    if (events & EPOLLIN && connection->needs_no_event()) events |= EPOLLOUT;
     if (events & EPOLLOUT) events |= EPOLLONESHOT;  // which stays true
     if (events == connection->reported && connection->arm_as_before()) return;
     connection->settle(ARMING);

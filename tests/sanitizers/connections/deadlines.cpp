@@ -28,6 +28,7 @@ namespace {
 
 constexpr double STEP = 0.1, LONG = 90;  // seconds
 constexpr size_t LARGE = 4u << 20;       // bytes of an answer that no socket takes at once
+constexpr size_t LEFT = 70000;           // and of one that it takes, and is not writable until the client has taken it
 
 void require(bool holds, const char *what) {
     if (holds) return;
@@ -201,6 +202,7 @@ struct Messages {
     DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
     sockaddr_un address{};
     socklen_t address_length = sizeof address;
+    int served = 0;
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
 
     static HttpServerConfig config() {
@@ -209,16 +211,21 @@ struct Messages {
         return made;
     }
     static void serve_requests(void *owner) {
-        HttpServer &server = static_cast<Messages *>(owner)->server;
-        while (Connection *connection = server.routes.next_to_run())
+        Messages *self = static_cast<Messages *>(owner);
+        HttpServer &server = self->server;
+        while (Connection *connection = server.routes.next_to_run()) {
+            ++self->served;
             if ((connection = server.answers.take_turn(connection->open_turn())))
                 server.answers.send_prepared(connection, ANSWER_READY);
+        }
     }
 
     Messages() {
         const std::string length = "content-length: " + std::to_string(LARGE) + "\r\n";
         for (PreparedAnswer &made : server.answers.prepared) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
         server.answers.prepared[ANSWER_LIVE] = {200, "200 OK", length, std::string(LARGE, 'a')};
+        server.answers.prepared[ANSWER_READY] = {200, "200 OK", "content-length: " + std::to_string(LEFT) + "\r\n",
+                                                 std::string(LEFT, 'r')};
         server.answers.prepared[ANSWER_TOO_SLOW] = {408, "408 Too Slow", "content-length: 0\r\n", ""};
         address.sun_family = AF_UNIX;  // and a name that the kernel chooses
         require(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(sa_family_t)) == 0 &&
@@ -276,6 +283,13 @@ void try_messages() {
     try_one("an answer over HTTP/1.1 that is not taken", live, nothing);
     try_one("an answer at half of the rate", live, taking(700));
     try_one("an answer at the rate", live, taking(1700));
+    double until_second = LONG;
+    const double begin = DrivenLoop::seconds();
+    const std::string small = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx";
+    messages->until_end(small + small, [&](Peer &) {
+        if (messages->served == 2) until_second = std::min(until_second, DrivenLoop::seconds() - begin);
+    });
+    print("a request behind an answer that is not taken", until_second);
     try_one("a connection that is kept open", ready, taking(SIZE_MAX));
 }
 

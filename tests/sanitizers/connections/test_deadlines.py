@@ -4,8 +4,9 @@ import pytest
 
 from tests.support.native.programs import run_program
 
-HEAD, GRACE, IDLE, LINGER = 10, 10, 75, 2
-"""Seconds: for a head or the first message of a call; before a rate is asked for; between messages; behind a refusal."""
+HEAD, GRACE, IDLE, LINGER, UNSEEN = 10, 10, 75, 2, 0.5
+"""Seconds: for a head or the first message of a call; before a rate is asked for; between messages; behind a refusal; for what has
+come and waits where no event tells of it."""
 STEP = 0.3
 """Seconds by which the sweep may be late, with the answer's own way."""
 ENDS = {
@@ -18,6 +19,7 @@ ENDS = {
     "an answer over HTTP/1.1 that is not taken": GRACE,
     "an answer at half of the rate": GRACE,
     "an answer at the rate": None,
+    "a request behind an answer that is not taken": UNSEEN,  # is served
     "a connection that is kept open": IDLE,
     "no message": HEAD,
     "half a message": HEAD,

@@ -46,8 +46,13 @@ void check_time_limits() {
     check(limits.deadline(connection, now, false) == now + 4 * SECOND, "and not beyond its age");
     connection.ends_ns = now - SECOND;
     check(limits.deadline(connection, now, false) == now + 1 * SECOND, "a busy one is ended by an answer");
-    connection.phase = Phase::body;
+    connection.tls.unread = true;
+    check(limits.deadline(connection, now, false) == now + TimeLimits::UNSEEN_NS, "bytes that no event tells of are looked at soon");
+    connection.phase = Phase::send;
     connection.stage_ns = now;
+    check(limits.deadline(connection, now, false) == now + 2 * SECOND, "but not before the answer has gone");
+    connection.tls.unread = false;
+    connection.phase = Phase::body;
     connection.head.content_length = 5000;
     connection.body.got = 3000;
     check(limits.deadline(connection, now, false) == now + 5 * SECOND, "each byte of a body buys time");
