@@ -11,16 +11,16 @@ from tests.support.certificates import self_signed
 from tests.support.models import write_double
 
 
-def told(url, **options):
+def told(url, error=ConnectionFailed, **options):
     """What the blocking and the asynchronous client say of a URL."""
 
     async def ask():
         async with AsyncClient(url, **options) as client:
             await client.metadata("double")
 
-    with pytest.raises(ConnectionFailed) as blocking, Client(url, **options) as client:
+    with pytest.raises(error) as blocking, Client(url, **options) as client:
         client.metadata("double")
-    with pytest.raises(ConnectionFailed) as asynchronous:
+    with pytest.raises(error) as asynchronous:
         asyncio.run(ask())
     return str(blocking.value), str(asynchronous.value)
 
@@ -30,6 +30,14 @@ def test_https_to_http_and_http_to_grpc(tmp_path):
     with Server(tmp_path / "models") as server:
         for text in told(f"https://{server.http}"):
             assert "begin the URL with http:// and not https://" in text
+        for text in told(f"http://{server.grpc}", InvalidRequest):
+            assert "this address speaks gRPC over HTTP/2" in text
+            assert f"REST is at http://{server.http}" in text
+
+
+def test_http_to_the_grpc_of_grpcio(tmp_path):
+    write_double(tmp_path / "models")
+    with Server(tmp_path / "models", grpc_server="grpcio") as server:
         for text in told(f"http://{server.grpc}"):
             assert "give the address of HTTP and not that of gRPC" in text
 

@@ -30,7 +30,10 @@ def put(folder, number, text):
 def server(tmp_path):
     write_model(tmp_path / "models", "double", DOUBLE, VECTOR)
     put(tmp_path / "tokens", 1, "first\n")
-    with Server(tmp_path / "models", token_file=str(tmp_path / "tokens/tokens")) as server:
+    # The program knows ksrv by its command line, which a server has that is executed, not forked.
+    executed = {"OWN_COMMAND_LINE": "yes"}
+    token_file = str(tmp_path / "tokens/tokens")
+    with Server(tmp_path / "models", token_file=token_file, environment=executed) as server:
         yield server
 
 
