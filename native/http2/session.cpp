@@ -90,18 +90,18 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
 
 bool Session::produce(size_t most, size_t most_copied) noexcept {
     try {
-        while (out_->length() < most && out_->copied() < most_copied) {
+        while (!failed_ && out_->length() < most && out_->copied() < most_copied) {
             const uint8_t *data = nullptr;
             const size_t before = out_->length();
             const ssize_t made = of_->send(session_, &data);
             if (made < 0) return false;
-            if (made == 0 && out_->length() == before) return true;
+            if (made == 0 && out_->length() == before) break;
             out_->copy(data, static_cast<size_t>(made));
         }
     } catch (const std::bad_alloc &) {
         return false;
     }
-    return true;
+    return !failed_;
 }
 
 void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept {
@@ -113,7 +113,7 @@ void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool 
 }
 
 void Session::interim(int32_t stream_id, const Field *status) noexcept {
-    of_->submit_headers(session_, 0, stream_id, nullptr, status, 1, nullptr);
+    note(of_->submit_headers(session_, 0, stream_id, nullptr, status, 1, nullptr));
 }
 
 void Session::trailers(int32_t stream_id, const Field *fields, size_t count) noexcept {
@@ -121,17 +121,17 @@ void Session::trailers(int32_t stream_id, const Field *fields, size_t count) noe
 }
 
 void Session::reset(int32_t stream_id, uint32_t error) noexcept {
-    of_->submit_reset(session_, 0, stream_id, error);
+    note(of_->submit_reset(session_, 0, stream_id, error));
 }
 
 void Session::consume(int32_t stream_id, size_t length) noexcept {
-    if (length) of_->consume_stream(session_, stream_id, length);
+    if (length) note(of_->consume_stream(session_, stream_id, length));
 }
 
 void Session::widen(int32_t stream_id, size_t window) noexcept {
     const int32_t most = static_cast<int32_t>(std::min<size_t>(window, INT32_MAX));
     if (of_->stream_local_window(session_, stream_id) < most)
-        of_->set_local_window(session_, 0, stream_id, most);
+        note(of_->set_local_window(session_, 0, stream_id, most));
 }
 
 void *Session::stream_of_last_data(size_t *window) const noexcept {
@@ -143,14 +143,14 @@ void *Session::stream_of_last_data(size_t *window) const noexcept {
 
 void Session::ping() noexcept {
     static const uint8_t OPAQUE[8] = {'k', 's', 'r', 'v', 0, 0, 0, 1};
-    of_->submit_ping(session_, 0, OPAQUE);
+    note(of_->submit_ping(session_, 0, OPAQUE));
 }
 
 void Session::go_away(uint32_t error, const char *why) noexcept {
     size_t length = 0;
     while (why && why[length]) ++length;
-    of_->submit_goaway(session_, 0, of_->last_stream(session_), error,
-                       reinterpret_cast<const uint8_t *>(why), length);
+    note(of_->submit_goaway(session_, 0, of_->last_stream(session_), error, reinterpret_cast<const uint8_t *>(why),
+                            length));
 }
 
 // The stream of an id; null where it has none. Most callbacks are about the stream of the one before.

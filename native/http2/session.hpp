@@ -90,13 +90,13 @@ class Session {
     void interim(int32_t stream_id, const Field *status) noexcept;  // an answer before the answer
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
     void reset(int32_t stream_id, uint32_t error) noexcept;
-    void resume(int32_t stream_id) noexcept { of_->resume_data(session_, stream_id); }
+    void resume(int32_t stream_id) noexcept { note(of_->resume_data(session_, stream_id)); }
     // The peer may send as many bytes more on a stream, and on the connection.
     void consume(int32_t stream_id, size_t length) noexcept;
-    void consume_connection(size_t length) noexcept { of_->consume_connection(session_, length); }
+    void consume_connection(size_t length) noexcept { note(of_->consume_connection(session_, length)); }
     void widen(int32_t stream_id, size_t window) noexcept;
     void ping() noexcept;
-    void say_goodbye() noexcept { of_->submit_shutdown_notice(session_); }
+    void say_goodbye() noexcept { note(of_->submit_shutdown_notice(session_)); }
     void go_away(uint32_t error, const char *why = nullptr) noexcept;
     void forgive_resets(uint32_t count) noexcept { free_resets_ = std::min(MOST_FREE, free_resets_ + count); }
     bool flooded() const noexcept { return flooded_; }
@@ -120,6 +120,8 @@ class Session {
     static const NgCallbacks *callbacks(const Library *of) noexcept;
     static const NgOption *options(const Library *of) noexcept;
     void *stream_of(int32_t stream_id) noexcept;
+    // A frame for which there was no memory is not made again, and its stream would wait for ever: the connection ends.
+    void note(int result) noexcept { failed_ = failed_ || result == RESULT_NO_MEMORY; }
     bool spend(uint64_t cost) noexcept;
     static uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept;
 
@@ -135,7 +137,8 @@ class Session {
     void *seen_ = nullptr;  // its stream
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
     uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each stream ended here
-    bool flooded_ = false, failed_ = false;
+    bool flooded_ = false;
+    bool failed_ = false;  // there was no memory for a frame
 };
 
 }  // namespace ksrv::http2

@@ -1,0 +1,13 @@
+"""Frames of HTTP/2 for which there is no memory."""
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+
+@pytest.mark.timeout(600)
+def test_a_frame_without_memory_ends_its_connection():
+    printed = run_program("sanitize", "http2/frame_without_memory.cpp")
+    if "no libnghttp2" in printed:
+        pytest.skip(printed)
+    assert printed == "the connection has ended\n"
