@@ -19,11 +19,19 @@ void forget_errors() noexcept {
     errno = 0;
 }
 
+// Calls the library again where a signal has interrupted it: no event would tell of what that left.
+template <typename Call> int uninterrupted(const Call &call) noexcept {
+    for (;;) {
+        forget_errors();
+        const int done = call();
+        if (done > 0 || errno != EINTR) return done;
+    }
+}
+
 }  // namespace
 
 // A session moves from one owner to another: OpenSSL is told anew whose records it receives.
 void TlsSession::begin_call() noexcept {
-    forget_errors();
     openssl.SSL_ctrl(ssl, CTRL_SEE_MESSAGE_ARGUMENT, 0, this);
 }
 
@@ -64,7 +72,7 @@ bool TlsSession::begin(const TlsContext &context, int fd) noexcept {
 
 Handshake TlsSession::shake_hands() noexcept {
     begin_call();
-    const int done = openssl.SSL_do_handshake(ssl);
+    const int done = uninterrupted([&] { return openssl.SSL_do_handshake(ssl); });
     if (done == 1) {
         agreed = true;
         socket_unread = true;  // the library may have read what is behind the handshake
@@ -94,7 +102,8 @@ ssize_t TlsSession::receive(void *data, size_t room) noexcept {
     wants_write = false;
     const uint32_t records_before = turn_records;
     socket_unread = socket_unread || unread || partial_record;
-    const int got = openssl.SSL_read(ssl, data, static_cast<int>(std::min(room, size_t{1} << 30)));
+    const int most = static_cast<int>(std::min(room, size_t{1} << 30));
+    const int got = uninterrupted([&] { return openssl.SSL_read(ssl, data, most); });
     if (got > 0) {
         empty_records = 0;
         partial_record = false;
@@ -132,8 +141,8 @@ ssize_t TlsSession::receive(void *data, size_t room) noexcept {
 }
 
 ssize_t TlsSession::send(const void *data, size_t length) noexcept {
-    forget_errors();
-    const int sent = openssl.SSL_write(ssl, data, static_cast<int>(std::min(length, RECORD)));
+    const int most = static_cast<int>(std::min(length, RECORD));
+    const int sent = uninterrupted([&] { return openssl.SSL_write(ssl, data, most); });
     if (sent > 0) return sent;
     const int error = openssl.SSL_get_error(ssl, sent);
     openssl.ERR_clear_error();
