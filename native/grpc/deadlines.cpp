@@ -76,8 +76,7 @@ void Connection::tick(uint64_t now) noexcept {
 
 void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
-    bool finished, watched, waits;
-    size_t out_bytes;
+    bool finished, watched, waits, is_left;
     if (call->whole_ns && !call->overdue && now - call->whole_ns >= overdue_ns()) {
         call->overdue = true;
         overdue.fetch_add(1, std::memory_order_relaxed);
@@ -92,10 +91,11 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         std::lock_guard<std::mutex> guard(call->lock);
         finished = call->finished || call->rest;  // the HTTP server judges the pace of what it receives
         watched = call->watched != nullptr;
-        out_bytes = call->out_bytes;
+        // What the client leaves. Where no byte of an answer is, its end still waits for a window that is open.
+        is_left = call->out_bytes || (call->finished && !call->trailed && out_.empty());
         waits = call->messages_taken == call->messages.size() && !call->peer_over;
     }
-    if (call->answered && out_bytes && now - call->answer_looked >= config.grace_ns) {
+    if (call->answered && is_left && now - call->answer_looked >= config.grace_ns) {
         const uint64_t wanted = (now - call->answer_looked) / 1000000u * config.rate / 1000u;
         if (call->answer_sent - call->answer_before < wanted) {
             server_->count(GRPC_TOO_SLOW);
@@ -106,7 +106,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         call->answer_looked = now;
         call->answer_before = call->answer_sent;
     }
-    if (!out_bytes) call->answer_looked = now;
+    if (!is_left) call->answer_looked = now;
     if (finished) return;
     if (call->deadline_ns && now >= call->deadline_ns + (watched ? LATE_NS : 0)) {
         refuse(call, DEADLINE_EXCEEDED, "Deadline Exceeded");

@@ -51,6 +51,7 @@ CONTINUATION = 9
 FLOW_CONTROL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 3, 8, 11
 INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
+STREAM = f"/{INFERENCE}/ModelStreamInfer"
 NAMES = {
     ":method": "POST",
     ":scheme": "http",
@@ -386,6 +387,21 @@ def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back(eng
         assert call(channel, "ServerLive").live
 
 
+def test_a_stream_whose_end_nobody_takes_is_reset(engine):
+    """Trailers are not subject to flow control, but they come behind data, for which there is no room."""
+    settings = {"transfer_grace": 0.3, "min_transfer_rate": 1 << 20}
+    with running(engine, **settings) as address, Wire(address) as wire:
+        stream = wire.call(STREAM)
+        message = row_request("echo").SerializeToString()
+        wire.send(stream, b"\x00" + len(message).to_bytes(4, "big") + message)
+        while stream not in wire.begun:
+            wire.read()
+        wire.socket.sendall(frame(SETTINGS, 0, 0, b"\x00\x04\x00\x00\x00\x00"))  # window 0
+        wire.socket.sendall(frame(DATA, END_STREAM, stream))
+        wire.until_ended(stream)
+        assert wire.resets == {stream: CANCEL}
+
+
 def test_a_reset_cancels_what_runs(engine):
     with running(engine) as address, Wire(address) as wire:
         slow = row_request("slow").SerializeToString()
@@ -405,7 +421,7 @@ def test_a_connection_that_breaks_cancels_what_runs(engine):
 
 def test_a_deadline_ends_a_call_that_no_queue_knows(engine):
     with running(engine) as address, Wire(address) as wire:
-        names = NAMES | {":path": f"/{INFERENCE}/ModelStreamInfer", "grpc-timeout": "200m"}
+        names = NAMES | {":path": STREAM, "grpc-timeout": "200m"}
         names_block = b"".join(field(*pair) for pair in names.items())
         wire.socket.sendall(frame(HEADERS, END_HEADERS, 1, names_block))
         assert b"grpc-status: 4" in wire.until_ended(1)
@@ -421,7 +437,6 @@ def test_one_byte_at_a_time(engine):
         assert b"grpc-status: 0" in wire.until_ended(1)
 
 
-STREAM = f"/{INFERENCE}/ModelStreamInfer"
 EMPTY = b"\x00\x00\x00\x00\x00"
 
 
