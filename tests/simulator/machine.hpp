@@ -8,6 +8,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
@@ -303,13 +304,17 @@ class Machine {
         ending_ = nullptr;
     }
 
+    // Clients that run within a call of the process's leave its errno alone: behind a read that returns 0, OpenSSL takes
+    // an EAGAIN of theirs for its own, and an end for none.
     void run_due() {
         Outside outside;
+        const int error = errno;
         while (!events_.empty() && events_.begin()->first <= now) {
             std::function<void()> event = std::move(events_.begin()->second);
             events_.erase(events_.begin());
             event();
         }
+        errno = error;
     }
 
     bool can_run(Thread *one) {
