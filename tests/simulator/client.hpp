@@ -20,6 +20,7 @@ enum class Temper : uint8_t { good, slow, takes_late, takes_nothing, half_closes
 // The limits of the server, and what the simulator adds: a sweep, what the threads were held up, and the way of an answer.
 constexpr int64_t HEAD_NS = 10 * SECOND, GRACE_NS = 10 * SECOND, IDLE_NS = 75 * SECOND, GRPC_IDLE_NS = 300 * SECOND;
 constexpr int64_t LINGER_NS = 2 * SECOND, RATE = 4096, TICK_NS = 500 * MS;
+constexpr int64_t DRIBBLES_NS = 500 * SECOND;  // until a client that dribbles leaves
 
 struct Scene {  // what holds for all clients of a simulation
     int http = -1, grpc = -1;  // listeners
@@ -56,6 +57,8 @@ class Client {
         }
         link_->counts_records = tls;
         link_->tell_client = [this] { step_within(0); };
+        // What it has to say may take it longer than a simulation lasts, and a call that is refused does not end its connection.
+        if (temper_ == Temper::dribbles) machine().after(DRIBBLES_NS, [this] { leave(); });
         if (tls_) peer_ = std::make_unique<TlsPeer>(network().add(File::client_end, link_), 0x0304, alpn_);
         step_within(MS);
     }

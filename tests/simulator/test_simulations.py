@@ -10,6 +10,12 @@ from tests.support.native.programs import run_program
 
 SIMULATE = "../simulator/simulate.cpp"
 KINDS = {"HTTP/1.1": 0, "HTTP/1.1 over TLS": 1, "REST over HTTP/2": 2, "gRPC": 3}
+FOUND = {
+    "a reset of a stream without memory": (112166, 129063),
+    "the end of a connection behind an interrupted read of TLS": (115916,),
+    "the end of an answer behind a window that stays closed": (110186, 117620, 120224),
+}
+"""Seeds that have found a fault, as long as their course is the same."""
 QUICK_STEPS = {
     "HTTP/1.1": {"memory": 3, "calls": 6},
     "HTTP/1.1 over TLS": {"memory": 4, "calls": 9},
@@ -40,6 +46,13 @@ def test_each_request_of_some_seeds_has_its_own_answer_and_nothing_is_left(files
     printed = simulated(files, 1, 24)
     answers = re.search(r"24 simulations of .* (\d+) answers", printed)
     assert int(answers.group(1)) > 300
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FOUND)
+def test_seeds_find_a_fault_no_more(files, fault):
+    for seed in FOUND[fault]:
+        assert "1 simulations" in simulated(files, seed, 1)
 
 
 @pytest.mark.timeout(600)
