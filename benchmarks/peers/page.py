@@ -34,7 +34,7 @@ make bench-peers
 ```
 
 The command installs each server in an environment of its own, gives all servers the same work, checks the answers,
-measures, and writes this page. This run took {minutes:.0f} minutes on {cores} cores, with {rounds} interleaved rounds
+measures, and writes this page. This run took {minutes:.0f} minutes on {cores} cores, with {rounds}
 of {seconds:g} s for each row. The client shares the cores with the servers.
 
 The table shows the CPU time of all processes of a server for one request, divided by the CPU time of ksrv. **2.0
@@ -241,8 +241,15 @@ def failures(results: dict[str, Any], found: dict[str, Any]) -> str:
     return "\n".join(lines) if lines else "All rows worked."
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def last_line(text: str) -> str:
-    """Return the last line that says something, cut to 160 characters."""
+    """Return the last line that says something, cut to 160 characters; of a client that was ended, that it was."""
+    if text.startswith("Command '["):
+        return "the client had no answers within its time limit"
     lines = [line for line in text.replace("`", "'").splitlines() if line.strip(" >\t")]
     return lines[-1].strip()[:160] if lines else "no message"
 
@@ -352,7 +359,7 @@ def main() -> None:
     plot_latency(results, DOCS / "images/bench-latency.svg")
     plot_overload(results, DOCS / "images/bench-overload.svg")
     head = HEAD.format(
-        minutes=results.get("minutes", 0) + found.get("minutes", 0), rounds=results["rounds"],
+        minutes=results.get("minutes", 0) + found.get("minutes", 0), rounds=counted(results["rounds"], "interleaved round"),
         seconds=results["seconds"], cores=results["machine"]["cores"],
     )  # fmt: skip
     bounds = ", ".join(f"{bound} ms (`{model}`)" for model, bound in found["bound_ms"].items())
