@@ -118,6 +118,7 @@ class Machine {
 
     // ---- the world ----
     void at(int64_t when, std::function<void()> event) {
+        Outside outside;  // a socket that is read tells its client, within the server's call
         events_.emplace(std::max(when, now), std::move(event));
     }
     void after(int64_t delay, std::function<void()> event) { at(now + delay, std::move(event)); }

@@ -102,6 +102,7 @@ class Worker {
         for (std::thread &thread : apps_) thread.join();
         events.stop();
         for (std::thread &thread : loops_) thread.join();
+        server.on_turn(UINT64_MAX);  // the loop's next turn would let go the connections that it was to read
         server.close_all();
         // What came when nobody answered any more; and the interpreter's end takes its objects.
         for (Late &late : late_)
