@@ -204,9 +204,10 @@ def _source_files() -> Iterator[tuple[Path, str]]:
     roots = [(_PACKAGE, _PACKAGE.parent), *((beside / name, beside) for name in SOURCES)]
     for root, home in roots:
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
-            built = {"__pycache__", SHIPPED} & set(file.parts) or file.suffix in (".so", ".pyi")
+            name = file.relative_to(home)
+            built = {"__pycache__", SHIPPED} & set(name.parts) or file.suffix in (".so", ".pyi")
             if file.is_file() and not built:
-                yield file, str(file.relative_to(home))
+                yield file, str(name)
 
 
 def _sources_digest() -> str:

@@ -9,7 +9,7 @@ import time
 import venv
 import zipfile
 from pathlib import Path
-from shutil import which
+from shutil import copytree, which
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ import ksrv.client
 from ksrv.engine.processes import interpreters
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import HandlerFailed
+from ksrv.source_folder import SHIPPED, SOURCES
 from ksrv.testing import Server
 from tests.support.engine.process_models import batch_of, running, source
 from tests.support.models import write_model
@@ -354,6 +355,23 @@ def test_ksrv_is_built_from_the_servers_own_sources(tmp_path, monkeypatch, anoth
     [place] = {entry.partition("=")[2] for entry in first.program[2:-1]}
     assert first.program[2] == f"ksrv={place}" and place.startswith(str(cache))
     assert not (Path(place) / "source").exists()
+
+
+def test_an_installed_package_is_built_from_the_sources_that_it_carries(tmp_path, monkeypatch):
+    """They are all files of a source folder, which this makes into an installed package as `setup.py` does."""
+    source, package, again = tmp_path / "source", tmp_path / "packages/ksrv", tmp_path / "again"
+    interpreters.copy_sources(source)
+    copytree(source / "ksrv", package)
+    for name in SOURCES:
+        (package / SHIPPED / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).rename(package / SHIPPED / name)
+    interpreters.copy_sources(source)
+    monkeypatch.setattr(interpreters, "_PACKAGE", package)
+    interpreters.copy_sources(again)
+    made, wanted = (
+        {file.relative_to(folder) for file in folder.rglob("*")} for folder in (again, source)
+    )
+    assert made == wanted and Path("native/tensor/padding.cpp") in made
 
 
 def test_a_build_that_fails_says_for_which_interpreter_and_what_helps(
