@@ -486,7 +486,9 @@ def answer_to_http1(http_address: str) -> bytes:
         http_address: Where REST is served: "http://host:port", "https://host:port" or "unix:path"; "" if that is not known.
     """
     rest = "REST has an address of its own"
-    if http_address:
+    if http_address.startswith("unix:"):
+        rest = "REST is at a unix socket of this machine"  # strangers ask, and paths are none of theirs
+    elif http_address:
         rest = f"REST is at {http_address}"
         for anywhere in ("://0.0.0.0:", "://[::]:"):
             scheme, found, port = http_address.partition(anywhere)
