@@ -298,11 +298,12 @@ def _registered(config: ModelConfig, given: Mapping[str, str]) -> ModelConfig:
     if given.get("response_timeout"):
         changed["run_timeout_ms"] = _whole(given, "response_timeout", 0, LONGEST_S) * 1000
     if given.get("startup_timeout"):
-        changed["start_timeout_s"] = float(_whole(given, "startup_timeout", 0, LONGEST_S))
+        changed["start_timeout_s"] = float(_whole(given, "startup_timeout", 1, LONGEST_S))
     size = _whole(given, "batch_size", 1, MOST_ROWS)
     delay_ms = _whole(given, "max_batch_delay", DEFAULT_BATCH_DELAY_MS, LONGEST_DELAY_MS)
-    if size == 0:
-        raise errors.bad_request("batch_size must be at least 1")
+    for key, value in (("batch_size", size), ("startup_timeout", changed.get("start_timeout_s"))):
+        if value == 0:
+            raise errors.bad_request(f"{key} must be at least 1")
     return with_batches(replace_struct(config, **changed), size, delay_ms)
 
 
