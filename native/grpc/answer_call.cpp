@@ -172,9 +172,10 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     }
     if (finished && !call->trailed) {
         call->trailed = true;
-        if (!call->rest) send_trailers(call);
+        const bool is_call = call->method != nullptr;  // of gRPC: else it is REST, or was refused by an HTTP status
+        if (is_call) send_trailers(call);
         note_taken(call);
-        *behind = call->rest ? http2::Behind::end : http2::Behind::trailers;
+        *behind = is_call ? http2::Behind::trailers : http2::Behind::end;
     }
     return offered;
 }

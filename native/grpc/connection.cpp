@@ -332,9 +332,15 @@ bool Connection::find_preface(const unsigned char *data, size_t length) noexcept
         return true;
     }
     server_->count(GRPC_INVALID);
-    const std::string &answer = server_->answer_to_http1;
+    const std::string &body = server_->misdirected_body;
+    char head[160];
+    const int length_of_head = snprintf(head, sizeof head,
+                                        "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
+                                        "Connection: close\r\nContent-Length: %zu\r\n\r\n",
+                                        body.size());
     try {
-        out_.copy(answer.data(), answer.size());
+        out_.copy(head, static_cast<size_t>(length_of_head));
+        out_.copy(body.data(), body.size());
     } catch (const std::bad_alloc &) {
         // The connection closes without a word.
     }

@@ -139,7 +139,8 @@ class Connection final : public http2::SessionEvents {
     // With `retry_seconds`, after which the call may be made again.
     void refuse(Call *call, int status, const char *text, unsigned retry_seconds = 0) noexcept;
     void refuse_second(Call *call) noexcept;
-    void refuse_http(Call *call, const char *http_status) noexcept;
+    void refuse_http(Call *call, const char *http_status, std::string_view body = {}) noexcept;
+    std::string_view misdirected_body() const noexcept;
     void stop_receiving(Call *call) noexcept;
     void note_first(Call *call) noexcept;
     const Method *method_of(const Call &call) noexcept;

@@ -154,11 +154,11 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
         return;
     }
     if (call->verb != "POST") {
-        refuse_http(call, "405");
+        refuse_http(call, "405", misdirected_body());
         return;
     }
     if (!call->is_grpc || call->is_other) {
-        refuse_http(call, "415");
+        refuse_http(call, "415", misdirected_body());
         return;
     }
     call->method = method_of(*call);
@@ -481,12 +481,30 @@ void Connection::refuse(Call *call, int status, const char *text, unsigned retry
     call->finish(status, words, trailing);
 }
 
-void Connection::refuse_http(Call *call, const char *http_status) noexcept {
+// Ends a request without a status of gRPC. Without memory for the body (JSON) the HTTP status is all of the answer.
+void Connection::refuse_http(Call *call, const char *http_status, std::string_view body) noexcept {
     server_->count(GRPC_INVALID);
     stop_receiving(call);
-    const http2::Field status = http2::field_of(":status", 7, http_status, 3, 0);
-    call->answered = call->trailed = true;
-    session_.answer(call->stream, &status, 1, false);
+    const http2::Field fields[] = {http2::field_of(":status", 7, http_status, 3, 0),
+                                   http2::field_of("content-type", 12, "application/json", 16, 0)};
+    bool has_body = !body.empty();
+    if (has_body) {
+        std::lock_guard<std::mutex> guard(call->lock);
+        has_body = call->append(reinterpret_cast<const unsigned char *>(body.data()), body.size());
+        call->finished = has_body;
+    }
+    call->answered = true;
+    call->trailed = !has_body;
+    if (has_body) {
+        call->answer_ns = call->answer_looked = now_;
+        note_untaken(call);
+    }
+    session_.answer(call->stream, fields, has_body ? 2 : 1, has_body);
+}
+
+// What a request that is not gRPC is told. Empty on the HTTP address, where such a request is one of REST.
+std::string_view Connection::misdirected_body() const noexcept {
+    return takes_rest_ ? std::string_view() : std::string_view(server_->misdirected_body);
 }
 
 bool Connection::has_lived(void *stream) noexcept {

@@ -150,7 +150,7 @@ class Server final : public Protocol {
     Routes routes;  // of the models that take calls without Python before their handler
     void (*fast_answered)(Request *request, void *answer) = nullptr;  // as `Request::answered`
     std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
-    std::string answer_to_http1;  // sent to a client that does not speak HTTP/2; set before it listens
+    std::string misdirected_body;  // JSON: the answer to requests that are not gRPC, on the gRPC address; set before it listens
     MemoryBudget *const budget;
     Timers timers;  // of connections: `tick` sets them, everything else lowers them
     LogRecords<CallRecord> records;

@@ -186,7 +186,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         ) except +
         CMemoryBudget *budget
         shared_ptr[const_tls] tls
-        string answer_to_http1
+        string misdirected_body
         Listeners listeners
         atomic[uint64_t] counters[GRPC_COUNTERS]
         OpenConnections connections

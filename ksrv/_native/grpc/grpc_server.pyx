@@ -166,7 +166,7 @@ cdef class GrpcServer:
         settings: The fields of native/grpc/server.hpp's `ServerConfig` that are not as there;
             seconds for times.
         tls: What all connections are encrypted with; None for cleartext.
-        answer_to_http1: Sent to a client that does not speak HTTP/2, before its connection closes.
+        misdirected_body: JSON, the answer to requests that are not gRPC.
 
     Raises:
         OSError: There is no libnghttp2.
@@ -191,7 +191,7 @@ cdef class GrpcServer:
         MemoryBudget budget not None,
         dict settings: dict[str, Any],
         TlsContext tls=None,
-        bytes answer_to_http1=b"",
+        bytes misdirected_body=b"",
     ):
         cdef ServerConfig config
         cdef Method method
@@ -223,7 +223,7 @@ cdef class GrpcServer:
         self.server.fast_answered = _fast_answered
         if tls is not None:
             self.server.tls = tls.context
-        self.server.answer_to_http1 = answer_to_http1
+        self.server.misdirected_body = misdirected_body
         for declared in methods:
             method.path = (<str>declared["path"]).encode("ascii")
             method.streams = declared["streams"]

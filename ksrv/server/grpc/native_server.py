@@ -121,7 +121,7 @@ class NativeGrpcServer:
             self._budget,
             self._config(),
             tls,
-            answer_to_http1(http_address),
+            misdirected_body(http_address),
         )
         if listener is not None:
             listener.setblocking(False)
@@ -479,8 +479,8 @@ class StreamMessages(Iterator[Callable[[], OpenedMessage]]):
         )
 
 
-def answer_to_http1(http_address: str) -> bytes:
-    """Return what a client of HTTP/1.1 is answered on the address of gRPC.
+def misdirected_body(http_address: str) -> bytes:
+    """Return the JSON that answers requests which are not gRPC on the address of gRPC.
 
     Args:
         http_address: Where REST is served: "http://host:port", "https://host:port" or "unix:path"; "" if that is not known.
@@ -494,11 +494,8 @@ def answer_to_http1(http_address: str) -> bytes:
             scheme, found, port = http_address.partition(anywhere)
             if found:
                 rest = f"REST is on port {port} of this machine ({scheme}://)"
-    text = f"this address speaks gRPC over HTTP/2, and the request is not HTTP/2; {rest}"
-    body = orjson.dumps({"error": text})
-    return (
-        b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    return orjson.dumps(
+        {"error": f"this address speaks gRPC over HTTP/2, and the request is not gRPC; {rest}"}
     )
 
 

@@ -1,4 +1,4 @@
-"""What comes to the gRPC address and is not HTTP/2: curl, a browser, a client with the wrong port."""
+"""What comes to the gRPC address and is not gRPC: curl, a browser, a client with the wrong port."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.carrier("native")
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
-SPEAKS = "this address speaks gRPC over HTTP/2, and the request is not HTTP/2; "
+SPEAKS = "this address speaks gRPC over HTTP/2, and the request is not gRPC; "
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +117,29 @@ def test_over_tls_too(models, tmp_path):
                 client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
                 told = document_of(read_all(client))
             assert told == {"error": f"{SPEAKS}REST is at {server.url}"}
+        curl = ("curl", "-sS", "-w", " %{http_version} %{http_code}")
+        for method, status in (("GET", "405"), ("POST", "415")):
+            answer = subprocess.run(  # curl and browsers agree on HTTP/2 over TLS
+                [*curl, "-k", "-X", method, f"https://{server.grpc}/v2"],
+                capture_output=True,
+                check=True,
+            )
+            text, version, code = answer.stdout.decode().rsplit(" ", 2)
+            assert (version, code) == ("2", status)
+            assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", "405"), ("POST", "415")])
+def test_http2_in_cleartext_too(server, method, status):
+    url = f"http://{server.grpc}/v2"
+    answer = subprocess.run(
+        ["curl", "-sS", "-w", " %{http_code}", "--http2-prior-knowledge", "-X", method, url],
+        capture_output=True,
+        check=True,
+    )
+    text, code = answer.stdout.decode().rsplit(" ", 1)
+    assert code == status
+    assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
 
 
 @pytest.mark.parametrize(

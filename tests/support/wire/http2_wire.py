@@ -59,6 +59,7 @@ class Wire:
         self._next = 1
         self._initial = WINDOW
         self._windows = {0: WINDOW}
+        self._fields: dict[Any, bytes] = {}
 
     def __enter__(self) -> Any:
         return self
@@ -178,9 +179,12 @@ class Wire:
         elif kind == HEADERS:
             fields = self._decoder.decode(payload, raw=True)
             self.begun.setdefault(stream, int(dict(fields).get(b":status", 0)))
+            lines = (name + b": " + unquote_to_bytes(value) for name, value in fields)
+            self._fields[stream] = b"\n".join(lines)
             if flags & END_STREAM:
-                lines = (name + b": " + unquote_to_bytes(value) for name, value in fields)
-                self.ended[stream] = b"\n".join(lines)
+                self.ended[stream] = self._fields[stream]
+        elif kind == DATA and flags & END_STREAM:  # an answer that is not gRPC's has no trailers
+            self.ended[stream] = self._fields[stream]
         elif kind == RST_STREAM:
             self.ended.setdefault(stream, b"")
             self.resets[stream] = int.from_bytes(payload, "big")
