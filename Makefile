@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.python: constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -256,7 +256,7 @@ SECONDS ?= 1.5
 OPEN_SECONDS ?= 4
 ONLY ?=
 
-bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it; up to an hour; needs g++, libssl-dev, Java
+bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it, in ROUNDS (3) of SECONDS (1.5), and of OPEN_SECONDS (4) at a fixed rate; up to an hour; needs g++, libssl-dev, Java
 	$(BIN)/python benchmarks/peers/compare.py --rounds $(ROUNDS) --seconds $(SECONDS) --open-seconds $(OPEN_SECONDS) $(ONLY)
 	$(BIN)/python benchmarks/peers/loadgen.py --seconds $(SECONDS)
 	$(BIN)/python benchmarks/peers/page.py
