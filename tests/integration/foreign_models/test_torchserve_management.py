@@ -125,7 +125,12 @@ def test_an_archive_keeps_the_batches_that_it_sets(store, server):
         ("POST", "/models?url=two.mar&model_name=other", 400, "manifest names the model 'two'"),
         ("POST", "/models?url=two.mar&handler=a.py", 400, "handler comes from the archive"),
         ("POST", "/models?url=two.mar&batch_size=0", 400, "batch_size must be at least 1"),
-        ("POST", "/models?url=two.mar&startup_timeout=0", 400, "startup_timeout must be at least 1"),
+        (
+            "POST",
+            "/models?url=two.mar&startup_timeout=0",
+            400,
+            "startup_timeout must be at least 1",
+        ),
         ("POST", "/models?url=two.mar&batch_size=x", 400, "batch_size must be a whole number"),
         ("POST", "/models?url=two.mar&batch_size=1000001", 400, "at most 1000000"),
         ("POST", "/models?url=two.mar&max_batch_delay=-1", 400, "must be a whole number"),
