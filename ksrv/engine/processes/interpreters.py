@@ -181,10 +181,10 @@ def _built_packages(path: Path, told: Mapping[str, Any]) -> list[str]:
         )
     key = hashlib.sha256(f"{told['abi']} {_sources_digest()}".encode()).hexdigest()[:32]
 
-    def build(place: Path) -> None:
+    def build(place: Path, lock: int) -> None:
         copy_sources(place / "source")
         command = [*_installer(Path(sys.executable), path), "--target", str(place), "--no-deps"]
-        _run([*command, *LENT_PACKAGES.values(), str(place / "source")], f"ksrv for {path}")
+        _run([*command, *LENT_PACKAGES.values(), str(place / "source")], f"ksrv for {path}", lock)
         rmtree(place / "source")
 
     try:
@@ -241,13 +241,13 @@ def _with_requirements(base: Path, file: Path) -> Path:
     told = _ask(base)
     key = hashlib.sha256(json.dumps([str(base), told["abi"]]).encode() + content).hexdigest()[:32]
 
-    def build(place: Path) -> None:
+    def build(place: Path, lock: int) -> None:
         uv, named = which("uv"), f"the environment of {file}"
         if uv is None:
-            _run([str(base), "-m", "venv", "--without-pip", str(place)], named)
+            _run([str(base), "-m", "venv", "--without-pip", str(place)], named, lock)
         else:
-            _run([uv, "venv", "--python", str(base), str(place)], named)
-        _run([*_installer(base, place / "bin/python"), "-r", str(file)], named)
+            _run([uv, "venv", "--python", str(base), str(place)], named, lock)
+        _run([*_installer(base, place / "bin/python"), "-r", str(file)], named, lock)
 
     return _built(key, build) / "bin/python"
 
@@ -268,11 +268,12 @@ def _unpacked(archive: Path) -> Path:
         while piece := opened.read(1 << 20):
             digest.update(piece)
 
-    def build(place: Path) -> None:
+    def build(place: Path, lock: int) -> None:
         place.mkdir()
         _run(
             ["tar", "-xf", str(archive), "-C", str(place), "--no-same-owner"],
             f"the environment of {archive}",
+            lock,
         )
 
     path = _built(digest.hexdigest()[:32], build) / "bin/python"
@@ -283,16 +284,20 @@ def _unpacked(archive: Path) -> Path:
     return path
 
 
-def _built(key: str, build: Callable[[Path], None]) -> Path:
-    """Return the folder of an environment, built first unless that was done."""
+def _built(key: str, build: Callable[[Path, int], None]) -> Path:
+    """Return the folder of an environment, built first unless that was done.
+
+    Args:
+        build: Builds it in a folder; the programs that it runs hold the lock, as `_run` takes it.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ksrv/environments"
     place, whole = cache / key, cache / f"{key}.whole"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _alone(cache / f"{key}.lock"):
+        with _alone(cache / f"{key}.lock") as lock:
             if not whole.exists():
                 rmtree(place, ignore_errors=True)  # of a build that was broken off
-                build(place)
+                build(place, lock)
                 whole.touch()
     except OSError as error:
         raise HandlerFailed(
@@ -303,18 +308,20 @@ def _built(key: str, build: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _alone(lock: Path) -> Iterator[int]:
     """Keep other processes, and other threads, from building the same environment."""
     with lock.open("ab") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
+        yield opened.fileno()
 
 
-def _run(command: list[str], made: str) -> None:
+def _run(command: list[str], made: str, lock: int) -> None:
     """Run a program of a build.
 
     Args:
         made: What is built, for the sentence that says why it cannot be.
+        lock: The descriptor of the locked file. The program has it too, because it outlives a worker that is killed, and
+            nobody else may build in its folder meanwhile.
     """
     try:
         done = subprocess.run(
@@ -324,6 +331,7 @@ def _run(command: list[str], made: str) -> None:
             stderr=subprocess.STDOUT,
             timeout=BUILD_TIMEOUT_S,
             check=False,
+            pass_fds=(lock,),
             env=os.environ | {"UV_NO_WRAP": "1"},  # the last line is the sentence that is told
         )
     except subprocess.TimeoutExpired:

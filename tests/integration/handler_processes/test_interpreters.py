@@ -1,5 +1,6 @@
 """Models with an interpreter of their own: its packages, what it is lent of the server's, and what is wrong with one."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import tarfile
 import time
 import venv
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from shutil import copytree, which
 
@@ -24,6 +26,7 @@ from ksrv.testing import Server
 from tests.support.engine.process_models import batch_of, running, source
 from tests.support.models import write_model
 from tests.support.torchserve.archives import archive
+from tests.support.wait_until import wait_until
 
 PATIENCE_S = 180.0
 HANDLER = """
@@ -333,7 +336,7 @@ def test_ksrv_is_built_from_the_servers_own_sources(tmp_path, monkeypatch, anoth
     cache, ran = tmp_path / "cache", []
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
-    def run(command, made):
+    def run(command, made, lock):
         ran.append(command)
         names = {file.name for file in Path(command[-1]).iterdir()}
         assert names == {
@@ -385,6 +388,36 @@ def test_a_build_that_fails_says_for_which_interpreter_and_what_helps(
     assert f"the interpreter {another} is Python 3." in text
     assert f"ksrv for {another} cannot be built: false ended with exit status 1" in text
     assert f"{another} -m pip install ksrv-" in text and "g++" in text
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from ksrv.engine.processes import interpreters
+os.environ["XDG_CACHE_HOME"] = sys.argv[1]
+script = f"echo > {sys.argv[1]}/began; while [ ! -e {sys.argv[1]}/go ]; do sleep 0.05; done"
+interpreters._built("key", lambda place, lock: interpreters._run(["sh", "-c", script], "it", lock))
+"""
+
+
+def test_what_a_killed_worker_builds_is_not_built_beside_it(tmp_path):
+    """The build goes on without the worker, in the folder that another worker would build in."""
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)]) as worker:
+        wait_until((tmp_path / "began").exists)
+        worker.kill()
+    with (tmp_path / "ksrv/environments/key.lock").open() as lock:
+
+        def is_free():
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
+
+        try:
+            assert not is_free()
+        finally:
+            (tmp_path / "go").touch()
+        wait_until(is_free)
 
 
 def test_an_interpreter_that_is_too_old_is_told_so(tmp_path, monkeypatch):
