@@ -192,7 +192,8 @@ def _records(response: InferResponse) -> list[dict[str, Any]]:
             "with a list for each input"
         )
     return [
-        {name: rest.plain(value[row]) for name, value in values.items()} for row in range(*rows)
+        {name: rest.orjson_form(value[row]) for name, value in values.items()}
+        for row in range(*rows)
     ]
 
 
@@ -200,9 +201,9 @@ def _value(tensor: Tensor, spec: ModelSpec, *, has_rows: bool) -> Any:
     """Return a tensor's value: without the dimension of rows where the request had none."""
     values = rest.shaped_values(tensor)
     if has_rows:
-        return rest.plain(values)
+        return rest.orjson_form(values)
     if math.prod(tensor.shape) == 1:
         return values.reshape(-1)[0]
     declared = spec.output(tensor.name)
     one_row = tensor.shape[:1] == (1,) and (declared is None or declared.batched)
-    return rest.plain(values[0] if one_row else values)
+    return rest.orjson_form(values[0] if one_row else values)

@@ -16,7 +16,7 @@ from ksrv.limits import Limits
 from ksrv.protocol import plain_json
 from ksrv.protocol.error_texts import json_refusal
 from ksrv.protocol.json_data import B64
-from ksrv.protocol.rest import JSON_TYPE, RenderedBody, plain, shaped_values
+from ksrv.protocol.rest import JSON_TYPE, RenderedBody, orjson_form, shaped_values
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -168,7 +168,7 @@ def render_predict(
         InvalidRequest: JSON cannot carry an output.
     """
     rows = request.inputs[0].shape[0]
-    outputs = {tensor.name: plain(shaped_values(tensor)) for tensor in response.outputs}
+    outputs = {tensor.name: orjson_form(shaped_values(tensor)) for tensor in response.outputs}
     predictions: object = outputs
     if all(tensor.shape[:1] == (rows,) for tensor in response.outputs) and outputs:
         columns: Sequence[Any] = list(outputs.values())

@@ -434,7 +434,7 @@ def shaped_values(tensor: Tensor) -> Array:
     return np.asarray(values).reshape(tensor.shape)
 
 
-def plain(values: Any) -> Any:
+def orjson_form(values: Any) -> Any:
     """Return values in a form that orjson writes, which takes no arrays of texts."""
     is_text = isinstance(values, np.ndarray) and values.dtype == object
     return values.tolist() if is_text else values
