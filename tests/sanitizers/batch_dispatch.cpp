@@ -21,16 +21,11 @@
 #include "process/batch_dispatcher.hpp"
 #include "queue/deadline_timer.hpp"
 #include "server/server.hpp"
+#include "../support/native/checks.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void require(bool condition, const char *what) {
-    if (condition) return;
-    std::printf("not so: %s\n", what);
-    std::exit(1);
-}
 
 void *taken(Request *) { return nullptr; }
 
@@ -52,11 +47,11 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
         const unsigned char *place = ring.batch(number);
         RingBatch head;
         std::memcpy(&head, place, sizeof head);
-        require(head.number == number && head.inputs == 1, "a batch is the next one");
+        check(head.number == number && head.inputs == 1, "a batch is the next one");
         const unsigned char *rows = place + head.first_row;
         if (head.large != 0) {
             const int large = static_cast<int>(head.large) - 1;
-            require(large < RING_LARGE_PLACES && large != kept, "a place that is kept is not filled");
+            check(large < RING_LARGE_PLACES && large != kept, "a place that is kept is not filled");
             ring.control().held[large].store(1);
             if (kept >= 0) ring.control().held[kept].store(0);
             kept = large;
@@ -85,7 +80,7 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
         if (batches == 0 && end == End::garbage) output.offset = RING_ANSWER_BYTES - 8;
         if (batches == 0 && end == End::channel_closed) break;
         if (answer->form == RING_ON_CHANNEL)
-            require(send(channel, "failed", 6, MSG_NOSIGNAL) == 6, "a message is sent");
+            check(send(channel, "failed", 6, MSG_NOSIGNAL) == 6, "a message is sent");
         answer->ended_ns = now_ns();
         completed = number;
         complete_batch(ring, channel, number);
@@ -126,13 +121,13 @@ struct World {
         table->add(std::move(route));
         table->sort();
         server.routes.tables.replace(table);
-        require(process_timer().watch(queue), "deadlines are watched");
+        check(process_timer().watch(queue), "deadlines are watched");
         address.sin_family = AF_INET;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         socklen_t length = sizeof address;
-        require(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 &&
-                    listen(listener, 64) == 0 && server.listen_on(&listener, 1),
-                "the server listens");
+        check(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 &&
+                  listen(listener, 64) == 0 && server.listen_on(&listener, 1),
+              "the server listens");
         getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length);
     }
 
@@ -159,9 +154,9 @@ struct World {
     void instance(std::size_t slot, std::uint64_t max_rows) {
         for (bool closed = false; !closed;) {
             int ends[2];
-            require(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "there are sockets");
+            check(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "there are sockets");
             std::unique_ptr<BatchRing> ring(BatchRing::make());
-            require(ring != nullptr, "there is memory");
+            check(ring != nullptr, "there is memory");
             const int number = lives.fetch_add(1);
             std::thread process([&] {
                 live(*ring, ends[1], 200, number % 2 ? End::garbage : End::channel_closed, 4 * columns);
@@ -194,7 +189,7 @@ struct World {
 
     void client(int number, int requests) {
         const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        require(connect(fd, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0, "it connects");
+        check(connect(fd, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0, "it connects");
         for (int turn = 0; turn < requests; ++turn) {
             std::vector<float> row(columns);
             row[0] = static_cast<float>(number);
@@ -211,31 +206,31 @@ struct World {
                 std::to_string(text.size()) + "\r\nContent-Length: " + std::to_string(text.size() + nbytes) +
                 "\r\n\r\n" + text;
             message.append(reinterpret_cast<const char *>(row.data()), nbytes);
-            require(send(fd, message.data(), message.size(), MSG_NOSIGNAL) ==
-                        static_cast<ssize_t>(message.size()),
-                    "a request is sent");
+            check(send(fd, message.data(), message.size(), MSG_NOSIGNAL) ==
+                      static_cast<ssize_t>(message.size()),
+                  "a request is sent");
             std::string answer;
             std::size_t end = std::string::npos, whole = 1;
             while (end == std::string::npos || answer.size() < whole) {
                 char room[4096];
                 const ssize_t length = recv(fd, room, sizeof room, 0);
-                require(length > 0, "an answer comes");
+                check(length > 0, "an answer comes");
                 answer.append(room, static_cast<std::size_t>(length));
                 end = answer.find("\r\n\r\n");
                 if (end == std::string::npos) continue;
                 const std::size_t at = answer.find("\r\ncontent-length: ");
-                require(at != std::string::npos && at < end, "an answer has a length");
+                check(at != std::string::npos && at < end, "an answer has a length");
                 whole = end + 4 + std::strtoul(answer.c_str() + at + 18, nullptr, 10);
             }
-            require(answer.size() == whole, "an answer is one");
+            check(answer.size() == whole, "an answer is one");
             const std::size_t timed = answer.find("inference;dur=");
-            require(timed == std::string::npos || std::strtod(answer.c_str() + timed + 14, nullptr) < 600000,
-                    "a stage took no longer than its batch");
+            check(timed == std::string::npos || std::strtod(answer.c_str() + timed + 14, nullptr) < 600000,
+                  "a stage took no longer than its batch");
             if (answer.compare(9, 3, "500") == 0) {
                 failed.fetch_add(1);
                 continue;
             }
-            require(std::memcmp(answer.data() + whole - ANSWERED, row.data(), ANSWERED) == 0, "a row is the client's own");
+            check(std::memcmp(answer.data() + whole - ANSWERED, row.data(), ANSWERED) == 0, "a row is the client's own");
             good.fetch_add(1);
         }
         close(fd);
@@ -265,15 +260,15 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
     const int good = world->good.load(), failed = world->failed.load();
     std::printf("%d good, %d failed, %d lives, %lu open\n", good, failed, world->lives.load(),
                 static_cast<unsigned long>(world->queue->open()));
-    require(good + failed == 8 * requests && good > 7 * requests, "nearly all are answered");
-    require(world->queue->open() == 0, "nothing is left");
-    require(world->server.answers.open_fast_requests.load() == 0, "no request is left");
-    require(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
-            "the answered ones are counted");
-    require(world->sums.stages[STAGE_INFERENCE].ns <= world->sums.stages[STAGE_REQUEST].ns,
-            "a stage took no longer than the requests of its batches");
+    check(good + failed == 8 * requests && good > 7 * requests, "nearly all are answered");
+    check(world->queue->open() == 0, "nothing is left");
+    check(world->server.answers.open_fast_requests.load() == 0, "no request is left");
+    check(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
+          "the answered ones are counted");
+    check(world->sums.stages[STAGE_INFERENCE].ns <= world->sums.stages[STAGE_REQUEST].ns,
+          "a stage took no longer than the requests of its batches");
     for (const auto &size : world->sums.sizes)
-        require(size.second.infer_ns <= world->sums.stages[STAGE_REQUEST].ns, "nor did batches of a size");
+        check(size.second.infer_ns <= world->sums.stages[STAGE_REQUEST].ns, "nor did batches of a size");
 }
 
 // An answer's head is read or refused, whatever its bytes are.
@@ -296,16 +291,16 @@ void mutate() {
         }
         if (ring->read_answer(3, &answer) != RING_OK || answer.form == RING_ON_CHANNEL) continue;
         ++read;
-        require(answer.outputs <= RING_OUTPUTS && answer.stages <= RING_STAGES, "counts are bounded");
+        check(answer.outputs <= RING_OUTPUTS && answer.stages <= RING_STAGES, "counts are bounded");
         for (std::uint32_t i = 0; i < answer.outputs; ++i) {
             const RingOutput &output = answer.output[i];
-            require(output.rank <= MAX_RANK && output.datatype < DT_BYTES &&
-                        output.name_length <= RING_NAME &&
-                        output.offset + output.nbytes <= RING_ANSWER_BYTES,
-                    "an output lies in its place");
+            check(output.rank <= MAX_RANK && output.datatype < DT_BYTES &&
+                      output.name_length <= RING_NAME &&
+                      output.offset + output.nbytes <= RING_ANSWER_BYTES,
+                  "an output lies in its place");
         }
     }
-    require(read > 1000, "some are read");
+    check(read > 1000, "some are read");
 }
 
 }  // namespace

@@ -10,38 +10,13 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.models import write_double
+from tests.support.wire.http_reader import open_connection, read_all
 
 pytestmark = pytest.mark.carrier("native")
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 SPEAKS = "this address speaks gRPC over HTTP/2, and the request is not gRPC; "
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    write_double(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(models):
-    with Server(models) as running:
-        yield running
-
-
-def connect(server):
-    host, _, port = server.grpc.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
-def read_all(connection):
-    found = bytearray()
-    while piece := connection.recv(65536):
-        found += piece
-    return bytes(found)
 
 
 def document_of(answer):
@@ -73,13 +48,13 @@ def test_a_client_that_would_send_a_large_body_is_answered(server):
     [b"\n", b"GET / HTTP/1.0\r\n\r\n", b"PRI * HTTP/1.1\r\n", PREFACE[:-1] + b"x", bytes(100)],
 )
 def test_bytes_that_are_no_preface_are_answered(server, sent):
-    with connect(server) as client:
+    with open_connection(server.grpc, 60) as client:
         client.sendall(sent)
         assert document_of(read_all(client))["error"].startswith(SPEAKS)
 
 
 def test_bytes_of_another_protocol_are_known_however_they_come(server):
-    with connect(server) as client:
+    with open_connection(server.grpc, 60) as client:
         for byte in b"PRX * HTTP/2.0":
             try:
                 client.sendall(bytes([byte]))
@@ -89,7 +64,7 @@ def test_bytes_of_another_protocol_are_known_however_they_come(server):
 
 
 def test_a_preface_in_pieces_is_one(server):
-    with connect(server) as client:
+    with open_connection(server.grpc, 60) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in PREFACE:
             client.sendall(bytes([byte]))
@@ -99,21 +74,21 @@ def test_a_preface_in_pieces_is_one(server):
 
 
 def test_a_client_that_leaves_within_the_preface_is_forgotten(server):
-    with connect(server) as client:
+    with open_connection(server.grpc, 60) as client:
         client.sendall(PREFACE[:5])
         client.shutdown(socket.SHUT_WR)
         assert read_all(client) == b""
 
 
-def test_over_tls_too(models, tmp_path):
+def test_over_tls_too(repository, tmp_path):
     key, cert = self_signed(tmp_path)
     context = ssl.create_default_context(cafile=cert)
     context.check_hostname = False
-    with Server(models, tls_cert=str(cert), tls_key=str(key)) as server:
+    with Server(repository, tls_cert=str(cert), tls_key=str(key)) as server:
         for protocols in (["http/1.1"], []):
             if protocols:
                 context.set_alpn_protocols(protocols)
-            with context.wrap_socket(connect(server)) as client:
+            with context.wrap_socket(open_connection(server.grpc, 60)) as client:
                 client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
                 told = document_of(read_all(client))
             assert told == {"error": f"{SPEAKS}REST is at {server.url}"}
@@ -149,9 +124,9 @@ def test_http2_in_cleartext_too(server, method, status):
         ("unix:{folder}/http.sock", "REST is at a unix socket of this machine"),
     ],
 )
-def test_an_address_is_told_in_a_form_that_can_be_called(models, tmp_path, http, says):
+def test_an_address_is_told_in_a_form_that_can_be_called(repository, tmp_path, http, says):
     address = http.format(folder=tmp_path)
-    with Server(models, http=address, insecure=True, wait_ready=False) as server:
+    with Server(repository, http=address, insecure=True, wait_ready=False) as server:
         server.wait_loaded()
         answer = requests.get(f"http://{server.grpc}/v2", timeout=60)
         port = server.http.rpartition(":")[2]

@@ -9,14 +9,12 @@ import pytest
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.images import jpeg
-from ksrv.limits import Limits
 from ksrv.protocol.protobuf import message_class
 from ksrv.repository.layout import Repository
-from ksrv.server.rest.fast_path import FastPath, endpoint_for
 from ksrv.server.settings import ServerSettings
 from tests.support.images import files
 from tests.support.models import write_model
-from tests.support.native.fast_path import Open
+from tests.support.native.fast_path import set_grpc_routes
 from tests.support.wire.grpc_calls import UNLIMITED, ServerWithThreads
 
 pytestmark = pytest.mark.skipif(
@@ -75,14 +73,7 @@ class Served:
         self.server = ServerWithThreads(engine, ServerSettings())
         port = self.server.start("127.0.0.1:0")
         if fast:
-            path = FastPath(engine, Limits(), Open())
-            self.server.set_routes(
-                [
-                    (name, version, endpoint)
-                    for name, version, model in engine.routable_models()
-                    if (endpoint := endpoint_for(model, path, Limits())) is not None
-                ]
-            )
+            set_grpc_routes(self.server, engine)
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED)
 
     def fast_calls(self):

@@ -6,13 +6,10 @@ import grpc
 import numpy as np
 import pytest
 
-from ksrv.limits import Limits
 from ksrv.records import read_records
-from ksrv.server.rest.fast_path import FastPath, endpoint_for
-from ksrv.server.settings import ServerSettings
-from tests.support.native.fast_path import Open, ask, message, opened, serving
+from tests.support.native.fast_path import ask, message, opened, opened_grpc, serving
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import UNLIMITED, ServerWithThreads, infer_request, stub_infer
+from tests.support.wire.grpc_calls import UNLIMITED, infer_request, stub_infer
 
 DOUBLE = """
 from ksrv import BaseHandler
@@ -48,26 +45,17 @@ def over_rest(engine, name):
 @contextlib.contextmanager
 def over_grpc(engine, name):
     """As `over_rest`."""
-    server = ServerWithThreads(engine, ServerSettings())
-    port = server.start("127.0.0.1:0")
-    route = FastPath(engine, Limits(), Open())
-    server.set_routes(
-        [
-            (model, version, endpoint_for(found, route, Limits()))
-            for model, version, found in engine.routable_models()
-        ]
-    )
     asked = infer_request(name, ("x", "FP32", [1, 4]), raw=[ROW.tobytes()])
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel:
-            infer = stub_infer(channel)
+    with (
+        opened_grpc(engine) as (server, address),
+        grpc.insecure_channel(address, options=UNLIMITED) as channel,
+    ):
+        infer = stub_infer(channel)
 
-            def send():
-                assert infer(asked, timeout=60).raw_output_contents[0] == (2 * ROW).tobytes()
+        def send():
+            assert infer(asked, timeout=60).raw_output_contents[0] == (2 * ROW).tobytes()
 
-            yield send, lambda: server._core.counters()["fast_path"]
-    finally:
-        server.stop(5)
+        yield send, lambda: server._core.counters()["fast_path"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ The delay is ten minutes here: a server that ends within the patience of a test 
 """
 
 import signal
-import socket
 import ssl
 import time
 
@@ -12,19 +11,12 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.models import write_double
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection
 
 DELAY = 600
 DRAINS = f"draining for {DELAY}.0 s"
 ENDS = "ending without the drain delay"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    write_double(folder)
-    return folder
 
 
 @pytest.fixture
@@ -50,14 +42,9 @@ def stopped_quickly(server):
     assert server.process.wait(60) == 0
 
 
-def connect(address):
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
 @pytest.mark.parametrize("settings", ["plain", "workers", "tls", "no grpc"], indirect=True)
-def test_a_server_to_which_nobody_has_connected_ends_at_once(models, settings):
-    with Server(models, **settings) as server:
+def test_a_server_to_which_nobody_has_connected_ends_at_once(repository, settings):
+    with Server(repository, **settings) as server:
         wait_until(lambda: server.log.count("models loaded in") == settings.get("workers", 1))
         assert server.terminate() == 0
         log = server.log
@@ -66,10 +53,10 @@ def test_a_server_to_which_nobody_has_connected_ends_at_once(models, settings):
 
 @pytest.mark.parametrize("port", ["http", "grpc"])
 @pytest.mark.parametrize("settings", ["plain", "tls"], indirect=True)
-def test_a_client_that_is_connected_keeps_the_delay(models, settings, port):
-    with Server(models, **settings) as server:
+def test_a_client_that_is_connected_keeps_the_delay(repository, settings, port):
+    with Server(repository, **settings) as server:
         server.wait_loaded()
-        with connect(getattr(server, port)) as client:
+        with open_connection(getattr(server, port), 60) as client:
             if "tls_cert" in settings:  # its answer to the hello shows that it was accepted
                 context = ssl.create_default_context(cafile=settings["tls_cert"])
                 context.check_hostname = False
@@ -83,11 +70,11 @@ def test_a_client_that_is_connected_keeps_the_delay(models, settings, port):
 
 @pytest.mark.parametrize("port", ["http", "grpc"])
 @pytest.mark.parametrize("settings", ["plain"], indirect=True)
-def test_a_probe_that_has_gone_keeps_the_delay(models, settings, port):
+def test_a_probe_that_has_gone_keeps_the_delay(repository, settings, port):
     """So does a load balancer's: it would call a server that it has not asked again."""
-    with Server(models, **settings) as server:
+    with Server(repository, **settings) as server:
         server.wait_loaded()
-        with connect(getattr(server, port)) as client:
+        with open_connection(getattr(server, port), 60) as client:
             client.sendall(b"GET /v2/health/live HTTP/1.0\r\nHost: x\r\n\r\n")
             while client.recv(65536):
                 pass
@@ -97,8 +84,8 @@ def test_a_probe_that_has_gone_keeps_the_delay(models, settings, port):
 
 
 @pytest.mark.parametrize("settings", ["plain"], indirect=True)
-def test_a_client_that_left_longer_ago_than_the_delay_does_not(models, settings):
-    with Server(models, **settings | {"drain_delay": 0.2}) as server:
+def test_a_client_that_left_longer_ago_than_the_delay_does_not(repository, settings):
+    with Server(repository, **settings | {"drain_delay": 0.2}) as server:
         server.wait_loaded()
         assert server.get("/v2/health/live")[0] == 200
         time.sleep(0.5)  # more than the delay, however busy this machine is
@@ -107,8 +94,8 @@ def test_a_client_that_left_longer_ago_than_the_delay_does_not(models, settings)
 
 
 @pytest.mark.parametrize("settings", ["grpcio"], indirect=True)
-def test_grpcio_does_not_tell_who_is_connected_so_the_delay_stays(models, settings):
-    with Server(models, **settings) as server:
+def test_grpcio_does_not_tell_who_is_connected_so_the_delay_stays(repository, settings):
+    with Server(repository, **settings) as server:
         server.wait_loaded()
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: DRAINS in server.log)

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "server/server.hpp"
+#include "../../support/native/checks.hpp"
 
 using namespace ksrv;
 
@@ -32,12 +33,6 @@ std::condition_variable changed;
 std::deque<Turn> turns;
 bool over = false;
 std::atomic<int> lost{0};
-
-void require(bool condition, const char *what) {
-    if (condition) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 void serve(void *) {
     while (Connection *connection = server->routes.next_to_run()) {

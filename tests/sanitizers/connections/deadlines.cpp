@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <set>
@@ -19,6 +18,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
 
@@ -29,12 +29,6 @@ namespace {
 constexpr double STEP = 0.1, LONG = 90;  // seconds
 constexpr size_t LARGE = 4u << 20;       // bytes of an answer that no socket takes at once
 constexpr size_t LEFT = 70000;           // and of one that it takes, and is not writable until the client has taken it
-
-void require(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 void print(const char *name, double seconds) {
     seconds < LONG ? std::printf("%s: %.1f\n", name, seconds) : std::printf("%s: never\n", name);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "http2/library.hpp"
+#include "../../support/native/checks.hpp"
 #include "../../support/native/http2_frames.hpp"
 #include "../../support/native/http2_worker.hpp"
 
@@ -51,12 +52,6 @@ namespace {
 
 constexpr int CLIENTS = 4;
 const std::string PREFACE = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "");
-
-void require(bool holds_true, const char *what) {
-    if (holds_true) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 // All that comes until the end of the stream.
 std::string read_all(int fd) {

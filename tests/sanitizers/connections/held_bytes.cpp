@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
 
@@ -27,12 +27,6 @@ namespace {
 constexpr size_t SMALL = 4000;          // bytes of an answer, which are copied
 constexpr uint32_t CALLS = 100;         // on one connection
 constexpr size_t DATA_BYTES = 60000;    // sent in as many frames
-
-void require(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 struct Peer {
     int fd = -1;

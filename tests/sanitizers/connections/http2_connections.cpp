@@ -47,14 +47,7 @@ size_t count_ended(int fd, std::string *buffer, bool *over) {
 
 // A client that waits for its answers, or breaks off. Returns the streams that got none.
 size_t run_client(Worker &worker, unsigned seed, bool breaks) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
-    const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "");
-    AcceptedHttp2 accepted{};
-    accepted.fd = ends[1];
-    accepted.bytes = reinterpret_cast<const unsigned char *>(preface.data());
-    accepted.length = preface.size();
-    if (!worker.http.adopt_http2(worker.http.http2_owner, accepted)) std::abort();
+    const int fd = worker.connect_http2();
     size_t ended = 0;
     std::string buffer;
     bool over = false;
@@ -83,14 +76,14 @@ size_t run_client(Worker &worker, unsigned seed, bool breaks) {
             ++ended;  // it wants no answer
         }
         for (size_t at = 0; at < sent.size() && !over;) {
-            const ssize_t some = send(ends[0], sent.data() + at, sent.size() - at, MSG_NOSIGNAL);
+            const ssize_t some = send(fd, sent.data() + at, sent.size() - at, MSG_NOSIGNAL);
             if (some > 0) at += static_cast<size_t>(some);
-            if (some < 0) ended += count_ended(ends[0], &buffer, &over);
+            if (some < 0) ended += count_ended(fd, &buffer, &over);
         }
     }
     for (int turns = 0; !breaks && !over && ended < STREAMS && turns < 2000; ++turns)
-        ended += count_ended(ends[0], &buffer, &over);
-    close(ends[0]);
+        ended += count_ended(fd, &buffer, &over);
+    close(fd);
     return breaks || ended >= STREAMS ? 0 : STREAMS - ended;
 }
 

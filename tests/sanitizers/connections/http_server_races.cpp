@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,16 +33,11 @@ int accept4(int, sockaddr *, socklen_t *, int) noexcept(false) {
 #define private public
 #include "server/server.hpp"
 #undef private
+#include "../../support/native/checks.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void require(bool condition, const char *what) {
-    if (condition) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 std::unique_ptr<HttpServer> made() {
     static EventLoop &events = *new EventLoop(2);

@@ -3,20 +3,14 @@
 // clients. Exits 1 when not.
 
 #include <cstdio>
-#include <cstdlib>
 #include <thread>
 
 #include "server/server.hpp"
+#include "../../support/native/checks.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void check(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("not so: %s\n", what);
-    std::exit(1);
-}
 
 struct Client {
     int ends[2];

@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/clock.hpp"
-#include "reactor/listeners.hpp"
+#include "../../support/native/checks.hpp"
+#include "../../support/native/no_places.hpp"
 
 namespace {
 
@@ -35,22 +35,6 @@ using namespace ksrv;
 namespace {
 
 constexpr uint64_t TAG = 100, SECOND_NS = 1000000000u;
-
-void require(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
-
-// It takes no connection, so that those of the clients stay in the kernel's queue.
-struct NoPlaces final : Listeners::Owner {
-    void *take_place() noexcept override { return nullptr; }
-    void give_back_place(void *) noexcept override {}
-    void accepted(void *, const Accepted &, bool) noexcept override {}
-    bool has_room() const noexcept override { return true; }
-    void make_room() noexcept override {}
-    void accept_paused() noexcept override {}
-};
 
 int listening() {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

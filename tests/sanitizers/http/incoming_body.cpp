@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -14,18 +13,13 @@
 #include "http/receive_buffer.hpp"
 #include "http/transport.hpp"
 #include "memory/memory_budget.hpp"
+#include "../../support/native/checks.hpp"
 
 using namespace ksrv;
 
 namespace {
 
 constexpr uint64_t BOUND = 1u << 20;
-
-void check(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("not so: %s\n", what);
-    std::exit(1);
-}
 
 // A message whose head is in the buffer, with `early` bytes of its body behind it.
 struct Message {

@@ -5,22 +5,17 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <thread>
 
 #include "queue/request_queue.hpp"
 #include "reactor/event_loop.hpp"
 #include "server/answer_sender.hpp"
+#include "../../support/native/checks.hpp"
+#include "../../support/native/no_places.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void check(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("not so: %s\n", what);
-    std::exit(1);
-}
 
 constexpr uint64_t SECOND = 1000000000u;
 
@@ -119,14 +114,7 @@ void check_disconnect_watch() {
 
 void check_connections() {
     EventLoop loop(1);
-    struct Owner final : Listeners::Owner {
-        void *take_place() noexcept override { return nullptr; }
-        void give_back_place(void *) noexcept override {}
-        void accepted(void *, const Accepted &, bool) noexcept override {}
-        bool has_room() const noexcept override { return true; }
-        void make_room() noexcept override {}
-        void accept_paused() noexcept override {}
-    } owner;
+    NoPlaces owner;
     Listeners listeners(&owner);
     HttpServerConfig config;
     config.connections = 4;

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
 
@@ -19,12 +19,6 @@ using namespace ksrv;
 namespace {
 
 constexpr int ENDS_STREAM = 1, ENDS_HEADERS = 4;
-
-void require(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 int submit_no_reset(http2::NgSession *, uint8_t, int32_t, uint32_t) { return http2::RESULT_NO_MEMORY; }
 

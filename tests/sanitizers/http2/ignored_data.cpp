@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
 
@@ -24,12 +24,6 @@ namespace {
 constexpr size_t LARGE = 4u << 20;  // bytes of an answer that no socket takes at once
 constexpr double SHORTLY = 0.1;          // seconds behind which the loop's lists are empty
 constexpr int ACKNOWLEDGES = 1, ENDS_STREAM = 1, ENDS_HEADERS = 4;
-
-void require(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 struct Calls {
     EventLoop events{1};

@@ -40,29 +40,22 @@ namespace {
 
 // The bytes of the head that ends a stream; empty where none comes.
 std::string answer_to(Worker &worker, const std::string &more) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
-    const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "");
-    AcceptedHttp2 accepted{};
-    accepted.fd = ends[1];
-    accepted.bytes = reinterpret_cast<const unsigned char *>(preface.data());
-    accepted.length = preface.size();
-    if (!worker.http.adopt_http2(worker.http.http2_owner, accepted)) std::abort();
+    const int fd = worker.connect_http2();
     lacks_memory.store(true);
     const std::string sent = frame(http2::FRAME_HEADERS, 5, 1, field(":method", "POST") + field(":scheme", "http") +
                                                                    field(":authority", "x") + more);
-    if (send(ends[0], sent.data(), sent.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(sent.size())) std::abort();
+    if (send(fd, sent.data(), sent.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(sent.size())) std::abort();
     std::string got, answer;
     char some[4096];
-    for (pollfd asked{ends[0], POLLIN, 0}; answer.empty() && poll(&asked, 1, 20000) > 0;) {
-        const ssize_t more_bytes = recv(ends[0], some, sizeof some, 0);
+    for (pollfd asked{fd, POLLIN, 0}; answer.empty() && poll(&asked, 1, 20000) > 0;) {
+        const ssize_t more_bytes = recv(fd, some, sizeof some, 0);
         if (more_bytes <= 0) break;
         got.append(some, static_cast<size_t>(more_bytes));
         for (ReceivedFrame found; ReceivedFrame::take(&got, &found);)
             if (found.stream == 1 && found.type == 1 && found.ends_stream()) answer = found.payload;
     }
     lacks_memory.store(false);
-    close(ends[0]);
+    close(fd);
     return answer;
 }
 

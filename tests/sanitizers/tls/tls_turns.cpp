@@ -14,7 +14,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -23,6 +22,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/checks.hpp"
 #include "../../support/native/http2_frames.hpp"
 #include "../../support/native/tls_peer.hpp"
 
@@ -45,12 +45,6 @@ using namespace ksrv;
 namespace {
 
 constexpr int BODY = 160, UPDATES = 31;  // as many behind each byte of the body
-
-void require(bool holds, const char *what) {
-    if (holds) return;
-    std::printf("%s\n", what);
-    std::exit(1);
-}
 
 // What both protocols share: the good client asks when it was served, and the flooding one is served at last.
 struct Scene {

@@ -22,6 +22,8 @@ from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
 from ksrv.server.rest.fast_path import FastPath, endpoint_for, prepared_answers, render_error
 from ksrv.server.rest.metadata import describe
+from ksrv.server.settings import ServerSettings
+from tests.support.wire.grpc_calls import ServerWithThreads
 from tests.support.wire.http_reader import read_message
 
 PAIR = """
@@ -254,6 +256,30 @@ def opened(
             loop.stop()
             for thread in threads:
                 thread.join()
+
+
+@contextlib.contextmanager
+def opened_grpc(engine: Any) -> Iterator[tuple[ServerWithThreads, str]]:
+    """A native gRPC server whose calls take the fast path where they can, and its address."""
+    server = ServerWithThreads(engine, ServerSettings())
+    port = server.start("127.0.0.1:0")
+    try:
+        set_grpc_routes(server, engine)
+        yield server, f"127.0.0.1:{port}"
+    finally:
+        server.stop(5)
+
+
+def set_grpc_routes(server: ServerWithThreads, engine: Any) -> None:
+    """Have the calls of an engine's models take the fast path."""
+    path = FastPath(engine, Limits(), cast(Any, Open()))
+    server.set_routes(
+        [
+            (name, version, endpoint)
+            for name, version, model in engine.routable_models()
+            if (endpoint := endpoint_for(model, path, Limits())) is not None
+        ]
+    )
 
 
 def entry(name: str, array: Any, **more: Any) -> Any:

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -11,6 +13,8 @@
 #include <vector>
 
 #include "grpc/server.hpp"
+#include "http2/library.hpp"
+#include "http2_frames.hpp"
 
 namespace ksrv {
 
@@ -33,6 +37,19 @@ struct Worker {
         http.stop();
         events.stop();
         for (std::thread &thread : threads) thread.join();
+    }
+
+    // The client's end of a new connection of HTTP/2, whose preface and first SETTINGS have come.
+    int connect_http2() {
+        int ends[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
+        const std::string come = HTTP2_PREFACE + frame(http2::FRAME_SETTINGS, 0, 0, "");
+        AcceptedHttp2 accepted{};
+        accepted.fd = ends[1];
+        accepted.bytes = reinterpret_cast<const unsigned char *>(come.data());
+        accepted.length = come.size();
+        if (!http.adopt_http2(http.http2_owner, accepted)) std::abort();
+        return ends[0];
     }
 
     static HttpServerConfig config() {

@@ -10,20 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ksrv.limits import Limits
-from ksrv.protocol.protobuf import message_class
-from ksrv.server.rest.fast_path import FastPath, endpoint_for
-from ksrv.server.settings import ServerSettings
+from ksrv.server.rest.fast_path import FastPath
 from tests.support.native.fast_path import (
-    Open,
     ask,
     ask_both,
     json_message,
     message,
     opened,
+    opened_grpc,
     serving,
 )
-from tests.support.wire.grpc_calls import ServerWithThreads
+from tests.support.wire.grpc_calls import infer_request, stub_infer
 
 HANDLER = """
 import numpy as np
@@ -232,31 +229,17 @@ def test_long_rows_lie_in_large_places_of_a_handler_process(tmp_path, monkeypatc
 
 def test_calls_of_grpc_need_no_python_either(tmp_path):
     ids = arrays(5, 2)["ids"]
-    with serving(tmp_path / "masked", MASKED, MASKED_YAML) as engine:
-        server = ServerWithThreads(engine, ServerSettings())
-        port = server.start("127.0.0.1:0")
-        path = FastPath(engine, Limits(), Open())
-        server.set_routes(
-            [
-                (name, version, endpoint_for(model, path, Limits()))
-                for name, version, model in engine.routable_models()
-            ]
-        )
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary(
-                "/inference.GRPCInferenceService/ModelInfer",
-                request_serializer=lambda one: one.SerializeToString(),
-                response_deserializer=message_class("inference.ModelInferResponse").FromString,
-            )
-            made = message_class("inference.ModelInferRequest")(model_name="masked")
-            made.inputs.add(name="ids", datatype="INT64", shape=ids.shape)
-            made.raw_input_contents.append(ids.tobytes())
-            answer = call(made, timeout=60)
+    with (
+        serving(tmp_path / "masked", MASKED, MASKED_YAML) as engine,
+        opened_grpc(engine) as (server, address),
+        grpc.insecure_channel(address) as channel,
+    ):
+        asked = infer_request("masked", ("ids", "INT64", ids.shape), raw=[ids.tobytes()])
+        answer = stub_infer(channel)(asked, timeout=60)
         assert [list(one.shape) for one in answer.outputs] == [[2, 5], [2]]
         given_back = b"".join(answer.raw_output_contents)
         assert given_back == (ids * 3).tobytes() + ids.sum(axis=1).tobytes()
         assert server._core.counters()["fast_path"] == 1
-        server.stop(5)
 
 
 def test_rows_of_no_length_and_missing_inputs_go_the_general_way(ways):
