@@ -67,7 +67,6 @@ class Connection final : public http2::SessionEvents {
 
     MemoryBudget *budget() const noexcept;
     Server *server() const noexcept { return server_; }
-    bool is_closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
     bool is_idle() const noexcept { return open_calls.load(std::memory_order_relaxed) == 0; }
 
     const uint32_t slot, generation;

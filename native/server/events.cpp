@@ -1,11 +1,8 @@
-// What becomes of events and timers: connections are armed, go on, and end.
+// What becomes of events and timers: connections begin, go on, and end at their deadlines.
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-
-#include <algorithm>
 
 #include "base/python_call.hpp"
 #include "server/server.hpp"

@@ -16,7 +16,6 @@ namespace ksrv {
 
 struct FastRequest;
 struct ReplyPart;
-struct ReplyStage;
 
 // How a request is answered that did not come over HTTP. Each of them may be called by any thread.
 struct FastAnswers {

@@ -6,27 +6,11 @@
 // comes back with its head read, in a connection's place for one message, whose body and answer are a `ByteStream`'s. So
 // routes, bodies, callers, deadlines, budgets, answers and the access log have one meaning over both.
 
-#include <algorithm>
 #include <cstring>
 
-#include "server/http2_streams.hpp"
 #include "server/server.hpp"
 
 namespace ksrv {
-
-Preface look_for_preface(Connection *connection) noexcept {
-    if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
-    if (connection->out.sent != 0) return Preface::none;  // it is no beginning
-    if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
-    const size_t length = std::min(connection->filled, HTTP2_PREFACE_BYTES);
-    if (memcmp(connection->buffer, HTTP2_PREFACE, length) != 0) {
-        if (connection->searched < HTTP2_PREFACE_BYTES) connection->searched = 0;
-        return Preface::none;
-    }
-    if (length == HTTP2_PREFACE_BYTES) return Preface::whole;
-    connection->searched = connection->filled;
-    return Preface::begun;
-}
 
 // Gives a connection, with what has come of it, to the server of HTTP/2.
 void HttpServer::hand_over(Connection *connection) noexcept {

@@ -3,11 +3,33 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <cstring>
 
-#include "server/http2_streams.hpp"
 #include "server/server.hpp"
 
 namespace ksrv {
+
+namespace {
+
+enum class Preface : uint8_t { none, begun, whole };
+
+// Looks in what has come for the preface with which HTTP/2 begins (RFC 9113 3.4). Where it has `begun`, the bytes are marked as
+// searched.
+Preface look_for_preface(Connection *connection) noexcept {
+    if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
+    if (connection->out.sent != 0) return Preface::none;  // it is no beginning
+    if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
+    const size_t length = std::min(connection->filled, HTTP2_PREFACE_BYTES);
+    if (memcmp(connection->buffer, HTTP2_PREFACE, length) != 0) {
+        if (connection->searched < HTTP2_PREFACE_BYTES) connection->searched = 0;
+        return Preface::none;
+    }
+    if (length == HTTP2_PREFACE_BYTES) return Preface::whole;
+    connection->searched = connection->filled;
+    return Preface::begun;
+}
+
+}  // namespace
 
 // Goes on with an owned connection until it is armed, in the run queue, with the app or dropped.
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {

@@ -15,7 +15,6 @@
 
 #include <atomic>
 #include <memory>
-#include <vector>
 
 #include "server/app_messages.hpp"
 #include "server/native_routes.hpp"

@@ -14,8 +14,7 @@ from libc.stdlib cimport calloc, free
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED, AnswerSender, Connection, Outgoing,
-    Owners,
-    Turn, add_part, identified_head_bytes, put_identified_head,
+    Owners, Turn, add_part, identified_head_bytes, put_identified_head,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
 
@@ -274,9 +273,7 @@ cdef class Exchange:
     def watch(self, NativeHandle handle not None) -> None:
         """Have the request cancelled if its client vanishes before it is answered."""
         if self.turn.connection != NULL:
-            self.answers.connections().disconnects.watch(
-                self.turn.connection, handle.native
-            )
+            self.answers.connections().disconnects.watch(self.turn.connection, handle.native)
 
     def fail(self) -> None:
         """Answer 500 without saying why; nothing happens when it was answered before."""
