@@ -94,6 +94,7 @@ class Machine {
         nth = 0;
         faults_seen = faults_made = longest_stall = seams = 0;
         leader = nullptr;
+        follower_ = followed_ = nullptr;
         clear_threads();
         threads_.push_back(new Thread);
         self() = threads_[0];
@@ -130,7 +131,10 @@ class Machine {
         spend(took);
         if (++seams > MOST_SEAMS) fail("a simulation comes to no end");
         run_due();
-        if (random.chance(stalls)) {
+        if (followed_ == self() && --seams_left_ == 0) {
+            followed_ = nullptr;
+            hand_to(follower_);
+        } else if (random.chance(stalls)) {
             const int64_t stall = static_cast<int64_t>(random.below(MOST_STALL));
             longest_stall = std::max(longest_stall, stall);
             self()->frozen_until = now + stall;
@@ -194,14 +198,20 @@ class Machine {
         while (now < when) wait(Thread::waiting, &now, when);
     }
 
-    // Lets another thread run, or the same one go on; the clock jumps where all wait.
-    void hand_over() {
-        Thread *me = self();
-        Thread *chosen = choose();
-        if (chosen == me) return;
-        sem_post(&chosen->baton);
-        if (me->state != Thread::over) take_baton(me);
+    // The calling thread waits until another one does what `happened` tells of, or the clock, and takes over from that one at the seam which is
+    // the `seams_behind`-th from there: whatever else could run, a state that lasts for two of twelve seams is met by every sixth try.
+    void take_over(const void *what, uint64_t seams_behind, int64_t until) {
+        follower_ = self();
+        seams_left_ = seams_behind;
+        wait(Thread::waiting, what, until);
+        follower_ = followed_ = nullptr;
     }
+    void happened(const void *what) {
+        if (follower_ && follower_->on == what && !followed_) followed_ = self();
+    }
+
+    // Lets another thread run, or the same one go on; the clock jumps where all wait.
+    void hand_over() { hand_to(choose()); }
 
     // ---- threads ----
     Thread *add_thread(void *(*run)(void *), void *argument) {
@@ -293,6 +303,14 @@ class Machine {
   private:
     static constexpr uint64_t MOST_SEAMS = 30000000;
 
+    void hand_to(Thread *chosen) {
+        Thread *me = self();
+        if (chosen == me) return;
+        chosen->state = Thread::ready;
+        sem_post(&chosen->baton);
+        if (me->state != Thread::over) take_baton(me);
+    }
+
     static void take_baton(Thread *mine) {
         while (sem_wait(&mine->baton) != 0) {
         }
@@ -366,6 +384,8 @@ class Machine {
 
     std::vector<Thread *> threads_;
     Thread *ending_ = nullptr;
+    Thread *follower_ = nullptr, *followed_ = nullptr;  // take_over()
+    uint64_t seams_left_ = 0;                           // of the followed one
     std::multimap<int64_t, std::function<void()>> events_;
     int64_t turn_begun_ = 0;  // of what the leader had spent
     int outside_ = 0;

@@ -264,7 +264,7 @@ class Network {
         file.listening.backlog.pop_front();
         const int fd = add(File::server_end, link);
         ++accepted;
-        machine().wake(Thread::waiting, &accepted, true);
+        machine().happened(&accepted);
         carry(link);
         machine().tell("accept %d", fd);
         return fd;

@@ -182,13 +182,11 @@ struct Simulation {
             those->clear();
         }
     }
-    // Waits a while for the moment in which a connection begins: what is done to all of them then meets one that is half open.
+    // Waits a while for a connection that begins, and takes over from the thread that serves it at one of its next seams: what is done to
+    // all connections then meets one that is half open.
     void await_accept() {
-        const uint64_t before = network().accepted;
-        const int64_t until = machine().now + 3 * SECOND;
         machine().preempts = 200000;
-        while (network().accepted == before && machine().now < until) machine().wait(Thread::waiting, &network().accepted, until);
-        machine().sleep_until(machine().now + static_cast<int64_t>(machine().random.below(20)) * US);
+        machine().take_over(&network().accepted, machine().random.between(1, 12), machine().now + 3 * SECOND);
     }
     // All clients have left: the server sees it, and what it still has to do for them ends.
     void await_end() {
