@@ -50,7 +50,6 @@ LONG_FILES = (
     "integration/workers/test_stops.py",
     "integration/workers/test_lifecycle.py",
     "integration/workers/test_taken_ports.py",
-    "unit/handlers/test_declarations.py",
     "integration/workers/test_exact_counters.py",
     "integration/engine/test_loading_failures.py",
     "integration/workers/test_readiness.py",

@@ -52,6 +52,34 @@ def told(text: Bytes, batch: Batch) -> Iterator[Bytes]:
     for word in text:
         yield word.decode().upper() + str(batch.rows)
 """
+STRICT_FORM = """
+from typing import TypedDict
+
+from ksrv import BaseHandler, Batch, Bytes, Float32, Image, serve, settings
+
+
+class Answer(TypedDict):
+    scores: Float32[-1, "1:8"]
+
+
+@settings(batching={"max_batch_size": 8})
+class Cats(BaseHandler):
+    inputs = {"image": Image[224, 224, 3].prepared(scale=255)}
+
+    def inference(self, image: Image[224, 224, 3], batch: Batch) -> Float32[1000]:
+        return image.mean(axis=(1, 2)) + len(batch.requests)
+
+    def postprocess(self, outputs: Float32[1000]) -> Answer:
+        return {"scores": outputs}
+
+
+def words(text: Bytes) -> Bytes[2]:
+    return text
+
+
+if __name__ == "__main__":
+    serve(Cats, words, http="127.0.0.1:0")
+"""
 
 TYPED_WRONG = """
 from ksrv import BaseHandler, Float32
@@ -63,11 +91,30 @@ class Wrong(BaseHandler):
 """
 
 
-# What ksrv and the pages import beside numpy is large, and its types are not looked at here.
+# What ksrv and the pages import beside numpy is large, and its types are not looked at here. The flags of
+# strict_form are those of --strict, which cannot be asked for of one module; whether a name is re-exported is the
+# flag of the module that it is imported from.
 MYPY_INI = """
 [mypy]
 follow_imports = silent
 ignore_missing_imports = true
+warn_redundant_casts = true
+
+[mypy-strict_form]
+disallow_any_generics = true
+disallow_subclassing_any = true
+disallow_untyped_calls = true
+disallow_untyped_defs = true
+disallow_incomplete_defs = true
+check_untyped_defs = true
+disallow_untyped_decorators = true
+warn_unused_ignores = true
+warn_return_any = true
+strict_equality = true
+extra_checks = true
+
+[mypy-ksrv.*]
+implicit_reexport = false
 
 [mypy-torch.*,onnx.*,sklearn.*,google.*,grpc.*,falcon.*,hypothesis.*,PIL.*]
 follow_imports = skip
@@ -119,9 +166,11 @@ def templates(folder):
 
 
 def written(folder):
-    """Write down every handler that a newcomer may read, and one with each form of a hint."""
+    """Write down every handler that a newcomer may read, and two with each form of a hint."""
     (folder / "every_form.py").write_text(EVERY_FORM)
-    return [*shown_handlers(folder), *templates(folder), folder / "every_form.py"]
+    (folder / "strict_form.py").write_text(STRICT_FORM)
+    forms = [folder / "every_form.py", folder / "strict_form.py"]
+    return [*shown_handlers(folder), *templates(folder), *forms]
 
 
 def test_mypy_is_content_and_finds_what_is_misspelt(opened):

@@ -1,9 +1,5 @@
 """Inputs and outputs that a handler's own code declares: tensor types, attributes and hints."""
 
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 
@@ -12,7 +8,6 @@ from ksrv.handlers.declared.tensor_types import TensorTypeError
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support.paths import ROOT
 
 FRIENDLY = ImageSpec(color="RGB", channels="convert", exif="apply", resize="pillow")
 
@@ -215,44 +210,6 @@ class H(BaseHandler):
 def test_a_declaration_that_cannot_be_is_the_models_error(runner_of, source, text):
     with pytest.raises(HandlerLoadError, match=text):
         runner_of(HEAD + source)
-
-
-@pytest.mark.timeout(900)  # without its cache mypy reads numpy's stubs, and all of ksrv
-def test_type_checkers_accept_the_hints(tmp_path):
-    source = """
-        from typing import TypedDict
-
-        from ksrv import BaseHandler, Batch, Bytes, Float32, Image, serve, settings
-
-
-        class Answer(TypedDict):
-            scores: Float32[-1, "1:8"]
-
-
-        @settings(batching={"max_batch_size": 8})
-        class Cats(BaseHandler):
-            inputs = {"image": Image[224, 224, 3].prepared(scale=255)}
-
-            def inference(self, image: Image[224, 224, 3], batch: Batch) -> Float32[1000]:
-                return image.mean(axis=(1, 2)) + len(batch.requests)
-
-            def postprocess(self, outputs: Float32[1000]) -> Answer:
-                return {"scores": outputs}
-
-
-        def words(text: Bytes) -> Bytes[2]:
-            return text
-
-
-        if __name__ == "__main__":
-            serve(Cats, words, http="127.0.0.1:0")
-    """
-    path = tmp_path / "app.py"
-    path.write_text(textwrap.dedent(source).lstrip())
-    cache = ROOT / "build" / "test-mypy"
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 def optional(specs):
