@@ -49,15 +49,16 @@ def parse_answers(received: bytes) -> list[Answer]:
 
 
 def read_message(
-    connection: socket.socket, rest: bytes = b"", head_piece: int = 65536
+    connection: socket.socket, rest: bytes = b"", head_piece: int = 65536, has_body: bool = True
 ) -> tuple[bytes, bytes, bytes]:
-    """One answer that announces its length, or an interim one, which has no body.
+    """One answer that announces its length, or one without a body: an interim one, a 204, or one to a HEAD.
 
     Args:
         connection: Where it is read from.
         rest: What was read of it already.
         head_piece: The most that is read at once while the head is not whole; with 1, nothing behind
             the answer is taken from the connection.
+        has_body: False for the answer to a HEAD, whose length is that of a body that does not come.
 
     Returns:
         The head without its empty line, the body, and what came behind the answer.
@@ -69,7 +70,7 @@ def read_message(
     while b"\r\n\r\n" not in data:
         data += _piece(connection, head_piece, data)
     head, _, data = data.partition(b"\r\n\r\n")
-    if re.match(rb"HTTP/1\.1 1\d\d ", head):
+    if not has_body or re.match(rb"HTTP/1\.1 (1\d\d|204) ", head):
         return head, b"", data
     announced = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
     assert announced, f"no length in {head!r}"
