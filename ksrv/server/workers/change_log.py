@@ -3,7 +3,8 @@
 It is a file in memory, made by the master before it forks. Entries are appended under a lock and known by the position
 behind them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry is
 appended that says what the entries before it have left ("kept"). A worker that starts later begins there, and the
-memory of the entries that every worker has read is given back.
+memory of the entries that every worker has read is given back: as far as the "kept" before, because a worker that
+starts may be reading from there.
 """
 
 import fcntl
@@ -89,8 +90,9 @@ class ChangeLog:
         self._file = os.memfd_create("ksrv-changes")
         # A file of its own: closing any descriptor of a file lets go of this process's lock on it.
         self._lock_file = os.memfd_create("ksrv-changes-lock")
-        self._shared = mmap.mmap(-1, 3 * _PREFIX.size)
-        self._cells = memoryview(self._shared).cast("q")  # end, where "kept" begins, its length
+        self._shared = mmap.mmap(-1, 4 * _PREFIX.size)
+        # The end, where "kept" begins, its length, and how far memory was given back.
+        self._cells = memoryview(self._shared).cast("q")
         self._read_by_all = read_by_all
         self._thread_lock = threading.Lock()
 
@@ -104,7 +106,7 @@ class ChangeLog:
 
         Args:
             since: Append nothing where a change of one of their models, or for a start a change of any model or another
-                start, was appended from this position on.
+                start, was appended from this position on, or where what was appended is not known any more.
 
         Returns:
             The position behind each; None where nothing was appended.
@@ -114,6 +116,8 @@ class ChangeLog:
         """
         with self._locked():
             if since is not None:
+                if since < self._cells[3]:
+                    return None
                 later = self.read(since)
                 if any(_overtakes(one, entry) for _, one in later for entry in entries):
                     return None
@@ -152,15 +156,16 @@ class ChangeLog:
         return end + len(data)
 
     def _compact(self) -> None:
-        begin = self.end
+        begin, kept_before = self.end, self._cells[1]
         kept = LogEntry(kind="kept", slot=-1, kept=what_is_left(self.read()))
         self._cells[2] = self._write(kept) - begin
         self._cells[1] = begin
         page = mmap.PAGESIZE
-        unread = min(self._read_by_all(), begin) // page * page
-        if unread > 0:
-            with mmap.mmap(self._file, unread) as memory:
-                memory.madvise(mmap.MADV_REMOVE, 0, unread)
+        read = min(self._read_by_all(), kept_before) // page * page
+        if read > self._cells[3]:
+            self._cells[3] = read
+            with mmap.mmap(self._file, read) as memory:
+                memory.madvise(mmap.MADV_REMOVE, 0, read)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

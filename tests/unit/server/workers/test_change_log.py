@@ -107,6 +107,39 @@ def test_memory_that_a_worker_has_not_read_is_kept(monkeypatch):
     assert len(followed) == 1000
 
 
+def test_what_was_read_before_the_memory_was_given_back_is_outdated(monkeypatch):
+    """A load may take longer than other models' changes take to fill the log."""
+    monkeypatch.setattr(change_log, "COMPACT_BYTES", 64 * 1024)
+    log = ChangeLog(lambda: log.end)
+    since = log.end
+    fill(log)
+    assert log.append([entry("load")], since=since) is None
+    assert log.append([entry("load")], since=log.end) is not None
+
+
+def test_a_worker_that_starts_reads_to_the_end_beside_a_compaction(monkeypatch):
+    monkeypatch.setattr(change_log, "COMPACT_BYTES", 64 * 1024)
+    log = ChangeLog(lambda: log.end)
+    fill(log)
+    pread, once = os.pread, iter([True])
+
+    def compacted_meanwhile(*of):
+        if next(once, False):
+            begin = log._cells[1]
+            while log._cells[1] == begin:
+                do(log, entry("load", "c"))
+        return pread(*of)
+
+    monkeypatch.setattr(change_log.os, "pread", compacted_meanwhile)
+    assert ("load", "a") in left(log)
+
+
+def fill(log):
+    """Append until memory was given back."""
+    while log._cells[1] < 128 * 1024:
+        do(log, entry("load", "a"), entry("load", "b"))
+
+
 def test_processes_append_whole_entries_in_one_order():
     log = ChangeLog()
     forked = multiprocessing.get_context("fork")
