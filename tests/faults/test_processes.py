@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -198,14 +199,21 @@ def test_reloads_come_faster_than_they_are_made(
 
 
 @pytest.mark.slow
-def test_a_killed_master_leaves_nothing_behind(tmp_path: Path, seed: str) -> None:
+@pytest.mark.parametrize("number", DEADLY)
+def test_a_killed_master_leaves_nothing_behind(
+    tmp_path: Path, seed: str, number: signal.Signals
+) -> None:
     server = Server(write_patterns(tmp_path), workers=WORKERS)
     server.start()
     wait_until(lambda: loaded(server) == WORKERS)
     with Load(addresses(server), seed) as load:
         load.wait_for(3)
         all_of_it = descendants(server.pid)
-        server.process.kill()
-        wait_until(lambda: not any(map(is_alive, all_of_it[1:])), 60)
+        os.kill(server.pid, number)
+        wait_until(lambda: not any(map(is_alive, all_of_it)), 60)
     judge_answers(load.ledger)
+    for address in (server.http, server.grpc):
+        host, _, port = address.rpartition(":")
+        socket.create_server((host, int(port))).close()  # raises where somebody still listens
+    assert server.process.wait(10) == -number
     server.kill()
