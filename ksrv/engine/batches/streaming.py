@@ -40,6 +40,7 @@ class ChunkSender:
     ) -> None:
         self._spec = spec
         self._handles = handles
+        self._streams = [handle.request.stream for handle in handles]
         self._queue = queue
         self.sent = False
         self.ended: dict[int, InferResponse | KsrvError] = {}
@@ -55,8 +56,7 @@ class ChunkSender:
 
         A request whose client is far behind is ended instead.
         """
-        for index, handle in enumerate(self._handles):
-            stream = handle.request.stream
+        for index, (handle, stream) in enumerate(zip(self._handles, self._streams, strict=True)):
             if stream is not None and stream.is_far_behind() and not handle.done():
                 self._finish(
                     index,
@@ -68,16 +68,16 @@ class ChunkSender:
         self._hand_out(outputs)
 
     def _hand_out(self, outputs: BatchOutputs) -> None:
-        for handle in self._handles:
-            if handle.request.stream is not None:
-                handle.request.stream.chunked = True
+        for stream in self._streams:
+            if stream is not None:
+                stream.chunked = True
         if not outputs.tensors:
             for index in outputs.only or ():
                 self._end(index, outputs)
             return
         answers = split(self._spec, self._handles, outputs, {}, None)
-        for index, (handle, answer) in enumerate(zip(self._handles, answers, strict=True)):
-            stream = handle.request.stream
+        for index, answer in enumerate(answers):
+            handle, stream = self._handles[index], self._streams[index]
             if stream is None or handle.done():
                 continue
             if outputs.only is not None and index not in outputs.only:
@@ -107,10 +107,8 @@ class ChunkSender:
         """Return the indices of the requests whose clients read more slowly than the handler sends."""
         return [
             index
-            for index, handle in enumerate(self._handles)
-            if handle.request.stream is not None
-            and not handle.request.stream.has_room()
-            and not handle.done()
+            for index, stream in enumerate(self._streams)
+            if stream is not None and not stream.has_room() and not self._handles[index].done()
         ]
 
     def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
@@ -119,20 +117,17 @@ class ChunkSender:
         Args:
             callback: Called on the thread that makes room; it must not block.
         """
-        self._handles[index].request.stream.call_with_room(callback)
+        self._streams[index].call_with_room(callback)
 
     def _wait_for(self, index: int) -> None:
-        stream = self._handles[index].request.stream
-        if not stream.wait_room(time.monotonic_ns() + int(STALL_SECONDS * 1e9)):
+        if not self._streams[index].wait_room(time.monotonic_ns() + int(STALL_SECONDS * 1e9)):
             self.give_up(index)
 
     def stalled(self) -> list[int]:
         """Return the indices of the requests whose clients took nothing for as long as one is waited for."""
         since = time.monotonic_ns() - int(STALL_SECONDS * 1e9)
         return [
-            index
-            for index in self.without_room()
-            if not self._handles[index].request.stream.taken_since(since)
+            index for index in self.without_room() if not self._streams[index].taken_since(since)
         ]
 
     def give_up(self, index: int) -> None:

@@ -136,21 +136,24 @@ class BatchStream:
         batch, emit = self._batch(), self._emit
         if emit is None:
             return True
-        if batch is not None:
+        if batch is not None and (batch.ended_rows or batch.failures):
             self._ended_rows |= batch.ended_rows
             failed = {i: error for i, error in batch.failures.items() if i not in self._told}
             self._end(failed.keys(), failed)
-        done = [
-            index
-            for index, request in enumerate(self._inputs.requests)
-            if index not in self._told
-            and self._ended_rows.issuperset(range(request.slice.start, request.slice.stop))
-        ]
-        self._end(done, {})
+        requests = self._inputs.requests
+        if self._ended_rows:
+            done = [
+                index
+                for index, request in enumerate(requests)
+                if index not in self._told
+                and self._ended_rows.issuperset(range(request.slice.start, request.slice.stop))
+            ]
+            self._end(done, {})
         listening = emit.listening()
-        for index, request in enumerate(self._inputs.requests):
-            if index not in listening:
-                self._ended_rows.update(range(request.slice.start, request.slice.stop))
+        if len(listening) < len(requests):
+            for index, request in enumerate(requests):
+                if index not in listening:
+                    self._ended_rows.update(range(request.slice.start, request.slice.stop))
         return bool(listening)
 
     def _end(self, indices: Any, failed: dict[int, Any]) -> None:
