@@ -37,7 +37,9 @@ class ResponseStream:
     """
 
     def __init__(self, notify: Callable[[], object] | None = None) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._asleep = 0  # threads that wait for a change
         self._waiting: deque[tuple[InferResponse, AnswerBytes | None]] = deque()
         self._nbytes = 0
         self._taken_ns = time.monotonic_ns()
@@ -58,21 +60,21 @@ class ResponseStream:
         held = PROCESS.reserve_answer(nbytes) if nbytes > SMALL_ANSWER else None
         if held is None and nbytes > SMALL_ANSWER:
             return False
-        with self._changed:
+        with self._lock:
             if self.ended:
                 return True
             self._waiting.append((response, held))
             self._nbytes += nbytes
-            self._changed.notify_all()
+            self._wake()
         if self._notify is not None:
             self._notify()
         return True
 
     def end(self) -> None:
         """Say that the request has ended."""
-        with self._changed:
+        with self._lock:
             self.ended = True
-            self._changed.notify_all()
+            self._wake()
             callbacks, self._on_room = self._on_room, []
         for callback in callbacks:
             callback()
@@ -109,12 +111,12 @@ class ResponseStream:
         Returns:
             Whether there is.
         """
-        with self._changed:
+        with self._lock:
             while not self.has_room():
                 left = (until_ns - time.monotonic_ns()) / 1e9
                 if left <= 0:
                     return False
-                self._changed.wait(left)
+                self._sleep(left)
             return True
 
     def call_with_room(self, callback: Callable[[], object]) -> None:
@@ -123,7 +125,7 @@ class ResponseStream:
         Args:
             callback: Called on the thread that makes room; it must not block.
         """
-        with self._changed:
+        with self._lock:
             if not self.has_room():
                 self._on_room.append(callback)
                 return
@@ -140,9 +142,9 @@ class ResponseStream:
         Returns:
             The answer; None where none has come in time, and after the last.
         """
-        with self._changed:
+        with self._lock:
             if not self._waiting and not self.ended:
-                self._changed.wait(timeout)
+                self._sleep(timeout)
             if not self._waiting:
                 return None
             self._taken_ns = time.monotonic_ns()
@@ -150,7 +152,7 @@ class ResponseStream:
             self._nbytes -= _nbytes(response)
             callbacks: list[Callable[[], object]] = []
             if self.has_room():
-                self._changed.notify_all()
+                self._wake()
                 callbacks, self._on_room = self._on_room, []
         if held is not None:
             held.close()
@@ -164,15 +166,15 @@ class ResponseStream:
         Args:
             timeout: Seconds to wait at most; None for as long as the request takes.
         """
-        with self._changed:
+        with self._lock:
             if not self._waiting and not self.ended:
-                self._changed.wait(timeout)
+                self._sleep(timeout)
             taken = list(self._waiting)
             if taken:
                 self._taken_ns = time.monotonic_ns()
             self._waiting.clear()
             self._nbytes = 0
-            self._changed.notify_all()
+            self._wake()
             callbacks, self._on_room = self._on_room, []
         for _, held in taken:
             if held is not None:
@@ -189,6 +191,17 @@ class ResponseStream:
         self.end()
         self.take_all(0)
 
+    def _sleep(self, seconds: float | None) -> None:
+        self._asleep += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._asleep -= 1
+
+    def _wake(self) -> None:
+        if self._asleep:  # to ask a condition without waiters takes longer than to append an answer
+            self._changed.notify_all()
+
     @property
     def waiting(self) -> bool:
         """Whether an answer waits to be taken."""
@@ -201,4 +214,4 @@ class ResponseStream:
 
 
 def _nbytes(response: InferResponse) -> int:
-    return sum(tensor.nbytes for tensor in response.outputs)
+    return sum([tensor.nbytes for tensor in response.outputs])
