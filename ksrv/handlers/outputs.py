@@ -21,7 +21,7 @@ from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
 from ksrv.errors import HandlerFailed, PromiseBroken
 from ksrv.handlers.devices.device import bfloat16
-from ksrv.handlers.streaming.chunk_forms import check_chunk, of_lone_row
+from ksrv.handlers.streaming.chunk_forms import Texts, check_chunk, of_lone_row
 from ksrv.imported_torch import imported_torch
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import ModelSpec, TensorSpec, fits
@@ -171,25 +171,24 @@ def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ..
 
 
 def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
-    if isinstance(result, np.ndarray) and not declared:
-        return {DEFAULT_NAME: result}
     names = list(declared)
-    if isinstance(result, Mapping):
-        return _ordered(result, names)
-    listed = isinstance(result, list) and len(result) == len(names) > 1
-    if listed or (isinstance(result, tuple) and not hasattr(result, "_fields")):
-        wanted = names or _numbered(len(result))
-        if len(wanted) != len(result):
-            raise PromiseBroken(
-                f"the handler returned {len(result)} outputs; "
-                f"{len(wanted)} are declared: {', '.join(wanted)}"
+    if not isinstance(result, (np.ndarray, Texts)):
+        if isinstance(result, Mapping):
+            return _ordered(result, names)
+        listed = isinstance(result, list) and len(result) == len(names) > 1
+        if listed or (isinstance(result, tuple) and not hasattr(result, "_fields")):
+            wanted = names or _numbered(len(result))
+            if len(wanted) != len(result):
+                raise PromiseBroken(
+                    f"the handler returned {len(result)} outputs; "
+                    f"{len(wanted)} are declared: {', '.join(wanted)}"
+                )
+            return dict(zip(wanted, result, strict=True))
+        if not (isinstance(result, list) or _is_torch(result)):
+            raise HandlerFailed(
+                f"the handler returned a {type(result).__name__}; expected a mapping of output names, "
+                f"an array or a tensor, or a list with one value for each row"
             )
-        return dict(zip(wanted, result, strict=True))
-    if not (isinstance(result, (list, np.ndarray)) or _is_torch(result)):
-        raise HandlerFailed(
-            f"the handler returned a {type(result).__name__}; expected a mapping of output names, "
-            f"an array or a tensor, or a list with one value for each row"
-        )
     if len(names) > 1:
         raise PromiseBroken(
             f"the handler returned one output; {len(names)} are declared: {', '.join(names)}"
@@ -220,8 +219,10 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
     wanted = entry.datatype if entry is not None else None
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
-    elif _is_torch(value):
+    elif not isinstance(value, (np.ndarray, Texts)) and _is_torch(value):
         value = _from_torch(name, value)
+    if isinstance(value, Texts):
+        return _from_texts(name, value, wanted)
     if isinstance(value, BFloat16Bits):
         return _from_bfloat16(name, value.patterns, wanted)
     if not isinstance(value, np.ndarray):
@@ -230,12 +231,12 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
             f"expected an array, a tensor, or a list with one value for each row"
         )
     if value.dtype.kind in "OSU":
-        return _from_texts(name, value, wanted)
+        return _from_texts(name, Texts(value.reshape(-1).tolist(), value.shape), wanted)
     return _from_numbers(name, value, wanted)
 
 
 def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
-    """An array of numbers where the declared output holds numbers, else an array of elements."""
+    """An array of numbers where the declared output holds numbers, else texts."""
     if wanted not in (None, "BYTES"):
         try:
             array = np.asarray([_as_array(value) for value in values])
@@ -247,10 +248,11 @@ def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
                 f"{wanted} array"
             )
         return array
-    array = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values):
-        array[row] = value if isinstance(value, _TEXT) else _json(name, row, value)
-    return array
+    elements = [
+        value if isinstance(value, _TEXT) else _json(name, row, value)
+        for row, value in enumerate(values)
+    ]
+    return Texts(elements, (len(elements),))
 
 
 def _json(name: str, row: int, value: Any) -> bytes:
@@ -319,11 +321,11 @@ def _from_bfloat16(name: str, patterns: Array, wanted: str | None) -> Tensor:
     return Tensor(name, wanted, array.shape, array)
 
 
-def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
+def _from_texts(name: str, texts: Texts, wanted: str | None) -> Tensor:
     if wanted not in (None, "BYTES"):
         raise _misfit(name, "BYTES", wanted)
     elements: list[Element] = []
-    for value in array.reshape(-1).tolist():
+    for value in texts.elements:
         if isinstance(value, str):
             elements.append(value.encode("utf-8", "surrogatepass"))
         elif isinstance(value, bytes):
@@ -335,7 +337,7 @@ def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
                 f"the handler returned an array with a {type(value).__name__} as the output "
                 f"{name!r}; an array of objects holds bytes and str only"
             )
-    return Tensor(name, "BYTES", array.shape, elements)
+    return Tensor(name, "BYTES", texts.shape, elements)
 
 
 def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:

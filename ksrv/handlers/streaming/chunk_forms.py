@@ -14,6 +14,16 @@ _TEXTS = (str, bytes, bytearray, memoryview)
 _NUMBERS = (bool, int, float, np.generic)
 
 
+class Texts:
+    """The elements of a BYTES tensor, row by row, and its shape."""
+
+    __slots__ = ("elements", "shape")
+
+    def __init__(self, elements: list[Any], shape: tuple[int, ...]) -> None:
+        self.elements = elements
+        self.shape = shape
+
+
 def check_chunk(chunk: Any, rows: int, most_rows: int) -> None:
     """Refuse a chunk without rows for a batch that has, or may have, several.
 
@@ -40,7 +50,7 @@ def of_lone_row(chunk: Any, declared: Mapping[str, TensorSpec]) -> Any:
         declared: The declared outputs by name.
     """
     only = next(iter(declared.values())) if len(declared) == 1 else None
-    if isinstance(chunk, Mapping):
+    if not isinstance(chunk, _TEXTS) and isinstance(chunk, Mapping):
         if only is not None and only.datatype == "BYTES" and set(chunk) != {only.name}:
             return [chunk]
         return {name: _with_row(value, declared.get(name)) for name, value in chunk.items()}
@@ -50,7 +60,7 @@ def of_lone_row(chunk: Any, declared: Mapping[str, TensorSpec]) -> Any:
 def _with_row(value: Any, output: TensorSpec | None) -> Any:
     dimensions = 1 if output is None else len(output.shape)
     if isinstance(value, _TEXTS):
-        return _filled((1,) * dimensions, np.dtype(object), value)
+        return Texts([value], (1,) * dimensions)
     if isinstance(value, _NUMBERS):
         return _filled((1,) * dimensions, np.asarray(value).dtype, value)
     torch = imported_torch()
