@@ -199,11 +199,12 @@ def _records(response: InferResponse) -> list[dict[str, Any]]:
 
 def _value(tensor: Tensor, spec: ModelSpec, *, has_rows: bool) -> Any:
     """Return a tensor's value: without the dimension of rows where the request had none."""
+    if math.prod(tensor.shape) == 1 and not has_rows:
+        flat: Any = rest.json_values(tensor)
+        return flat[0]
     values = rest.shaped_values(tensor)
     if has_rows:
         return rest.orjson_form(values)
-    if math.prod(tensor.shape) == 1:
-        return values.reshape(-1)[0]
     declared = spec.output(tensor.name)
     one_row = tensor.shape[:1] == (1,) and (declared is None or declared.batched)
     return rest.orjson_form(values[0] if one_row else values)

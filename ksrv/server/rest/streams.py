@@ -156,6 +156,8 @@ class StreamedAnswer:
     def _rendered(self, responses: list[InferResponse]) -> tuple[bytes, KsrvError | None]:
         """Return the answers as bytes, up to one that cannot be written as JSON, and why it cannot."""
         framed = []
+        if responses:
+            self._sent_at = time.monotonic()
         for response in responses:
             try:
                 framed.append(self._framed(self._render(response)))
@@ -171,7 +173,6 @@ class StreamedAnswer:
         return self.probe
 
     def _framed(self, document: bytes) -> bytes:
-        self._sent_at = time.monotonic()
         return b"data: " + document + b"\n\n" if self._events else document + b"\n"
 
     def _framed_error(self, error: KsrvError) -> bytes:
