@@ -12,6 +12,9 @@
 
 namespace ksrv {
 
+class DecodePool;
+class RowPlans;
+
 // What an input takes. Its defaults take nothing.
 struct ImageRules {
     bool accepted = false;
@@ -22,6 +25,8 @@ struct ImageRules {
     std::uint32_t height = 0, width = 0;  // the input's
     std::uint64_t image_pixels = 0, request_pixels = 0;
     std::uint32_t scans = 0, scans_per_component = 0;
+    RowPlans *plans = nullptr;   // how they become rows; as long as the model's endpoint
+    DecodePool *pool = nullptr;
 };
 
 struct EncodedImage {

@@ -88,18 +88,26 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     }
     first_row = ring_aligned(first_row);
     if (first_row > RING_BATCH_BYTES) return Way::python;
-    const RowsNeeded needed = rows.needed(taken_.data(), count, RING_LARGE_BYTES);
-    if (needed.python) return Way::python;
-    if (needed.images) {
+    if (!rows.read(taken_.data(), count, 0)) return Way::python;
+    std::size_t starts[FAST_INPUTS] = {};
+    const std::size_t nbytes =
+        place_inputs(*fast(taken_[0])->signature, rows.rows, rows.row_length, RING_LARGE_BYTES, starts);
+    if (nbytes > RING_LARGE_BYTES) return Way::python;
+    const bool images = rows.has_images();
+    if (images) {
         // Beside a slow run a thread of Python's decodes the next batch; a quick one is not kept waiting for that.
-        if (queue_->may_prefetch.load() || (ahead && needed.decode_ns > RUNS_AHEAD_NS)) return Way::python;
-        if (needed.plans) return Way::plans;
+        if (queue_->may_prefetch.load() || (ahead && rows.decode_ns > RUNS_AHEAD_NS)) return Way::python;
+        if (!rows.missing.empty()) return Way::plans;
+        if (!rows.left.empty()) return Way::python;
     }
-    const bool small = needed.nbytes <= RING_BATCH_BYTES - first_row;
-    const int large = small ? -1 : large_place(needed.nbytes);
+    const bool small = nbytes <= RING_BATCH_BYTES - first_row;
+    const int large = small ? -1 : large_place(nbytes);
     if (!small && large < 0) return Way::python;
-    unsigned char *const to = small ? place + first_row : ring_->large(large);
-    if (!rows.write(taken_.data(), count, needed.row_length, to)) return Way::python;
+    unsigned char *to[FAST_INPUTS];
+    for (std::size_t i = 0; i < FAST_INPUTS; ++i)
+        to[i] = (small ? place + first_row : ring_->large(large)) + starts[i];
+    rows.write(to);
+    if (!rows.left.empty()) return Way::python;
 
     RingBatch head{};
     unsigned char *record = place + sizeof head;
@@ -122,8 +130,8 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
         record += sizeof written;
     }
     head.number = number;
-    head.rows = made.rows = needed.rows;
-    head.row_length = needed.row_length;
+    head.rows = made.rows = rows.rows;
+    head.row_length = rows.row_length;
     head.requests = static_cast<std::uint32_t>(count);
     head.inputs = static_cast<std::uint32_t>(fast(made.requests[0])->signature->inputs.size());
     head.text_bytes = static_cast<std::uint32_t>(text - place - sizeof head);
@@ -132,11 +140,11 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     std::memcpy(place, &head, sizeof head);
     made.number = number;
     made.large = large;
-    made.images = needed.images;
+    made.images = images;
     made.started = false;
     made.deadline_ns = NEVER;
     made.dispatched_ns = now_ns();
-    const bool assembled = count > 1 || needed.images || needed.row_length != 0;
+    const bool assembled = count > 1 || images || rows.row_length != 0;
     made.assemble_ns = assembled ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
     put_ = number;
     ring_->used.store(true, std::memory_order_relaxed);

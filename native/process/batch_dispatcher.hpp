@@ -18,11 +18,10 @@
 #include <memory>
 #include <vector>
 
-#include "process/batch_rows.hpp"
 #include "process/batch_ring.hpp"
 #include "queue/request_queue.hpp"
 #include "queue/stats.hpp"
-#include "server/fast_path.hpp"
+#include "server/fast_rows.hpp"
 
 namespace ksrv {
 
@@ -32,7 +31,7 @@ enum class Served : int {
     closed,
     nudged,
     started,   // a batch that was dispatched: `batch` has it, running; Python ends it
-    plans,     // `rows.missing` has sizes of pictures to keep plans for; the batch goes on with the next call
+    plans,     // `rows.missing` has sizes of pictures to plan; the batch goes on with the next call
     message,   // the batch `running` has sent a message, or Python is to look after its calls
 };
 
@@ -79,7 +78,7 @@ class BatchDispatcher {
     HandBack why = HandBack::on_channel;
     RingAnswer answer;  // of HandBack::outputs
     RingFault fault = RING_OK;
-    BatchRows rows;
+    RowWriter rows;
 
     std::size_t in_ring() const noexcept { return put_ - landed_; }
 

@@ -19,6 +19,7 @@ cdef extern from "images/resize/jpeg_batch.hpp" namespace "ksrv" nogil:
         const Coefficients *coefficients
         unsigned char *row
         size_t row_bytes
+        size_t part_offset
         unsigned char *border
         size_t border_bytes
         uint64_t decode_ns
@@ -27,6 +28,12 @@ cdef extern from "images/resize/jpeg_batch.hpp" namespace "ksrv" nogil:
         const AtomicInt *ended
         Decoded result
         bint passed_over
+
+    cdef cppclass CRowPlans "ksrv::RowPlans":
+        void keep(
+            uint32_t height, uint32_t width, uint32_t channels, const BatchedJpeg &plan
+        ) except +
+        void forget() noexcept
 
     void decode_jpegs(
         CDecodePool &pool, CDecodeMemory &memory, BatchedJpeg *jpegs, size_t count
@@ -37,18 +44,10 @@ cdef class RowPlan:
     cdef BatchedJpeg job
     cdef Conversion conversion
     cdef tuple shape
-    cdef Py_ssize_t offset
-
-    # Makes the job of one picture, which refers to the plan's conversion. Neither its costs nor its
-    # request are set.
-    cdef void fill(
-        self, BatchedJpeg *job, const unsigned char *file, size_t length, unsigned char *row
-    ) noexcept
 
 
 cdef class PlanTable:
     cdef object make
     cdef dict plans
     cdef Py_ssize_t most
-
-    cdef RowPlan plan(self, uint32_t height, uint32_t width, uint32_t channels)
+    cdef CRowPlans native  # the same for whoever decodes without Python

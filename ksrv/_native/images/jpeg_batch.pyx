@@ -2,7 +2,7 @@
 """The JPEGs of a batch, decoded into its rows without the GIL."""
 
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 from libcpp.deque cimport deque
 from libcpp.vector cimport vector
@@ -90,16 +90,9 @@ cdef class RowPlan:
         self.job.row_bytes = <size_t>slot.nbytes
         self.conversion = conversion
         self.shape = slot.shape
-        self.offset = <const char *>inner.view.buf - <const char *>whole.view.buf
-
-    cdef void fill(
-        self, BatchedJpeg *job, const unsigned char *file, size_t length, unsigned char *row
-    ) noexcept:
-        job[0] = self.job
-        job.jpeg.data = file
-        job.jpeg.size = length
-        job.row = row
-        job.target.data = row + self.offset
+        self.job.part_offset = <size_t>(
+            <const char *>inner.view.buf - <const char *>whole.view.buf
+        )
 
 
 cdef class PlanTable:
@@ -122,17 +115,18 @@ cdef class PlanTable:
         Args:
             channels: The picture's: 1 or 3.
         """
-        return self.plan(height, width, channels)
-
-    cdef RowPlan plan(self, uint32_t height, uint32_t width, uint32_t channels):
-        cdef object key = <uint64_t>height << 24 | <uint64_t>width << 4 | channels
+        cdef object key = (height, width, channels)
+        cdef BatchedJpeg no_plan
         cdef dict plans = self.plans  # another thread may begin a new one meanwhile
         if key in plans:
             return plans[key]
         if len(plans) >= self.most:
             plans = self.plans = {}
-        plan = plans[key] = self.make(height, width, channels)
-        return plan
+            self.native.forget()
+        made = self.make(height, width, channels)
+        self.native.keep(height, width, channels, no_plan if made is None else (<RowPlan?>made).job)
+        plans[key] = made
+        return made
 
 
 WHOLE = 0
@@ -197,10 +191,10 @@ def decode_rows(
             raise ValueError(f"row {row} of {plan.shape} is not in a batch of {out.shape}")
         held[i].take(files[i])
         header = known_header(headers[i])
-        plan.fill(
-            &jobs[i], held[i].data, held[i].length,
-            <unsigned char *>first.view.buf + row * row_bytes,
-        )
+        jobs[i] = plan.job
+        jobs[i].jpeg.data = held[i].data
+        jobs[i].jpeg.size = held[i].length
+        jobs[i].row = <unsigned char *>first.view.buf + row * row_bytes
         jobs[i].decode_ns = c_decode_ns(header)
         jobs[i].decoder_bytes = c_row_decoder_bytes(header)
         if upright:

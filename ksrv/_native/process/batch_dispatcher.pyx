@@ -12,15 +12,13 @@ from libcpp.vector cimport vector
 cimport numpy as cnp
 
 
-from ksrv._native.images.decode_pool cimport CDecodePool
 from ksrv._native.process.batch_ring cimport (
     BatchRing, RingAnswer, RingFault, RingOutput, WorkerRing, ring_fault_text,
 )
 from ksrv._native.queue.request_handle cimport CRequest, NEVER
 from ksrv._native.queue.request_queue cimport CQueue, Queue
 from ksrv._native.queue.stats cimport Stats, Sums
-from ksrv._native.images.jpeg_batch cimport BatchedJpeg, RowPlan
-from ksrv._native.server.fast_images cimport FastImages
+from ksrv._native.server.fast_rows cimport RowWriter, ksrv_plan_images
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
 from ksrv._native.server.server cimport ModelSignature
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
@@ -34,19 +32,6 @@ if not cython.compiled:
     from typing import Any
 
 cnp.import_array()
-
-cdef extern from "process/batch_rows.hpp" namespace "ksrv" nogil:
-    cdef cppclass ImagePlan:
-        ImagePlan()
-        BatchedJpeg job
-        size_t offset
-        cbool by_rows
-
-    cdef struct PictureSize:
-        size_t input
-        uint32_t height
-        uint32_t width
-        uint32_t channels
 
 cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
     cdef enum Served "ksrv::Served":
@@ -78,12 +63,6 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         int64_t deadline_ns
         void release_requests() noexcept
 
-    cdef cppclass CBatchRows "ksrv::BatchRows":
-        void keep(const PictureSize &size, const ImagePlan &plan, CDecodePool *pool) noexcept
-        size_t kept() noexcept
-        void forget() noexcept
-        vector[PictureSize] missing
-
     cdef cppclass CBatchDispatcher "ksrv::BatchDispatcher":
         CBatchDispatcher(
             CQueue *queue, BatchRing *ring, int channel, Sums *sums, size_t room
@@ -94,15 +73,13 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         HandBack why
         RingAnswer answer
         RingFault fault
-        CBatchRows rows
+        RowWriter rows
         const CDispatchedBatch &running() noexcept
         void hand_over(HandBack reason) noexcept
         const ModelSignature *pending() noexcept
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 cdef tuple NAMES = DATATYPE_NAMES
-
-cdef size_t MOST_PLANS = 256  # sizes of pictures; a further size clears all plans
 
 
 cdef class DispatchedBatch:
@@ -158,14 +135,12 @@ cdef class BatchDispatcher:
     cdef Queue queue
     cdef readonly WorkerRing ring
     cdef Stats stats
-    cdef list planned  # what the kept plans refer to
 
     def __cinit__(
         self, Queue queue not None, WorkerRing ring not None, Stats stats not None, *, size_t slot,
         size_t room, uint64_t max_rows, int64_t delay_ns, int64_t run_timeout_ns
     ):
         self.queue = queue
-        self.planned = []
         self.ring = ring
         self.stats = stats
         self.terms.slot = slot
@@ -193,7 +168,12 @@ cdef class BatchDispatcher:
                 served = self.dispatcher.serve(self.terms)
             if served != SERVED_PLANS:
                 break
-            self._keep_plans()
+            try:
+                ksrv_plan_images(
+                    <ModelEndpoint>self.dispatcher.pending().endpoint, self.dispatcher.rows
+                )
+            except BaseException:  # it is raised where Python decodes the picture
+                pass
         if served == SERVED_READY:
             return True
         if served == SERVED_CLOSED:
@@ -220,32 +200,6 @@ cdef class BatchDispatcher:
     def put_back(self) -> None:
         """Put batches that the handler has not come to back into the queue: its process ended."""
         self.dispatcher.put_back()
-
-    cdef int _keep_plans(self) except -1:
-        """Have the rows' plans for sizes of pictures that came for the first time."""
-        cdef ModelEndpoint endpoint = <ModelEndpoint>self.dispatcher.pending().endpoint
-        cdef vector[PictureSize] missing = self.dispatcher.rows.missing
-        cdef FastImages images
-        cdef PictureSize size
-        cdef ImagePlan kept
-        cdef RowPlan plan
-        if self.dispatcher.rows.kept() + missing.size() > MOST_PLANS:
-            self.dispatcher.rows.forget()
-            self.planned.clear()
-        for size in missing:
-            images = <FastImages>endpoint.images[<Py_ssize_t>size.input]
-            kept = ImagePlan()
-            try:
-                plan = images.plans.plan(size.height, size.width, size.channels)
-            except BaseException:  # it is raised where Python decodes the picture
-                plan = None
-            if plan is not None:
-                kept.job = plan.job
-                kept.offset = <size_t>plan.offset
-                kept.by_rows = True
-            self.planned.append((images, plan))
-            self.dispatcher.rows.keep(size, kept, images.pool.pool)
-        return 0
 
     cdef DispatchedBatch _started(self):
         cdef CDispatchedBatch *batch = &self.dispatcher.batch

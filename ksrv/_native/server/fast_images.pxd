@@ -3,8 +3,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
-from ksrv._native.images.decode_pool cimport DecodePool
-from ksrv._native.images.jpeg_batch cimport PlanTable
+from ksrv._native.images.decode_pool cimport CDecodePool, DecodePool
+from ksrv._native.images.jpeg_batch cimport CRowPlans, PlanTable
 
 
 cdef extern from "images/image_input.hpp" namespace "ksrv" nogil:
@@ -21,16 +21,12 @@ cdef extern from "images/image_input.hpp" namespace "ksrv" nogil:
         uint64_t request_pixels
         uint32_t scans
         uint32_t scans_per_component
+        CRowPlans *plans
+        CDecodePool *pool
 
     cdef struct EncodedImage:
         size_t offset
         size_t length
-        uint32_t width
-        uint32_t height
-        uint32_t channels
-        int orientation
-        uint64_t decode_ns
-        uint64_t decoder_bytes
 
 
 cdef class FastImages:

@@ -59,3 +59,5 @@ cdef class FastImages:
         self.rules.request_pixels = request_pixels
         self.rules.scans = scans
         self.rules.scans_per_component = scans_per_component
+        self.rules.plans = &plans.native
+        self.rules.pool = pool.pool

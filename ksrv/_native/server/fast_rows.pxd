@@ -1,10 +1,42 @@
 """The rows of a batch of fast-path requests, for the batch."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
 
 from ksrv._native.memory.buffer_pool cimport Block
+from ksrv._native.queue.request_handle cimport CRequest
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
-from ksrv._native.server.server cimport FAST_INPUTS
+from ksrv._native.server.server cimport FAST_INPUTS, ModelSignature
+
+
+cdef extern from "server/fast_rows.hpp" namespace "ksrv" nogil:
+    cdef struct PictureSize:
+        size_t input
+        uint32_t height
+        uint32_t width
+        uint32_t channels
+
+    cdef struct ImagePlace:
+        size_t request
+        size_t input
+        size_t number
+        uint64_t row
+
+    cdef cppclass RowWriter:
+        cbool read(CRequest **requests, size_t count, uint64_t row_length) noexcept
+        void write(unsigned char **to) noexcept
+        cbool has_images() noexcept
+        uint64_t rows
+        uint64_t row_length
+        size_t copied
+        vector[PictureSize] missing
+        vector[ImagePlace] left
+
+    size_t place_inputs(
+        const ModelSignature &signature, uint64_t rows, uint64_t row_length, size_t most,
+        size_t *starts
+    ) noexcept
 
 
 cdef class FastRows:
@@ -12,7 +44,7 @@ cdef class FastRows:
     cdef ModelEndpoint endpoint
     cdef object lease
     cdef uint64_t room, count
-    cdef uint64_t starts[FAST_INPUTS]
+    cdef size_t starts[FAST_INPUTS]
     cdef uint64_t row_length  # of the padded rows; 0 where they are not padded
 
     # Adds rows of requests, each copied or decoded once. Returns those whose images cannot be
@@ -27,6 +59,9 @@ cdef class FastRows:
 
 
 cdef FastRows ksrv_fast_rows(ModelEndpoint endpoint, object lease, uint64_t room)
+
+# Plans how the images become rows whose sizes come for the first time.
+cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1
 
 # The tensors of one request, in the block that it was received in.
 cdef dict ksrv_received_tensors(object handle)

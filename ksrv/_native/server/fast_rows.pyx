@@ -6,6 +6,7 @@ damaged or unusual one, or one for which there is no memory. The preparer of its
 then.
 """
 
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memmove
@@ -14,16 +15,12 @@ from libcpp.vector cimport vector
 cimport cython
 cimport numpy as cnp
 
-from ksrv._native.images.decode_memory cimport process_decode_memory
-from ksrv._native.images.decode_pool cimport CDecodePool
-from ksrv._native.images.jpeg_decoder cimport Decoded
 from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
-from ksrv._native.queue.request_handle cimport NativeHandle
-from ksrv._native.images.jpeg_batch cimport BatchedJpeg, RowPlan, decode_jpegs
+from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
 from ksrv._native.server.fast_images cimport EncodedImage, FastImages
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
 from ksrv._native.server.server cimport (
-    FastRequest, InputSignature, ModelSignature, copy_rows, needs_padding,
+    FAST_INPUTS, FastRequest, InputSignature, ModelSignature, needs_padding,
 )
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
 from ksrv._native.tensor.new_array cimport new_array
@@ -32,20 +29,9 @@ from ksrv._native.tensor.tensor cimport ksrv_tensor
 
 cnp.import_array()
 
-
-cdef struct RowCopy:
-    FastRequest *request
-    size_t input
-    unsigned char *target
-
-
-cdef struct Place:
-    # Where an image lies: the request among those that are added, the input, the image among the
-    # request's, and its row.
-    size_t request
-    size_t input
-    size_t number
-    size_t row
+cdef extern from "base/small_vector.hpp" nogil:
+    cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
+        CRequest **extend(size_t count) noexcept
 
 
 cdef FastRequest *_fast(handle) noexcept:
@@ -121,36 +107,28 @@ cdef int _add_input(
     return 0
 
 
-cdef void _fill(
-    CDecodePool *pool, vector[RowCopy] &copies, uint64_t row_length, vector[BatchedJpeg] &jpegs
-) noexcept nogil:
-    cdef size_t i
-    cdef FastRequest *request
-    for i in range(copies.size()):
-        request = copies[i].request
-        copy_rows(
-            request.signature.inputs[copies[i].input], request.layout, request.body(),
-            copies[i].input, row_length, copies[i].target
+cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
+    cdef PictureSize size
+    for size in writer.missing:
+        (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plans.find(
+            size.height, size.width, size.channels
         )
-    if jpegs.size():
-        decode_jpegs(pool[0], process_decode_memory(), jpegs.data(), jpegs.size())
+    return 0
 
 
 cdef int _reserve(FastRows self, uint64_t rows) except -1:
     """Lease a block for the room that the batch has, or a larger one for more rows."""
     cdef ModelSignature *signature = self.endpoint.signature
-    cdef uint64_t starts[FAST_INPUTS]
-    cdef uint64_t total = 0, nbytes, room = max(self.room, rows)
+    cdef size_t starts[FAST_INPUTS]
+    cdef size_t nbytes
     cdef Block old = self.block
     cdef size_t i
     if old is not None and rows <= self.room:
         return 0
-    for i in range(signature.inputs.size()):
-        starts[i] = total
-        nbytes = room * signature.inputs[i].bytes_of_row(self.row_length)
-        total += (nbytes + 63) & ~<uint64_t>63
-    self.block = self.lease(total)
-    self.room = room
+    self.room = max(self.room, rows)
+    self.block = self.lease(
+        place_inputs(signature[0], self.room, self.row_length, <size_t>PY_SSIZE_T_MAX, starts)
+    )
     for i in range(signature.inputs.size()):
         if old is not None:
             nbytes = self.count * signature.inputs[i].bytes_of_row(self.row_length)
@@ -167,62 +145,26 @@ cdef unsigned char *_row(FastRows self, size_t place, uint64_t row) noexcept:
     )
 
 
-cdef int _plan(
-    FastRows self, handle, size_t place, size_t index, uint64_t row, vector[BatchedJpeg] &jpegs,
-    vector[Place] &decoded, vector[Place] &left
-) except -1:
-    """Note how each image of one input of a request is decoded."""
-    cdef FastRequest *request = _fast(handle)
-    cdef FastImages images = <FastImages>self.endpoint.images[place]
-    cdef EncodedImage *one
-    cdef BatchedJpeg *job
-    cdef Place where
-    cdef RowPlan plan
-    cdef size_t i
-    where.request = index
-    where.input = place
-    for i in range(request.rows):
-        one = &request.layout.images[place].get()[i]
-        where.number = i
-        where.row = row + i
-        plan = images.plans.plan(one.height, one.width, one.channels)
-        if plan is None:
-            left.push_back(where)
-            continue
-        jpegs.resize(jpegs.size() + 1)
-        job = &jpegs.back()
-        # It refers to the preparer's own conversion, so that the plan may go.
-        plan.fill(job, request.body() + one.offset, one.length, _row(self, place, row + i))
-        job.decode_ns = one.decode_ns
-        job.decoder_bytes = one.decoder_bytes
-        job.orientation = one.orientation
-        job.ended = &request.done
-        decoded.push_back(where)
-    return 0
-
-
-cdef list _prepare_left(FastRows self, list handles, vector[Place] &left):
+cdef list _prepare_left(FastRows self, list handles, uint64_t first, vector[ImagePlace] &left):
     """Have Python decode the images that are left; return requests with errors."""
-    cdef ModelSignature *signature = self.endpoint.signature
     cdef FastRequest *request
     cdef EncodedImage *one
-    cdef Place where
+    cdef ImagePlace where
     cdef dict bad = {}
-    cdef size_t i, k
-    for i in range(signature.inputs.size()):
+    cdef size_t i
+    for i in range(self.endpoint.signature.inputs.size()):
         elements, rows, numbers, owners = [], [], [], []
-        for k in range(left.size()):
-            where = left[k]
+        for where in left:
             if where.input != i:
                 continue
-            handle = handles[where.request]
+            handle = handles[<Py_ssize_t>where.request]
             request = _fast(handle)
             one = &request.layout.images[i].get()[where.number]
             retain_block(request.block)
             file = memoryview(ksrv_wrap(request.block))
             start = request.body_offset + one.offset
             elements.append(file[start:start + one.length])
-            rows.append(where.row)
+            rows.append(first + where.row)
             numbers.append(where.number)
             owners.append(handle)
         if not elements:
@@ -241,48 +183,33 @@ cdef class FastRows:
     """The rows of the requests that a batch has joined so far."""
 
     cdef list add(self, list handles):
-        cdef ModelSignature *signature = self.endpoint.signature
-        cdef vector[RowCopy] copies
-        cdef vector[BatchedJpeg] jpegs
-        cdef vector[Place] decoded, left
-        cdef CDecodePool *pool = NULL
-        cdef FastRequest *request
-        cdef RowCopy copy
-        cdef uint64_t rows = 0, nbytes = 0
-        cdef size_t i, k
-        for handle in handles:
-            request = _fast(handle)
-            rows += request.rows
-            self.row_length = max(self.row_length, request.layout.row_length)
-        if signature.lengths.get() != NULL:
-            self.row_length = signature.lengths.get().padded(self.row_length)
-        _reserve(self, self.count + rows)
-        for i in range(signature.inputs.size()):
-            rows = self.count
-            for k in range(<size_t>len(handles)):
-                request = _fast(handles[k])
-                if request.layout.images[i]:
-                    pool = (<FastImages>self.endpoint.images[i]).pool.pool
-                    _plan(self, handles[k], i, k, rows, jpegs, decoded, left)
-                else:
-                    copy.request = request
-                    copy.input = i
-                    copy.target = _row(self, i, rows)
-                    copies.push_back(copy)
-                    nbytes += request.rows * signature.inputs[i].bytes_of_row(self.row_length)
-                rows += request.rows
-        if jpegs.size() or nbytes > WITHOUT_GIL_BYTES:
+        cdef RowWriter writer
+        cdef Requests requests_room
+        cdef unsigned char *rows[FAST_INPUTS]
+        cdef uint64_t first = self.count
+        cdef size_t i, count = <size_t>len(handles)
+        cdef CRequest **requests = requests_room.extend(count)
+        if requests == NULL:
+            raise MemoryError
+        for i in range(count):
+            requests[i] = (<NativeHandle>handles[i]).native
+        if not writer.read(requests, count, self.row_length):
+            raise MemoryError
+        if writer.missing.size():
+            ksrv_plan_images(self.endpoint, writer)
+            if not writer.read(requests, count, self.row_length):
+                raise MemoryError
+        self.row_length = writer.row_length
+        _reserve(self, first + writer.rows)
+        for i in range(self.endpoint.signature.inputs.size()):
+            rows[i] = _row(self, i, first)
+        if writer.has_images() or writer.copied > WITHOUT_GIL_BYTES:
             with nogil:
-                _fill(pool, copies, self.row_length, jpegs)
+                writer.write(rows)
         else:
-            _fill(pool, copies, self.row_length, jpegs)
-        count_copied(nbytes)
-        self.count = rows
-        for k in range(jpegs.size()):
-            # The preparer tells an image whose request has ended as well.
-            if jpegs[k].passed_over or jpegs[k].result != Decoded.whole:
-                left.push_back(decoded[k])
-        return _prepare_left(self, handles, left) if left.size() else []
+            writer.write(rows)
+        self.count = first + writer.rows
+        return _prepare_left(self, handles, first, writer.left) if writer.left.size() else []
 
     cdef int keep(self, list handles, set kept) except -1:
         cdef ModelSignature *signature = self.endpoint.signature

@@ -114,10 +114,6 @@ cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
     cbool needs_padding(
         const ModelSignature &signature, const FastRequestLayout &layout
     ) noexcept
-    void copy_rows(
-        const InputSignature &declared, const FastRequestLayout &layout,
-        const unsigned char *body, size_t place, uint64_t row_length, unsigned char *target
-    ) noexcept
 
 
 cdef extern from "http/connection.hpp" namespace "ksrv" nogil:

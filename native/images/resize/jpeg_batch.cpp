@@ -64,6 +64,7 @@ Decoded decode_upright(const BatchedJpeg &one, RowReceiver &resize) noexcept {
 void decode_one(BatchedJpeg &one) noexcept {
     one.passed_over = has_ended(one);
     if (!one.passed_over) {
+        one.target.data = one.row + one.part_offset;
         if (one.border_bytes != 0) fill_border(one);
         const auto resize =
             make_row_resize(one.kind, one.window, PIXEL_U8, one.target, *one.coefficients);
