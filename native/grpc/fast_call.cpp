@@ -62,11 +62,11 @@ bool read_input(const message::Request &found, const unsigned char *body, size_t
     if (declared.datatype == DT_BOOL || datatype != declared.datatype ||
         !take_shape(declared, place, input.shape, input.rank, layout))
         return false;
-    layout->offsets[place] = raw.offset;
     const unsigned __int128 length = declared.padded ? layout->row_length : 1;
     const unsigned __int128 bytes = length * declared.row_bytes * static_cast<unsigned __int128>(rows);
-    return raw.length && raw.length == bytes &&
-           reinterpret_cast<uintptr_t>(body + raw.offset) % item_size_of(declared.datatype) == 0;
+    if (raw.length == 0 || raw.length != bytes) return false;
+    place_binary(body, raw.offset, raw.length, item_size_of(declared.datatype), place, layout);
+    return true;
 }
 
 bool read_outputs(const message::Request &found, const unsigned char *body, const ModelSignature &signature,
@@ -224,6 +224,10 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     FastRequestLayout layout;
     layout.length = message.length;
     if (!read_message(found, body, *route->signature, &layout)) return nullptr;
+    if (layout.length != message.length &&
+        (message.length > route->signature->json_limit ||
+         !extend_body(*route->signature, layout, message.offset, message.length, &message.block, &message.counted)))
+        return nullptr;
     FastRequest *request = new_fast_request(route->signature, head_bytes(*call));
     if (!request) return nullptr;
     call->note_model(route->signature->model, route->signature->version);

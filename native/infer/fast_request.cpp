@@ -33,24 +33,27 @@ bool find_images(const InferHeader &header, const InputHeader &input, const Mode
                                listed ? header.sizes.data() + input.sizes_first : nullptr, layout);
 }
 
-bool find_binary(const InputHeader &input, const unsigned char *body, std::size_t place,
-                 FastRequestLayout *layout) noexcept {
-    layout->offsets[place] = input.offset;
-    const unsigned char *data = body + input.offset;
-    return input.length == input.nbytes &&
-           reinterpret_cast<std::uintptr_t>(data) % item_size_of(input.datatype) == 0 &&
-           (input.datatype != DT_BOOL || find_not_bool(data, input.length) == input.length);
+// Sets memory aside behind the body for an input that is copied.
+void place_behind(const unsigned char *body, std::size_t place, const CopiedValues &values, std::size_t nbytes,
+                  FastRequestLayout *layout) noexcept {
+    layout->copied[place] = values;
+    layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
+    layout->offsets[place] = layout->length;
+    layout->length += nbytes;
 }
 
-// Sets memory aside for an input's numbers, as much as they can fill at most.
+bool find_binary(const InputHeader &input, const unsigned char *body, std::size_t place,
+                 FastRequestLayout *layout) noexcept {
+    if (input.length != input.nbytes) return false;
+    place_binary(body, input.offset, input.length, item_size_of(input.datatype), place, layout);
+    return input.datatype != DT_BOOL || find_not_bool(body + input.offset, input.length) == input.length;
+}
+
 bool find_numbers(const InputHeader &input, const unsigned char *body, std::size_t place,
                   FastRequestLayout *layout) noexcept {
     const std::size_t text = input.data_end - input.data_begin;
     if (input.elements > text / 2 || json_value_bytes(input.datatype) == 0) return false;
-    layout->numbers[place] = {input.data_begin, input.data_end};
-    layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
-    layout->offsets[place] = layout->length;
-    layout->length += static_cast<std::size_t>(input.nbytes);
+    place_behind(body, place, {input.data_begin, input.data_end, true}, static_cast<std::size_t>(input.nbytes), layout);
     return true;
 }
 
@@ -103,6 +106,15 @@ bool find_outputs(const InferHeader &header, const ModelSignature &signature,
 }
 
 }  // namespace
+
+void place_binary(const unsigned char *body, std::size_t offset, std::size_t length, std::size_t item,
+                  std::size_t place, FastRequestLayout *layout) noexcept {
+    if (reinterpret_cast<std::uintptr_t>(body + offset) % item == 0) {
+        layout->offsets[place] = offset;
+    } else {
+        place_behind(body, place, {offset, offset + length, false}, length, layout);
+    }
+}
 
 bool take_shape(const InputSignature &declared, std::size_t place, const std::int64_t *shape, std::size_t rank,
                 FastRequestLayout *layout) noexcept {
@@ -170,7 +182,7 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
         return false;
     layout->length = body_length;
     if (!find_inputs(header, signature, body, layout)) return false;
-    // A body whose numbers get memory behind it is copied there.
+    // A body with memory for inputs behind it is copied to where there is room for both.
     if (layout->length != body_length && body_length > signature.json_limit) return false;
     if (signature.max_rows && layout->rows > signature.max_rows) return false;
     if (!find_outputs(header, signature, layout)) return false;
@@ -222,17 +234,19 @@ bool take_image_elements(const ModelSignature &signature, const unsigned char *b
     }
 }
 
-bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,
-                      unsigned char *body) noexcept {
+bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layout, unsigned char *body) noexcept {
     for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-        const JsonSpan &span = layout.numbers[i];
-        if (span.begin == span.end) continue;
+        const CopiedValues &values = layout.copied[i];
+        if (!values.numbers) {
+            std::memcpy(body + layout.offsets[i], body + values.begin, values.end - values.begin);
+            continue;
+        }
         const InputSignature &declared = signature.inputs[i];
         const std::uint64_t count =
             layout.rows * (declared.bytes_of_row(layout.row_length) / item_size_of(declared.datatype));
         NumbersResult result;
-        const char *text = reinterpret_cast<const char *>(body) + span.begin;
-        if (read_numbers(text, span.end - span.begin, declared.datatype, body + layout.offsets[i], count,
+        const char *text = reinterpret_cast<const char *>(body) + values.begin;
+        if (read_numbers(text, values.end - values.begin, declared.datatype, body + layout.offsets[i], count,
                          &result) != NUMBERS_OK ||
             result.count != count)
             return false;

@@ -2,13 +2,13 @@
 //
 // Strategy: the header is read by the one reader that every route has, and what was read is compared
 // with the model's signature. The fast path takes a request when nothing about it is left to decide: inputs
-// of the declared names, datatypes and shapes, either binary and aligned or as numbers in the JSON; outputs
+// of the declared names, datatypes and shapes, either binary or as numbers in the JSON; outputs
 // that the model has, in either form; no parameters but those of the protocol. Everything else, wrong requests
 // above all, is left to the general way, which says what is wrong with them.
 //
-// Numbers in the JSON get their memory behind the body, in one block with it: so every input of a fast-path
-// request lies at an offset from its body, whatever it was sent as. Encoded images stay where they are; the layout
-// notes where each of them lies and what its header says.
+// Numbers in the JSON, and binary values that do not lie aligned to their item size, get memory behind the body, in
+// one block with it: so every input of a fast-path request lies aligned at an offset from its body, whatever it was
+// sent as. Encoded images stay where they are; the layout notes where each of them lies and what its header says.
 
 #pragma once
 
@@ -26,9 +26,10 @@ namespace ksrv {
 constexpr int FAST_INPUTS = 4;
 constexpr int FAST_OUTPUTS = 8;
 
-// An input's numbers in the JSON: the brackets of `data`, as offsets into the body.
-struct JsonSpan {
-    std::size_t begin = 0, end = 0;  // equal: the input is binary
+// Where the values of an input lie that get memory behind the body, as offsets into the body.
+struct CopiedValues {
+    std::size_t begin = 0, end = 0;  // equal: the input stays where it is
+    bool numbers = false;            // the brackets of `data` in the JSON; else binary values
 };
 
 struct FastRequestLayout {
@@ -37,11 +38,11 @@ struct FastRequestLayout {
     std::uint64_t row_length = 0;             // where the model's rows are padded; else 0
     bool given[FAST_INPUTS] = {};             // which of the declared inputs the request has
     std::size_t offsets[FAST_INPUTS] = {};    // of the declared inputs, from the body's first byte on
-    JsonSpan numbers[FAST_INPUTS];            // of the declared inputs
+    CopiedValues copied[FAST_INPUTS];         // of the declared inputs
     // Of the declared inputs, one for each row; null where an input has no encoded images.
     std::unique_ptr<EncodedImage[]> images[FAST_INPUTS];
     std::uint64_t decode_ns = 0;              // of all images
-    std::size_t length = 0;                   // of the body with the memory of its numbers behind it
+    std::size_t length = 0;                   // of the body with the memory of copied inputs behind it
     std::uint64_t timeout_us = 0;
     std::uint32_t priority = 0;
     std::uint8_t wanted_count = 0;            // 0: all outputs
@@ -62,9 +63,13 @@ struct FastRequestLayout {
 };
 
 // Whether the fast path takes the body; then `layout` says where its parts are. `body` is as aligned as
-// the memory will be that the numbers in its JSON are read into.
+// the memory will be that inputs are copied into.
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, FastRequestLayout *layout) noexcept;
+
+// Notes that an input's binary values are at `offset`, and sets memory aside for them where that is not aligned.
+void place_binary(const unsigned char *body, std::size_t offset, std::size_t length, std::size_t item,
+                  std::size_t place, FastRequestLayout *layout) noexcept;
 
 // Notes that a request has an input of the shape; false where it is not declared so, or its rows have not the length
 // of those of another input.
@@ -110,9 +115,8 @@ bool take_image_elements(const ModelSignature &signature, const unsigned char *b
                          std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
                          FastRequestLayout *layout) noexcept;
 
-// Reads the numbers of the JSON into the memory behind the body. False: they are not those that datatype and
+// Copies inputs into the memory behind the body. False: the numbers of the JSON are not those that datatype and
 // shape ask for.
-bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,
-                      unsigned char *body) noexcept;
+bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layout, unsigned char *body) noexcept;
 
 }  // namespace ksrv

@@ -62,18 +62,18 @@ void end_fast_request(Request *ended) noexcept {
     }
 }
 
-// Gives a message a longer block, with the numbers of its JSON behind the body. False: there is no memory, or
-// they are not what the model's inputs ask for.
-bool extend_with_numbers(IncomingBody *body, const ModelSignature &signature,
-                         const FastRequestLayout &layout) noexcept {
-    const std::size_t more = layout.length - body->got;
+}  // namespace
+
+bool extend_body(const ModelSignature &signature, const FastRequestLayout &layout, std::size_t offset,
+                 std::size_t length, Block **block, std::uint64_t *counted) noexcept {
+    const std::size_t more = layout.length - length;
     if (!process_budget().reserve(more, true)) return false;
-    if (Block *made = process_pool().lease(body->offset + layout.length, BACKEND_HEAP)) {
-        unsigned char *const contents = made->data + body->offset;
-        memcpy(contents, body->data(), body->got);
-        if (read_json_inputs(signature, layout, contents)) {
-            body->counted += more;
-            process_pool().release(std::exchange(body->block, made));
+    if (Block *made = process_pool().lease(offset + layout.length, BACKEND_HEAP)) {
+        unsigned char *const contents = made->data + offset;
+        memcpy(contents, (*block)->data + offset, length);
+        if (copy_inputs(signature, layout, contents)) {
+            *counted += more;
+            process_pool().release(std::exchange(*block, made));
             return true;
         }
         process_pool().release(made);
@@ -81,8 +81,6 @@ bool extend_with_numbers(IncomingBody *body, const ModelSignature &signature,
     process_budget().give_back(more);
     return false;
 }
-
-}  // namespace
 
 FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length) noexcept {
     void *room = malloc(sizeof(FastRequest) + head_length);
@@ -122,7 +120,9 @@ FastRequest *make_fast_request(Connection *connection, ModelSignature *signature
     IncomingBody &body = connection->body;
     const std::size_t json_length = head.has_json_length ? head.json_length : body.got;
     if (!read_fast_request(*signature, body.data(), body.got, json_length, &layout)) return nullptr;
-    if (layout.length != body.got && !extend_with_numbers(&body, *signature, layout)) return nullptr;
+    if (layout.length != body.got &&
+        !extend_body(*signature, layout, body.offset, body.got, &body.block, &body.counted))
+        return nullptr;
     FastRequest *request = new_fast_request(signature, identified_head_bytes(head.length, connection->request_id));
     if (!request) return nullptr;
     put_identified_head(request->head(), connection->buffer, head.length, connection->request_id);

@@ -34,7 +34,7 @@ struct FastRequest : Request {
     ModelSignature *signature = nullptr;                // held
     AnswerSender *sender = nullptr;      // of one that came over HTTP
     Turn turn;                           // of the message
-    Block *block = nullptr;              // held: the body, and the numbers of its JSON behind it
+    Block *block = nullptr;              // held: the body, and copied inputs behind it
     std::size_t body_offset = 0;         // in the block
     std::size_t body_length = 0, json_length = 0;
     std::size_t head_length = 0;         // bytes behind this struct
@@ -46,6 +46,17 @@ struct FastRequest : Request {
 
 // A request to a model with room for its head, without its message; null when there is no memory.
 FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length) noexcept;
+
+// Gives a body of a fast-path request the longer block that `layout` asks for, with copied inputs behind it. False, and
+// nothing has changed: there is no memory, or numbers in the JSON are not what the model's inputs ask for.
+//
+// Args:
+//     block: The body's, which is released.
+//     offset: Of the body in either block.
+//     length: Of the body.
+//     counted: Bytes that the process's budget holds for the body.
+bool extend_body(const ModelSignature &signature, const FastRequestLayout &layout, std::size_t offset,
+                 std::size_t length, Block **block, std::uint64_t *counted) noexcept;
 
 // Gives a request the earlier of its model's deadline and one that it asks for; 0 asks for none.
 void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept;

@@ -94,13 +94,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
                 }
                 continue;
             }
-            const bool binary = layout.numbers[place].begin == layout.numbers[place].end;
-            require(binary != header.inputs[i].has_data);
+            const ksrv::CopiedValues &copied = layout.copied[place];
+            require(copied.numbers == header.inputs[i].has_data);
             require(reinterpret_cast<std::uintptr_t>(body + offset) % ksrv::item_size_of(declared.datatype) == 0);
-            if (binary) {
-                require(offset == sent && bytes <= length - sent);
+            if (!copied.numbers) {
+                require((copied.end ? copied.begin : offset) == sent && bytes <= length - sent);
+                require(copied.end == 0 || copied.end == sent + bytes);
                 sent += bytes;
-            } else {
+            }
+            if (copied.end) {
                 require(offset >= end && offset + bytes <= layout.length && layout.length <= 16 * length + 256);
                 end = offset + bytes;
             }
@@ -112,7 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         auto *longer = static_cast<unsigned char *>(
             ::operator new(lead + layout.length, std::align_val_t(64)));
         std::memcpy(longer + lead, body, length);
-        ksrv::read_json_inputs(signature, layout, longer + lead);
+        ksrv::copy_inputs(signature, layout, longer + lead);
         require(std::memcmp(longer + lead, body, length) == 0);
         for (std::size_t place = 0; place < signature.inputs.size(); ++place) {
             const ksrv::InputSignature &declared = signature.inputs[place];

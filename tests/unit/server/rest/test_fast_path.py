@@ -146,10 +146,15 @@ def test_other_requests_go_the_general_way(fast, general, data):
     assert ask_both(fast, general, data) == 0
 
 
-def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path(tmp_path):
-    uneven = serving(tmp_path / "uneven", UNEVEN, UNEVEN_YAML)
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path_where_it_is_large(
+    tmp_path, executor
+):
+    """A small one is copied to where it is aligned."""
+    large = FAST_PATH_JSON // 11
+    uneven = serving(tmp_path / "uneven", UNEVEN, f"{UNEVEN_YAML}executor: {executor}\n")
     with uneven as engine, opened(engine) as (http_server, address):
-        for rows, fast_ones in ((1, 0), (8, 1)):
+        for rows, fast_ones in ((1, 1), (3, 1), (8, 1), (large - large % 8 + 1, 0)):
             text = json.dumps(
                 {
                     "inputs": [
