@@ -110,7 +110,7 @@ class InferRequest:
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
-        mark_final: Whether the last answer on a stream says so in a parameter.
+        mark_final: Whether a stream that ends behind its last chunk is told so, by an answer without outputs.
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
         dialect: The dialect by which the request came; "" for KServe v2. A batch holds requests of one
             dialect only.

@@ -58,7 +58,7 @@ class Answering:
             self._closed = self._closed or final
             self.sent += response is not None
         if response is not None:
-            self._take(response)
+            self._take(response, last=final)
         if final or not self._decoupled:
             self.end()
 
@@ -75,13 +75,13 @@ class Answering:
         if self._closed:
             raise TritonModelException(_DROPPED)
 
-    def _take(self, response: InferenceResponse) -> None:
+    def _take(self, response: InferenceResponse, *, last: bool) -> None:
         error = response.error()
         if error is not None:
             self.fail(to_client(error))
         elif self.failure is None and not self.ended:
             if self._decoupled and self._batch.emit is not None:
-                self._batch.stream(self._index, response)
+                self._batch.stream(self._index, response, last=last)
             else:
                 self.kept.append(response)
 
@@ -98,6 +98,8 @@ class Answering:
             if self.ended:
                 return
             self.ended = True  # what the model still sends is dropped
+        if self._decoupled:
+            self._batch.stream_end(self._index)
         self._batch.note_ended()
 
     def is_cancelled(self) -> bool:
@@ -144,8 +146,8 @@ class ListOfRequests:
             return True
         return self.emit is not None and index not in self.emit.listening()
 
-    def stream(self, index: int, response: InferenceResponse) -> None:
-        """Send a response to its client now."""
+    def stream(self, index: int, response: InferenceResponse, *, last: bool) -> None:
+        """Send a response to its client now; the last one ends the request."""
         tensors = wire_tensors(response)
         if not tensors:
             return
@@ -155,8 +157,14 @@ class ListOfRequests:
                 parameters={index: response.given_parameters()},
                 only=frozenset((index,)),
                 parts={index: (0, len(tensors))},
+                last=last,
             )
         )
+
+    def stream_end(self, index: int) -> None:
+        """End a request whose client streams, and that others of its batch may outlive."""
+        if self.emit is not None and len(self.answers) > 1:
+            self.emit(BatchOutputs([], only=frozenset((index,))))
 
     def stream_failure(self, index: int, failure: KsrvError) -> None:
         """Tell the client of a request now why it failed."""

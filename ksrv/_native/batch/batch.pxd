@@ -29,7 +29,7 @@ cdef class BatchInputs:
 
 cdef class BatchOutputs:
     cdef public list tensors
-    cdef public bint exclusive
+    cdef public bint exclusive, last
     cdef public object only
     cdef public dict parts
     cdef StageTimes times

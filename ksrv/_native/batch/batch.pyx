@@ -75,6 +75,7 @@ cdef class BatchOutputs:
         exclusive: Whether the holders of these arrays alone can reach their memory, so that
             they may be sent from where they lie.
         only: The requests that an intermediate answer is for; None for all of them.
+        last: Whether the requests in `only` end with this intermediate answer.
         facts: What the dialect of a request reads beside its tensors, by request index.
         parts: Where requests have tensors of their own, which need not fit those of others: the
             first and the end of each request's in `tensors`, by request index. None where every
@@ -96,6 +97,7 @@ cdef class BatchOutputs:
         only: frozenset[int] | None = None,
         dict facts: dict[int, Any] | None = None,
         dict parts: dict[int, tuple[int, int]] | None = None,
+        bint last=False,
     ):
         self.tensors = tensors
         self.failed = failures
@@ -106,6 +108,7 @@ cdef class BatchOutputs:
         self.only = only
         self.dialect_facts = facts
         self.parts = parts
+        self.last = last
 
     @property
     def timings(self) -> dict[str, int]:

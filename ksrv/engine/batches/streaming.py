@@ -2,8 +2,8 @@
 
 A handler sends one chunk for every request of its batch at once. Each is split off like a final
 answer, so that a chunk that is being sent never changes under the handler's hands. A request that
-has ended, because its client left or its deadline passed, is skipped. A chunk without tensors ends the
-requests that it is for, while the others of the batch go on; one for nobody only tells that the handler streams.
+has ended, because its client left or its deadline passed, is skipped. A chunk that is the last one, or without tensors,
+ends the requests that it is for, while the others of the batch go on; one for nobody only tells that the handler streams.
 """
 
 import logging
@@ -82,7 +82,9 @@ class ChunkSender:
                 continue
             if outputs.only is not None and index not in outputs.only:
                 continue
-            if isinstance(answer, InferResponse):
+            if outputs.last:
+                self._finish(index, answer)
+            elif isinstance(answer, InferResponse):
                 if handle.request.on_chunk is not None:
                     handle.request.on_chunk(answer)
                 if stream.put(answer):
@@ -102,6 +104,7 @@ class ChunkSender:
     def _finish(self, index: int, answer: InferResponse | KsrvError) -> None:
         if self._queue is not None and self._queue.finish([self._handles[index]], [answer])[0]:
             self.ended[index] = answer
+            self.sent = self.sent or isinstance(answer, InferResponse)
 
     def without_room(self) -> list[int]:
         """Return the indices of the requests whose clients read more slowly than the handler sends."""

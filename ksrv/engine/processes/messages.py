@@ -38,7 +38,7 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
@@ -173,6 +173,7 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         call: Of RESULT and CALL_CHUNK, the number of the call.
+        last: See `BatchOutputs`.
         parts: See `BatchOutputs`.
     """
 
@@ -184,6 +185,7 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
     parameters: dict[int, dict[str, Parameter]] = {}
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     only: list[int] | None = None
+    last: bool = False
     facts: dict[int, dict[str, Any]] = {}
     parts: dict[int, tuple[int, int]] | None = None
 
@@ -497,6 +499,7 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
         parameters=outputs.parameters,
         tensor_parameters=_tensor_parameters(outputs.tensors),
         only=None if outputs.only is None else sorted(outputs.only),
+        last=outputs.last,
         facts=outputs.facts,
         parts=outputs.parts,
     )
@@ -543,6 +546,7 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
         parameters=note.parameters,
         exclusive=True,
         only=None if note.only is None else frozenset(note.only),
+        last=note.last,
         facts=note.facts,
         parts=note.parts,
     )

@@ -2,7 +2,8 @@
 
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
 batch; the call's own thread answers them in the order in which they came. What handlers send before their
-answers is sent as it comes, so that no request's stream waits for another's: their ids tell them apart. A
+answers is sent as it comes, so that no request's stream waits for another's: their ids tell them apart. As in Triton, each
+answer says whether it is the last one of its request, and an end without an answer is told on request only. A
 request that fails is answered with `error_message`, and the stream goes on; with the metadata `triton_grpc_error: true` its
 error is the status that ends the stream, as in Triton. A stream on which nothing is asked for long is ended, so that it makes
 room.
@@ -25,6 +26,8 @@ DEPTH = 64
 """Requests of one stream that are under way at a time; the reader waits beyond."""
 
 FINAL = "triton_final_response"
+MORE_FOLLOW: Mapping[str, Parameter] = {FINAL: False}
+NONE_FOLLOWS: Mapping[str, Parameter] = {FINAL: True}
 ENDS_AT_ERROR = "triton_grpc_error"
 
 
@@ -241,11 +244,10 @@ class StreamCalls:
             for one, chunk in line.chunks(entry):
                 request = one.request
                 assert request is not None, "a request that is under way was read"
-                marks: Mapping[str, Parameter] = {FINAL: False} if request.mark_final else {}
                 try:
-                    message = self._infer.stream_message(call, chunk, request, marks)
+                    message = self._infer.stream_message(call, chunk, request, MORE_FOLLOW)
                 except KsrvError as error:  # an output that cannot be written as was asked
-                    message = self._failed(line, error, request.id, marks)
+                    message = self._failed(line, error, request.id, MORE_FOLLOW)
                 yield message
         last = self._answer(line, entry, call)
         if last is not None:
@@ -253,9 +255,6 @@ class StreamCalls:
 
     def _answer(self, line: _Line, entry: _Entry, call: Call) -> bytes | None:
         request = entry.request
-        marks: Mapping[str, Parameter] = {}
-        if request is not None and request.mark_final:
-            marks = {FINAL: True}
         error = entry.error
         if request is not None and entry.handle is not None:
             try:
@@ -263,11 +262,11 @@ class StreamCalls:
                 chunked = entry.answers.chunked and not response.outputs
                 if chunked and not request.mark_final:
                     return None  # the end of a stream, of which the client is told on request
-                return self._infer.stream_message(call, response, request, marks)
+                return self._infer.stream_message(call, response, request, NONE_FOLLOWS)
             except Exception as raised:  # noqa: BLE001 - it is told on the stream
                 error = failure_of(raised)
         assert error is not None, "an entry is under way or refused"
-        return self._failed(line, error, request.id if request is not None else "", marks)
+        return self._failed(line, error, request.id if request is not None else "", NONE_FOLLOWS)
 
     def _failed(
         self, line: _Line, error: KsrvError, id: str, marks: Mapping[str, Parameter]

@@ -77,6 +77,9 @@ output { name: "y" data_type: TYPE_STRING dims: [ 1 ] }
 
 COUNTS = """
 class TritonPythonModel:
+    def initialize(self, args):
+        self.last_is_final = args["model_name"] == "ends"
+
     @staticmethod
     def auto_complete_config(config):
         config.add_input({"name": "n", "data_type": "TYPE_INT32", "dims": [1]})
@@ -95,7 +98,10 @@ class TritonPythonModel:
         for i in range(n):
             if sender.is_cancelled():
                 return sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("i", np.array([i], np.int32))]))
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("i", np.array([i], np.int32))])
+            if self.last_is_final and i == n - 1:
+                return sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            sender.send(response)
         if n < 0:
             sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("n is negative")))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -103,6 +109,34 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except pb_utils.TritonModelException as error:
             assert "closed" in str(error)
+"""
+
+PAIRS = """
+import os
+
+class TritonPythonModel:
+    def execute(self, requests):
+        assert len(requests) == 2
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request,)).start()
+
+    def answer(self, request):
+        sender = request.get_response_sender()
+        told = request.inputs()[0].as_numpy()[0, 0].decode()
+        while told.startswith("/") and not os.path.exists(told):
+            time.sleep(0.01)
+        if told != "nothing":
+            y = pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([[told]], object))])
+            sender.send(y, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+PAIRS_CONFIG = """
+backend: "python" max_batch_size: 2
+input { name: "x" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "y" data_type: TYPE_STRING dims: [ 1 ] }
+dynamic_batching { max_queue_delay_microseconds: 100000000 }
+model_transaction_policy { decoupled: True }
 """
 
 CALLS = """
@@ -116,7 +150,11 @@ class TritonPythonModel:
         n = pb_utils.get_input_tensor_by_name(request, "n")
         count = pb_utils.InferenceRequest(model_name="counts", inputs=[n], requested_output_names=["i"])
         responses = await count.async_exec(decoupled=True)
-        found = [one.output_tensors()[0].as_numpy()[0] for one in responses if one.output_tensors()]
+        counted = list(responses)
+        found = [one.output_tensors()[0].as_numpy()[0] for one in counted if one.output_tensors()]
+        ends = pb_utils.InferenceRequest(model_name="ends", inputs=[n], requested_output_names=["i"])
+        ended = [one.output_tensors()[0].as_numpy()[0] for one in ends.exec(decoupled=True)]
+        assert len(counted) == len(found) + 1 and ended == found, (counted, ended)
         x = pb_utils.Tensor("x", np.array([[1, 2]], np.float32))
         joined = pb_utils.InferenceRequest(model_name="joined", inputs=[x], requested_output_names=["y"])
         y = joined.exec()
@@ -251,6 +289,8 @@ def server(tmp_path_factory):
     write(root, "joined", JOINED, JOINED_CONFIG)
     write(root, "says", SAYS, SAYS_CONFIG)
     write(root, "counts", COUNTS)
+    write(root, "ends", COUNTS)
+    write(root, "pairs", PAIRS, PAIRS_CONFIG)
     write(root, "calls", CALLS, CALLS_CONFIG)
     write(root, "sequence", SEQUENCE, SEQUENCE_CONFIG)
     write(root, "tensors", TENSORS, TENSORS_CONFIG)
@@ -375,6 +415,54 @@ def test_a_decoupled_model_answers_any_number_of_times(server):
     assert found == {"3": [0, 1, 2], "1": [0]}
     assert ended == {"3", "0", "1"}
     assert "n is negative" in errors[0]
+
+
+def test_a_decoupled_model_says_with_each_response_whether_it_is_the_last(server):
+    marks, ended = {}, threading.Event()
+
+    def take(result, error):
+        response = result.get_response()
+        final = response.parameters["triton_final_response"].bool_param
+        marks.setdefault(response.id, []).append((len(response.outputs), final))
+        if response.id == "over" and final:
+            ended.set()
+
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(take)
+        three = given(client, n=np.array([3], np.int32))
+        for model in ("counts", "ends"):
+            client.async_stream_infer(model, three, request_id=model)
+            asked = {"request_id": f"{model}, asked", "enable_empty_final_response": True}
+            client.async_stream_infer(model, three, **asked)
+        client.async_stream_infer("ends", three, request_id="over")
+        assert ended.wait(60)
+    more, last, empty = (1, False), (1, True), (0, True)
+    assert marks == {
+        "counts": [more, more, more],
+        "counts, asked": [more, more, more, empty],
+        "ends": [more, more, last],
+        "ends, asked": [more, more, last],
+        "over": [more, more, last],
+    }
+
+
+@pytest.mark.parametrize("short", ["word", "nothing"])
+def test_a_request_of_a_decoupled_model_ends_before_others_of_its_batch(server, tmp_path, short):
+    answers, held = queue.Queue(), tmp_path / "held"
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for told in (short, str(held)):
+            inputs = given(client, x=np.array([[told]], object))
+            client.async_stream_infer(
+                "pairs", inputs, request_id=told, enable_empty_final_response=True
+            )
+        for told, outputs in ((short, short != "nothing"), (str(held), True)):
+            result, error = answers.get(timeout=60)
+            assert error is None
+            response = result.get_response()
+            assert (response.id, bool(response.outputs)) == (told, outputs)
+            assert response.parameters["triton_final_response"].bool_param
+            held.touch()
 
 
 def test_a_decoupled_model_asked_for_one_answer(server, client):

@@ -57,6 +57,8 @@ def test_each_piece_is_an_answer_with_the_id(channel, behind):
         found = list(stream(channel, iter([text(model + behind, "ab c")])))
         assert [piece(answer) for answer in found] == expected
         assert {answer.infer_response.id for answer in found} == {"1"}
+        marks = [answer.infer_response.parameters["triton_final_response"] for answer in found]
+        assert not any(mark.bool_param for mark in marks)
 
 
 def test_the_end_is_told_on_request(channel, behind):
