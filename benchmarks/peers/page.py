@@ -91,6 +91,16 @@ Why, as far as it is known:
 - **W5 and `picture`**: the model takes most of the time (column *limit*). The rest of the difference is not explained.
 """
 SHOWN = """
+## Padding and lazy models
+
+Two measures have no server beside ksrv; their pages say more.
+
+| measure | result | command |
+|---|---|---|
+| [requests of different lengths](padding.md#which-requests-join), 16 clients | 1.69 times the requests a second of one by one, 0.83 of a padded loop by hand | `python benchmarks/load/padding.py` |
+| the same, 64 clients | 2.76 times, and 1.01 | the same |
+| [500 models with memory for 50](lazy-models.md#what-it-costs-the-models-that-are-loaded) | no request failed; the 99th percentile of loaded models is 1.03 of always loaded | `python benchmarks/load/lazy_models.py` |
+
 ## What is not shown
 
 - The servers share two cores with the client, so requests a second mean little; CPU time of a request does not depend

@@ -1,6 +1,8 @@
 """Asks a model of Triton's Python backend for an answer to zeros, as its metadata describes them.
 
 python python_model_program.py HTTP GRPC MODEL [NAME=JSON ...] [--refuses TEXT] [--unready TEXT] [--sequence]
+
+NAME=JSON is an input's value in place of 0, or a list of all its values.
 """
 
 import json
@@ -14,6 +16,8 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 def values(tensor, given):
     """Return an input: what the command line gives, else zeros or empty texts."""
+    if isinstance(given.get(tensor.name), list):
+        return np.array(given[tensor.name], triton_to_np_dtype(tensor.datatype))
     shape = [1 if size == -1 else size for size in tensor.shape]
     if tensor.datatype == "BYTES":
         return np.array([given.get(tensor.name, "") or ""] * int(np.prod(shape)), object).reshape(

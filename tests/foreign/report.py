@@ -44,19 +44,25 @@ def markdown(runs: Sequence[Run]) -> str:
 def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
     """Return the table of the models of Triton's Python backend: those that run, and why others do not.
 
+    A model runs where a case that names it works, and none fails without a reason that is named.
+
     Args:
         outcomes: What became of the cases that name models.
         left_out: Models that no case names, and why.
     """
-    ran: dict[str, bool] = {}
+    working: set[str] = set()
+    failing: set[str] = set()
     why: dict[str, str] = dict(left_out)
     for outcome in outcomes:
+        if outcome.works:
+            working.update(outcome.models)
+            continue
         for model in outcome.models:
-            ran[model] = ran.get(model, False) or outcome.works
-            if not outcome.works:
-                why.setdefault(model, outcome.known or outcome.found)
-    running = sorted(model for model, works in ran.items() if works)
-    others = sorted(model for model in {*ran, *left_out} if not ran.get(model, False))
+            why.setdefault(model, outcome.known or outcome.found)
+        if not outcome.known:
+            failing.update(outcome.models)
+    running = sorted(working - failing)
+    others = sorted({*why} - {*running})
     lines = [
         f"{len(running)} of {len(running) + len(others)} run: "
         + ", ".join(f"`{_shown(model)}`" for model in running)

@@ -182,10 +182,8 @@ IO = serving(
     M("qa/dlpack_io_identity_decoupled", "dlpack_io_identity_3"),
     M("qa/dlpack_io_identity_decoupled"),
     M("qa/ensemble_io"),
-    M("qa/dlpack_empty_output"),
     M("qa/dlpack_add_sub"),
     M("qa/dlpack_sub_add"),
-    M("qa/dlpack_test"),
     M("tests/io/requested_output_model", "llm"),
 )
 ENSEMBLE = serving(
@@ -282,10 +280,7 @@ CALLS = serving(
     M("qa/identity_fp32_timeout"),
 )
 
-EMPTY_LAST = "the model that it calls ends with its last response; ksrv gives the caller an empty response behind it"
-FINAL_MARK = (
-    "Triton marks each response of a decoupled model; ksrv only where the client asks for marks"
-)
+ON_CPU = "GPU_OUTPUT=[false, false, false]"
 CASES = (
     suite(
         "lifecycle/lifecycle_test.py",
@@ -347,17 +342,10 @@ CASES = (
     asked("qa/model_env", MORE, "--refuses", "returned no response"),
     asked("qa/multi_file", LOADS, "--refuses", "returned no response"),
     asked("qa/bls_undefined", LOADS, "--refuses", "undefined_variable"),
-    suite(
-        "io/io_test.py",
-        IO,
-        "qa/add_sub",
-        "qa/dlpack_io_identity",
-        "qa/dlpack_io_identity_decoupled",
-        "qa/ensemble_io",
-        "qa/dlpack_empty_output",
-        only="*requested_output_de*",
-    ),
-    asked("qa/ensemble_io", IO),
+    suite("io/io_test.py", IO, "qa/add_sub", only="*.test_requested_output_default"),
+    suite("io/io_test.py", IO, only="*.test_requested_output_decoupled_prior_crash"),
+    asked("qa/dlpack_io_identity_decoupled", IO, ON_CPU),
+    asked("qa/ensemble_io", IO, ON_CPU),
     asked("qa/dlpack_io_identity", IO, name="dlpack_io_identity_1"),
     asked("qa/dlpack_add_sub", IO),
     asked("qa/dlpack_sub_add", IO),
@@ -384,9 +372,6 @@ CASES = (
         "qa/response_parameters",
         "qa/response_parameters_decoupled",
         "qa/response_parameters_bls",
-        failing={
-            "ResponseParametersTest.test_setting_response_parameters_decoupled": FINAL_MARK,
-        },
     ),
     suite("bls/bls_parameters_test.py", PARAMETERS, "qa/bls_parameters"),
     in_model("bls_request_rescheduling", PARAMETERS),
@@ -397,7 +382,12 @@ CASES = (
         "qa/request_rescheduling_addsub",
         "qa/wrong_return_type",
     ),
-    suite("decoupled/decoupled_test.py", STREAMS, "qa/response_sender_until_cancelled"),
+    suite(
+        "decoupled/decoupled_test.py",
+        STREAMS,
+        "qa/response_sender_until_cancelled",
+        without="test_decoupled_bls",  # waits for ever without a GPU
+    ),
     *(
         suite("async_execute/concurrency_test.py", STREAMS, f"qa/{model}", only=f"*.{test}", **keys)
         for test, model, keys in (
@@ -405,7 +395,7 @@ CASES = (
             ("test_concurrent_execute_multi_request", "async_execute_decouple", {}),
             ("test_concurrent_execute_different_duration", "async_execute_decouple", {}),
             ("test_model_raise_exception", "async_execute_decouple", {}),
-            ("*_bls", "async_execute_decouple_bls", {"failing": {"ConcurrencyTest.*": EMPTY_LAST}}),
+            ("*_bls", "async_execute_decouple_bls", {}),
         )
     ),
     asked("qa/dlpack_square", STREAMS),

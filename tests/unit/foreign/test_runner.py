@@ -7,6 +7,7 @@ import pytest
 from tests.foreign.cases import Case, Outcome, Places, Repository, Serving
 from tests.foreign.checkout_commit import commit
 from tests.foreign.report import BEGIN, END, Run, markdown, write
+from tests.foreign.report import models as models_table
 from tests.foreign.running import run
 
 HANDLER = """
@@ -145,3 +146,19 @@ def test_a_bar_in_what_was_found_stays_in_its_cell():
 def test_a_case_that_works_in_spite_of_its_reason_is_a_surprise():
     assert Outcome("a", True, known="it fails").surprises
     assert not Outcome("a", True).surprises
+
+
+def test_a_model_runs_where_a_case_of_it_works_and_none_fails_without_a_reason():
+    outcomes = [
+        Outcome("one", works=True, models=("qa/good", "qa/named", "qa/flawed")),
+        Outcome("two", works=False, known="asks for more", models=("qa/named", "qa/never")),
+        Outcome("three", works=False, found="it broke", models=("qa/flawed",)),
+    ]
+    table = models_table(outcomes, {"qa/gpu": "needs a GPU"})
+    head, _, rest = table.partition("\n")
+    assert head == "2 of 5 run: `good`, `named`."
+    assert rest.strip().splitlines()[2:] == [
+        "| `flawed` | it broke |",
+        "| `gpu` | needs a GPU |",
+        "| `never` | asks for more |",
+    ]
