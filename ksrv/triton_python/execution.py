@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 from ksrv.errors import Cancelled, HandlerFailed, InferenceError, KsrvError, StreamNeeded
@@ -30,6 +31,8 @@ _UNANSWERED = (
     "Python model '{}' returned no response to the request, and asked for no response sender"
 )
 _DROPPED = "Unable to send response. Response sender has been closed."
+_EXECUTED: ContextVar[BatchInputs] = ContextVar("executed")
+"""The batch of an `execute`, for itself and for the coroutines that it starts."""
 
 
 class Answering:
@@ -249,7 +252,7 @@ class Executions:
 
     Args:
         model: The model's object.
-        name: The model's name, for threads and errors.
+        name: The name of the model's instance, for threads and errors.
         make: Makes the requests of a batch.
         decoupled: Whether any number of responses may come.
         begin: Called at the thread's start.
@@ -272,7 +275,6 @@ class Executions:
         self._describe = describe
         self._waiting: queue.SimpleQueue[ListOfRequests | None] = queue.SimpleQueue()
         self._under_way: dict[int, ListOfRequests] = {}
-        self._current: BatchInputs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._live, name=f"ksrv-{name}", daemon=True)
         self._thread.start()
@@ -294,13 +296,12 @@ class Executions:
         return batch.cancel
 
     def caller(self) -> BatchInputs | None:
-        """Return the batch on whose behalf the model calls others: the one in `execute`, or another under way."""
-        current = self._current
+        """Return the batch on whose behalf the model calls others: that of the `execute` or coroutine, or the newest."""
+        current = _EXECUTED.get(None)
         if current is not None and id(current) in self._under_way:
             return current
-        with suppress(RuntimeError):  # a batch ended meanwhile
-            for batch in self._under_way.values():
-                return batch.inputs
+        with suppress(RuntimeError, StopIteration):  # a batch ended meanwhile, or none is under way
+            return next(reversed(self._under_way.values())).inputs
         return None
 
     def close(self) -> None:
@@ -315,9 +316,9 @@ class Executions:
         while (batch := self._waiting.get()) is not None:
             left = list(range(len(batch.requests)))
             while left and not batch.is_over:
-                self._current = batch.inputs
+                token = _EXECUTED.set(batch.inputs)
                 left = self._execute(batch, left)
-            self._current = None
+                _EXECUTED.reset(token)
             batch = None
 
     def _execute(self, batch: ListOfRequests, indices: Sequence[int]) -> list[int]:

@@ -81,6 +81,7 @@ class PythonModelRunner:
     ) -> None:
         self.source = source
         self._instance = instance
+        self._instance_name = f"{source.name}_0_{instance}"  # as Triton numbers them
         self._threads = threads
         self._emit = emit
         self.submit: Submit = refuse_calls
@@ -137,7 +138,11 @@ class PythonModelRunner:
         self._counts_rows = spec.counts_rows
         decoupled = is_decoupled(configuration)
         self._executions = Executions(
-            model, name, self._requests, decoupled=decoupled, describe=self._told_of
+            model,
+            self._instance_name,
+            self._requests,
+            decoupled=decoupled,
+            describe=self._told_of,
         )
         running.may_call = True
         return replace(
@@ -170,7 +175,7 @@ class PythonModelRunner:
         return {
             "model_config": json.dumps(configuration),
             "model_instance_kind": kind_of(device),
-            "model_instance_name": f"{name}_0_{self._instance}",
+            "model_instance_name": self._instance_name,
             "model_instance_device_id": number or "0",
             "model_repository": str(self.source.root),
             "model_version": self.source.version or "1",

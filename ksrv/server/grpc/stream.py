@@ -2,7 +2,8 @@
 
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
 batch; the call's own thread answers them in the order in which they came. What handlers send before their
-answers is sent as it comes, so that no request's stream waits for another's: their ids tell them apart. As in Triton, each
+answers is sent as it comes, and so is the end of a request that was answered in parts, so that no request's stream waits
+for another's: their ids tell them apart. As in Triton, each
 answer says whether it is the last one of its request, and an end without an answer is told on request only. A
 request that fails is answered with `error_message`, and the stream goes on; with the metadata `triton_grpc_error: true` its
 error is the status that ends the stream, as in Triton. A stream on which nothing is asked for long is ended, so that it makes
@@ -31,7 +32,7 @@ NONE_FOLLOWS: Mapping[str, Parameter] = {FINAL: True}
 ENDS_AT_ERROR = "triton_grpc_error"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     """One request of a stream: under way, or refused.
 
@@ -43,6 +44,10 @@ class _Entry:
     request: InferRequest | None = None
     handle: "RequestHandle | None" = None
     error: KsrvError | None = None
+
+    def streamed(self) -> bool:
+        """Tell whether the request was answered in parts, which are all sent, and has ended."""
+        return self.answers.chunked and self.answers.finished
 
     def give_up(self) -> None:
         """Cancel the request if it is still under way, and drop the answers that wait."""
@@ -126,8 +131,11 @@ class _Line:
         with self._changed:
             self._changed.notify_all()
 
-    def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse]]:
-        """Yield the intermediate answers of all entries until one of them has ended."""
+    def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse | None]]:
+        """Yield the intermediate answers of all entries until one of them has ended.
+
+        None stands for the end of another entry, which is no more in the line then.
+        """
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._has_chunk(entry))
@@ -136,11 +144,20 @@ class _Line:
                 chunk = one.answers.take(0)
                 if chunk is not None:
                     yield one, chunk
+                elif one is not entry and one.streamed():
+                    with self._changed:
+                        self._entries.remove(one)
+                        self._changed.notify_all()
+                    yield one, None
             if entry.answers.finished:
                 return
 
     def _has_chunk(self, entry: _Entry) -> bool:
-        return entry.answers.ended or any(one.answers.waiting for one in (entry, *self._entries))
+        return (
+            entry.answers.ended
+            or any(one.answers.waiting for one in (entry, *self._entries))
+            or any(one.streamed() for one in self._entries)
+        )
 
     def close(self) -> None:
         """Stop answering: release the reader and cancel the requests under way."""
@@ -242,6 +259,9 @@ class StreamCalls:
         """Yield what handlers send while they run, and then the answer of one request."""
         if entry.handle is not None:
             for one, chunk in line.chunks(entry):
+                if chunk is None:
+                    yield from self._last(line, one, call)
+                    continue
                 request = one.request
                 assert request is not None, "a request that is under way was read"
                 try:
@@ -249,6 +269,9 @@ class StreamCalls:
                 except KsrvError as error:  # an output that cannot be written as was asked
                     message = self._failed(line, error, request.id, MORE_FOLLOW)
                 yield message
+        yield from self._last(line, entry, call)
+
+    def _last(self, line: _Line, entry: _Entry, call: Call) -> Iterator[bytes]:
         last = self._answer(line, entry, call)
         if last is not None:
             yield last

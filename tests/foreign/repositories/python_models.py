@@ -179,7 +179,7 @@ IO = serving(
     M("qa/add_sub"),
     M("qa/dlpack_io_identity", "dlpack_io_identity_1"),
     M("qa/dlpack_io_identity", "dlpack_io_identity_2"),
-    M("qa/dlpack_io_identity_decoupled", "dlpack_io_identity_3"),
+    M("qa/dlpack_io_identity", "dlpack_io_identity_3"),
     M("qa/dlpack_io_identity_decoupled"),
     M("qa/ensemble_io"),
     M("qa/dlpack_add_sub"),
@@ -281,6 +281,9 @@ CALLS = serving(
 )
 
 ON_CPU = "GPU_OUTPUT=[false, false, false]"
+GIVEN_UP = (
+    "a call that a model cancels ends at once; in Triton the called model may ignore it and go on"
+)
 CASES = (
     suite(
         "lifecycle/lifecycle_test.py",
@@ -387,6 +390,7 @@ CASES = (
         STREAMS,
         "qa/response_sender_until_cancelled",
         without="test_decoupled_bls",  # waits for ever without a GPU
+        failing={"DecoupledTest.test_decoupled_bls_ignore_cancel": GIVEN_UP},
     ),
     *(
         suite("async_execute/concurrency_test.py", STREAMS, f"qa/{model}", only=f"*.{test}", **keys)

@@ -139,6 +139,41 @@ dynamic_batching { max_queue_delay_microseconds: 100000000 }
 model_transaction_policy { decoupled: True }
 """
 
+WAITS = PAIRS.replace("        assert len(requests) == 2\n", "").replace(
+    "        while told", "        open(told + '.began', 'w').close()\n        while told"
+)
+WAITS_CONFIG = PAIRS_CONFIG.replace(
+    "dynamic_batching { max_queue_delay_microseconds: 100000000 }\n", ""
+)
+RELAYS = """
+import asyncio, os
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            what, file = x[0, 0].decode().split()
+            if what == "call":
+                call = pb_utils.InferenceRequest(model_name="waits", requested_output_names=["y"],
+                    inputs=[pb_utils.Tensor("x", np.array([[file]], object))])
+                responses = await call.async_exec(decoupled=True)
+                found = [one.has_error() for one in await asyncio.to_thread(list, responses)]
+            elif what == "cancel":
+                call = pb_utils.InferenceRequest(model_name="waits", requested_output_names=["y"],
+                    inputs=[pb_utils.Tensor("x", np.array([[file]], object))])
+                responses = call.exec(decoupled=True)
+                responses.cancel()
+                found = [one.error().code().name for one in responses]
+            else:
+                open(file + ".began", "w").close()
+                while not os.path.exists(file):
+                    await asyncio.sleep(0.01)
+                found = []
+            y = pb_utils.Tensor("y", np.array([[json.dumps(found)]], object))
+            request.get_response_sender().send(
+                pb_utils.InferenceResponse([y]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 CALLS = """
 import asyncio
 
@@ -291,6 +326,8 @@ def server(tmp_path_factory):
     write(root, "counts", COUNTS)
     write(root, "ends", COUNTS)
     write(root, "pairs", PAIRS, PAIRS_CONFIG)
+    write(root, "waits", WAITS, WAITS_CONFIG)
+    write(root, "relays", RELAYS, WAITS_CONFIG)
     write(root, "calls", CALLS, CALLS_CONFIG)
     write(root, "sequence", SEQUENCE, SEQUENCE_CONFIG)
     write(root, "tensors", TENSORS, TENSORS_CONFIG)
@@ -418,14 +455,12 @@ def test_a_decoupled_model_answers_any_number_of_times(server):
 
 
 def test_a_decoupled_model_says_with_each_response_whether_it_is_the_last(server):
-    marks, ended = {}, threading.Event()
+    marks = {}
 
     def take(result, error):
         response = result.get_response()
         final = response.parameters["triton_final_response"].bool_param
         marks.setdefault(response.id, []).append((len(response.outputs), final))
-        if response.id == "over" and final:
-            ended.set()
 
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
         client.start_stream(take)
@@ -434,24 +469,25 @@ def test_a_decoupled_model_says_with_each_response_whether_it_is_the_last(server
             client.async_stream_infer(model, three, request_id=model)
             asked = {"request_id": f"{model}, asked", "enable_empty_final_response": True}
             client.async_stream_infer(model, three, **asked)
-        client.async_stream_infer("ends", three, request_id="over")
-        assert ended.wait(60)
+        client.stop_stream()
     more, last, empty = (1, False), (1, True), (0, True)
     assert marks == {
         "counts": [more, more, more],
         "counts, asked": [more, more, more, empty],
         "ends": [more, more, last],
         "ends, asked": [more, more, last],
-        "over": [more, more, last],
     }
 
 
 @pytest.mark.parametrize("short", ["word", "nothing"])
-def test_a_request_of_a_decoupled_model_ends_before_others_of_its_batch(server, tmp_path, short):
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_request_of_a_decoupled_model_ends_before_others_of_its_batch(
+    server, tmp_path, short, comes_first
+):
     answers, held = queue.Queue(), tmp_path / "held"
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
-        for told in (short, str(held)):
+        for told in (short, str(held)) if comes_first else (str(held), short):
             inputs = given(client, x=np.array([[told]], object))
             client.async_stream_infer(
                 "pairs", inputs, request_id=told, enable_empty_final_response=True
@@ -463,6 +499,27 @@ def test_a_request_of_a_decoupled_model_ends_before_others_of_its_batch(server, 
             assert (response.id, bool(response.outputs)) == (told, outputs)
             assert response.parameters["triton_final_response"].bool_param
             held.touch()
+
+
+def test_a_call_of_a_coroutine_outlives_other_requests_of_its_model(server, tmp_path):
+    answers, first, called = queue.Queue(), tmp_path / "first", tmp_path / "called"
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for what, file in (("wait", first), ("call", called)):
+            inputs = given(client, x=np.array([[f"{what} {file}"]], object))
+            client.async_stream_infer("relays", inputs)
+            wait_until(file.with_name(f"{file.name}.began").exists)
+        for file, wanted in ((first, []), (called, [False])):
+            file.touch()
+            result, error = answers.get(timeout=60)
+            assert error is None
+            assert json.loads(result.as_numpy("y")[0, 0]) == wanted
+
+
+def test_a_call_that_its_model_gives_up_ends_as_cancelled(server, client, tmp_path):
+    asked = np.array([[f"cancel {tmp_path / 'never'}"]], object)
+    assert text(client, "relays", "y", x=asked) == ["CANCELLED"]
+    (tmp_path / "never").touch()
 
 
 def test_a_decoupled_model_asked_for_one_answer(server, client):

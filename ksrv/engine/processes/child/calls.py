@@ -15,7 +15,7 @@ from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.inbox import Inbox
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType, bounded
 from ksrv.engine.processes.outbox import Outbox
-from ksrv.errors import HandlerFailed, KsrvError, Overloaded
+from ksrv.errors import Cancelled, HandlerFailed, KsrvError, Overloaded
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
 
 
@@ -69,7 +69,7 @@ class WorkerCalls:
         with self._lock:
             left = list(self._open.values())
         for call in left:
-            self._give_up(call, "the batch that called another model is over")
+            self._give_up(call, HandlerFailed("the batch that called another model is over"))
         self._inbox.wait_for(lambda: self._unanswered == 0)
 
     def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
@@ -122,7 +122,7 @@ class WorkerCalls:
         if call is None:
             return  # it was given up, or its batch is over
         if 0 in outputs.failures:
-            self._give_up(call, outputs.failures[0].message)
+            self._give_up(call, HandlerFailed(outputs.failures[0].message))
         else:
             call.take_chunk(outputs)
 
@@ -152,13 +152,13 @@ class WorkerCalls:
 
     def cancel(self, call: "PendingCall") -> bool:
         """Give a call up; return whether this ended it."""
-        return self._give_up(call, f"the call to {call.model} was given up")
+        return self._give_up(call, Cancelled(f"the call to {call.model} was given up"))
 
-    def _give_up(self, call: "PendingCall", why: str) -> bool:
+    def _give_up(self, call: "PendingCall", why: KsrvError) -> bool:
         with self._lock:
             if call.number not in self._open:
                 return False
-            self._close(call, HandlerFailed(why))
+            self._close(call, why)
             note = messages.dump(CancelCalls([call.number]))
             self._outbox.send(MessageType.CANCEL_CALL, note, batch_number=call.batch_number)
         call.tell()
