@@ -54,8 +54,7 @@ cdef class LengthBuckets:
 
 
 def join_padded(
-    list parts not None: list[npt.NDArray[Any] | None],
-    list shapes not None: list[tuple[int, ...]],
+    list parts not None: list[npt.NDArray[Any] | tuple[int, int]],
     cnp.ndarray out not None: npt.NDArray[Any],
     bytes padding not None,
     bytes value not None,
@@ -63,11 +62,10 @@ def join_padded(
     """Copy the rows of requests into those of a batch, and fill what is left with padding.
 
     Args:
-        parts: For each request its array, or None where its values are `value` all over.
-        shapes: The shapes of the requests' rows, each within that of `out`.
-        out: The rows of the batch, in C order.
+        parts: For each request its array, or rows and length of a mask that is `value` all over.
+        out: The rows of the batch, in C order; none is shorter than a request's in any dimension.
         padding: The bytes of one element of padding.
-        value: The bytes of one element of the parts that are None.
+        value: The bytes of one element of a mask.
 
     Raises:
         ValueError: A shape or a size is not as said.
@@ -75,7 +73,7 @@ def join_padded(
     cdef vector[Part] made
     cdef Part part
     cdef cnp.ndarray array
-    cdef Py_ssize_t i, count = len(parts), rank = cnp.PyArray_NDIM(out)
+    cdef Py_ssize_t at, rank = cnp.PyArray_NDIM(out)
     cdef size_t item = <size_t>cnp.PyArray_ITEMSIZE(out)
     cdef unsigned char *target = <unsigned char *>cnp.PyArray_DATA(out)
     cdef int64_t row_bytes, row = 0
@@ -83,13 +81,12 @@ def join_padded(
     cdef int64_t rows = cnp.PyArray_DIMS(out)[0] if rank else 0
     cdef const unsigned char *fill = padding
     cdef const unsigned char *ones = value
-    cdef Py_ssize_t at
-    if (rank == 0 or rank > RANK_LIMIT or len(shapes) != count or not cnp.PyArray_ISCARRAY(out)
+    if (rank == 0 or rank > RANK_LIMIT or not cnp.PyArray_ISCARRAY(out)
             or <size_t>len(padding) != item or <size_t>len(value) != item):
         raise ValueError("the rows of a batch are a writable array in C order")
     row_bytes = nbytes // rows if rows else 0
-    for i in range(count):
-        shape = <tuple?>shapes[i]
+    for given in parts:
+        shape = given if type(given) is tuple else given.shape
         if len(shape) != rank:
             raise ValueError(f"rows of the shape {shape} for a batch of {rank} dimensions")
         for at in range(rank):
@@ -97,17 +94,15 @@ def join_padded(
             part.target_shape[at] = cnp.PyArray_DIMS(out)[at] if at else part.shape[0]
             if part.shape[at] < 0 or part.shape[at] > part.target_shape[at]:
                 raise ValueError(f"rows of the shape {shape} in a batch that is smaller")
-        part.source = NULL
-        if parts[i] is None:
+        if type(given) is tuple:
             if rank != 2:
                 raise ValueError("a mask has two dimensions")
+            part.source = NULL
         else:
-            array = parts[i]
-            if not _has_shape(array, part.shape, rank) or (
-                not cnp.PyArray_IS_C_CONTIGUOUS(array)
-                or <size_t>cnp.PyArray_ITEMSIZE(array) != item
-            ):
-                raise ValueError(f"rows of the shape {shape} are announced, and others given")
+            array = given
+            if (not cnp.PyArray_IS_C_CONTIGUOUS(array)
+                    or <size_t>cnp.PyArray_ITEMSIZE(array) != item):
+                raise ValueError(f"rows of the type {array.dtype} in a batch of {out.dtype}")
             part.source = <const unsigned char *>cnp.PyArray_DATA(array)
         part.target = target + row * row_bytes
         row += part.shape[0]
@@ -119,16 +114,6 @@ def join_padded(
             _join(made, <size_t>rank, fill, ones, item)
     else:
         _join(made, <size_t>rank, fill, ones, item)
-
-
-cdef bint _has_shape(cnp.ndarray array, const int64_t *shape, Py_ssize_t rank) noexcept:
-    cdef Py_ssize_t i
-    if cnp.PyArray_NDIM(array) != rank:
-        return False
-    for i in range(rank):
-        if cnp.PyArray_DIMS(array)[i] != shape[i]:
-            return False
-    return True
 
 
 cdef void _join(

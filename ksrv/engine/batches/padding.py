@@ -102,18 +102,11 @@ class BatchPadding:
             out: Array = np.ndarray(
                 shape, one.dtype, lease(max(math.prod(shape), 1) * one.dtype.itemsize)
             )
-            join_padded(
-                [None if tensor is None else tensor.data for tensor in tensors],  # type: ignore[misc]
-                [
-                    (handle.rows, handle.lengths[one.spec.mask_of])
-                    if tensor is None
-                    else tensor.shape
-                    for handle, tensor in zip(handles, tensors, strict=True)
-                ],
-                out,
-                one.element,
-                one.one,
-            )
+            parts: list[Any] = [
+                (handle.rows, handle.lengths[one.spec.mask_of]) if tensor is None else tensor.data
+                for handle, tensor in zip(handles, tensors, strict=True)
+            ]
+            join_padded(parts, out, one.element, one.one)
             buffer_pool.count_copy(out.nbytes)
             found[one.spec.name] = Tensor(one.spec.name, one.spec.datatype, shape, out)
         return found
