@@ -29,7 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     is that of the native readers.
     """
 
-    body: Annotated[Size, _says("Bytes of a request, compressed or not; 64M is a size too.")] = (
+    body: Annotated[Size, _says("Bytes of a request, compressed or not; 64M works too.")] = (
         1024 * MIB
     )
     json: Annotated[
@@ -38,7 +38,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Annotated[
         int,
         _says(
-            "Bytes of all requests that a worker holds; 0 for a quarter of the memory.", 0, 1 << 50
+            "Bytes of all requests and answers of a worker; 0 for a quarter of the memory.",
+            0,
+            1 << 50,
         ),
     ] = 0
     head: Annotated[int, _says("Bytes of a request's head or gRPC metadata.", 1, 1 << 30)] = (
@@ -54,20 +56,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     size_list: Annotated[Count, _says("Sizes in the list form of binary_data_size.")] = 65_536
     image_pixels: Annotated[Count, _says("Pixels of one image.")] = 64_000_000
     request_pixels: Annotated[Count, _says("Pixels of all images of a request.")] = 256_000_000
-    image_scans: Annotated[
-        Count, _says("Scans of one JPEG, beside 10 for each of its components.")
-    ] = 64
+    image_scans: Annotated[Count, _says("Scans of one JPEG, plus 10 for each component.")] = 64
     inflate_ratio: Annotated[
-        Count, _says("How many times its size a compressed body may hold.")
+        Count, _says("Size of a decompressed body, divided by its compressed size.")
     ] = 100
     chunks: Annotated[Count, _says("Chunks of a chunked body.")] = 65_536
     client_rate: Annotated[
-        float, _says("Inference requests a second of each token; 0 for any number.", 0, 1 << 40)
+        float, _says("Inference requests per second of each token; 0: no limit.", 0, 1 << 40)
     ] = 0
     client_concurrency: Annotated[
-        int, _says("Inference requests at a time of each token; 0 for any number.", 0, 1 << 40)
+        int, _says("Inference requests at the same time of each token; 0: no limit.", 0, 1 << 40)
     ] = 0
-    regions: Annotated[Count, _says("Shared memory regions that are registered at a time.")] = 256
+    regions: Annotated[
+        Count, _says("Shared memory regions that are registered at the same time.")
+    ] = 256
 
 
 _UNITS = {

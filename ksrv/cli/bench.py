@@ -62,86 +62,94 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     multiple=True,
     envvar="KSRV_URL",
     show_envvar=True,
-    help=f"The server, over REST (http://) or gRPC (grpc://); several are measured one after the "
-    f"other.  [default: {DEFAULT_URL}]",
+    help=f"The server, over REST (http://) or gRPC (grpc://). May be repeated, to measure one after "
+    f"the other.  [default: {DEFAULT_URL}]",
 )
 @click.option("--version", default="", help="The model's version.")
 @click.option(
     "--concurrency",
     metavar="NUMBERS",
     callback=_numbers,
-    help="Closed loop: connections that each wait for their answer; several such as 1,4,16 are "
-    "measured one after the other.  [default: 1,4,16]",
+    help="Closed loop: the number of connections, each of which waits for its answer. Several "
+    "numbers are measured one after the other.  [default: 1,4,16]",
 )
 @click.option(
     "--rate",
     metavar="NUMBERS",
     callback=_numbers,
-    help="Open loop: requests a second, sent when they are due; latency counts from then. Several "
-    "are measured one after the other.",
+    help="Open loop: requests per second, sent when they are due; the latency counts from then. "
+    "Several numbers are measured one after the other.",
 )
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
     default="poisson",
     show_default=True,
-    help="Open loop: distances between requests, random or equal.",
+    help="Open loop: random or equal intervals between requests.",
 )
 @click.option(
     "--connections",
     default=64,
     show_default=True,
     type=click.IntRange(1, 4096),
-    help="Open loop and --replay: connections at most.",
+    help="Open loop and --replay: most connections.",
 )
-@click.option("--seconds", default=10.0, show_default=True, help="Seconds that count.")
-@click.option("--warm-up", default=2.0, show_default=True, help="Seconds before, not counted.")
+@click.option("--seconds", default=10.0, show_default=True, help="Seconds to measure.")
+@click.option("--warm-up", default=2.0, show_default=True, help="Seconds before the measurement.")
 @click.option(
     "--rows", default=1, show_default=True, type=click.IntRange(1), help="Rows of each request."
 )
 @click.option(
-    "--shape", "shapes", multiple=True, help="NAME=1,224,224,3: shape of an input that is made."
+    "--shape",
+    "shapes",
+    multiple=True,
+    help="NAME=1,224,224,3: shape of generated values for the input NAME.",
 )
 @click.option(
     "--processes",
     default=1,
     show_default=True,
     type=click.IntRange(1, 64),
-    help="Processes that make the load.",
+    help="Processes that send the requests.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.option(
     "--find-batching",
     is_flag=True,
-    help="Find the settings that serve most within --goal; MODEL is then the path of a model.",
+    help="Find the settings that serve most requests within --goal. MODEL is then the path of a model.",
 )
-@click.option("--goal", type=float, help="With --find-batching: milliseconds a request may take.")
+@click.option(
+    "--goal", type=float, help="With --find-batching: milliseconds that a request may take."
+)
 @click.option(
     "--percentile",
     type=click.Choice(["50", "90", "95", "99", "99.9"]),
     default="99",
     show_default=True,
-    help="With --find-batching: of the requests that the goal holds for.",
+    help="With --find-batching: percentile of the latency that --goal limits.",
 )
 @click.option(
-    "--trial-seconds", default=2.0, show_default=True, help="With --find-batching: of each trial."
+    "--trial-seconds",
+    default=2.0,
+    show_default=True,
+    help="With --find-batching: seconds of a trial.",
 )
 @click.option(
     "--replay",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="Send the recorded requests of MODEL in this file or folder (docs/record.md) once, at their own pace or at --rate, and "
-    "compare the answers.",
+    help="Send the recorded requests of MODEL in this file or folder once, at their recorded pace or at "
+    "--rate, and compare the answers (docs/record.md).",
 )
 @click.option(
     "--speed",
     type=click.FloatRange(0.001, 1_000_000),
-    help="With --replay: so many times their own pace.  [default: 1]",
+    help="With --replay: factor of the recorded pace.  [default: 1]",
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
-    help="With --replay: how far a float may be from the recorded one, as a share of it, and absolutely near 0.  "
+    help="With --replay: largest relative difference of a float from the recorded one (absolute near 0).  "
     "[default: 1e-05]",
 )
 @credential_options
@@ -172,18 +180,22 @@ def bench(
     ca: str | None,
     timeout: float,
 ) -> None:
-    """Load MODEL and print its throughput and latency.
+    """Send requests to MODEL, and print throughput and latency.
 
-    FILES hold the requests: for a model with one input each file is a request, sent in turn; for
-    others NAME=FILE gives the input NAME its value. A .npy file is an array, any other file one
-    element of bytes, such as a JPEG. Without files values are made in the declared shapes.
+    \b
+      ksrv bench cats cat.jpg dog.jpg --concurrency 1,8
+      ksrv bench models/cats cat.jpg --find-batching --goal 50
 
-    With --find-batching a server of this command's own serves a copy of the model at the path MODEL,
-    with many settings, and the section of model.yaml that was best is printed.
+    Each of FILES is a request; the files are sent in turn. For a model with several inputs, write NAME=FILE. A
+    .npy file is an array, any other file one element of bytes, such as a JPEG. Without files, the command
+    generates values in the declared shapes.
 
-    The exit status is 1 when no request was answered; with --replay also when an answer differs from the recorded one
-    or a request fails.
-    """
+    --find-batching serves a copy of the model at the path MODEL with many settings, and prints the best
+    section of model.yaml.
+
+    The exit status is 1 if no request was answered; with --replay also if an answer differs from the
+    recorded one or a request fails.
+    """  # noqa: D301 - click reads the character
     if seconds <= 0 or warm_up < 0 or trial_seconds <= 0:
         raise click.UsageError("expected positive numbers of seconds")
     if replay is None and (speed is not None or tolerance is not None):

@@ -27,23 +27,22 @@ _POLL_SECONDS = 0.2
     type=click.IntRange(min=1),
     default=PARALLEL_LOADS,
     show_default=True,
-    help="Models that are loaded at a time.",
+    help="Models to load at the same time.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
-    help="Least level that is logged, on standard error.",
+    help="Lowest level to log, on stderr.",
 )
 def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level: str) -> None:
-    """Load and warm up the models at PATHS, and say which cannot be served.
+    """Load and warm up the models at PATHS, and report those that fail.
 
-    A path is what `ksrv serve` takes. Nothing listens: the models are loaded in this process (or in
-    processes of their own, where model.yaml says so), run their warm-up, and are closed.
+    PATHS are those of `ksrv serve`. The command starts no server.
 
-    The exit status is 0 when every model is ready and warm, 1 when one is not, and 2 when a path
-    holds no model.
+    The exit status is 0 if every model is ready and warm, 1 if one is not, and 2 if a path holds no
+    model.
     """
     from ksrv.engine.engine import Engine, EngineSettings
     from ksrv.repository.formats import archive_readers
@@ -119,8 +118,8 @@ def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
     for one in found:
         if one["ok"] and not one["warm"]:
             yield (
-                f"{one['name']}: ready, but not run: its inputs' shapes are open or `warmup` is "
-                f"false; name sample files under `warmup:` in model.yaml to have it run here"
+                f"{one['name']}: ready, but not run, because an input has an open shape or texts, or "
+                f"`warmup` is false. To run it here, name sample files under `warmup:` in model.yaml"
             )
     bad = [one["name"] for one in found if not one["ok"]]
     if bad:

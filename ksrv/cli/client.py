@@ -289,9 +289,11 @@ _WRITERS: dict[str, Callable[[Call], str]] = {
     type=click.Choice(["all", *LANGUAGES]),
     default="all",
     show_default=True,
-    help="Which code to print; with one of them nothing else is printed.",
+    help="The language of the code.",
 )
-@click.option("--image", default="image.jpg", show_default=True, help="Image file in the examples.")
+@click.option(
+    "--image", default="image.jpg", show_default=True, help="Image file for the code to send."
+)
 @credential_options
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
 def client(
@@ -306,8 +308,8 @@ def client(
 ) -> None:
     """Print code that calls MODEL: curl, Python, JavaScript.
 
-    The code is made from the metadata that the server tells of the model, and runs as printed.
-    Tokens are not printed: the code reads them where this command did.
+    The command reads the model's metadata from the server, and prints code that runs as it is. The code
+    contains no token: it reads the token from the same file or variable as this command.
     """
     from ksrv.client import ClientError
 

@@ -73,14 +73,14 @@ def credential_options(command: Command) -> Command:
     token = click.option(
         "--token-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"File whose first word is sent as bearer token.  [env: {TOKEN_VARIABLE} (the token)]",
+        help=f"File with the bearer token.  [env: {TOKEN_VARIABLE} (the token)]",
     )
     ca = click.option(
         "--ca",
         envvar="KSRV_CA",
         show_envvar=True,
         type=click.Path(exists=True, dir_okay=False),
-        help="Authorities (PEM) to trust with TLS, instead of the system's.",
+        help="Certificate authorities (PEM) to trust, instead of the system's.",
     )
     return token(ca(command))
 

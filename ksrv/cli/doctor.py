@@ -21,13 +21,13 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option(
-    "--all/--problems", "everything", default=True, help="Print also the checks that pass."
+    "--all/--problems", "everything", default=True, help="Print the checks that pass too."
 )
 def doctor(as_json: bool, everything: bool) -> None:
-    """Say what this machine and environment mean for ksrv, and what to mend.
+    """Check this machine and environment, and say what to mend.
 
-    Each finding says what was found, what it means, and what to do. The exit status is 1 where
-    something is wrong, else 0. Put the output into a report of a fault.
+    Each finding says what it means for ksrv, and what to do. The exit status is 1 if something does not
+    work, else 0. Put the output into a bug report.
     """
     found: list[Finding] = []
     with Progress() as progress:

@@ -11,7 +11,7 @@ import click
     "--to",
     "repository",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Model repository that the archive becomes a folder of.",
+    help="Write the archive as a folder into this model repository.",
 )
 @click.option(
     "--install-requirements",
@@ -19,13 +19,13 @@ import click
     help="Install the archive's requirements into the new folder (runs pip).",
 )
 def import_archive(path: Path, repository: Path | None, install_requirements: bool) -> None:
-    """Report what becomes of each key of another server's models at PATH.
+    """Report how ksrv reads the settings of another server's models at PATH.
 
-    PATH is an archive of TorchServe (a .mar, .tar.gz or unpacked folder), a model or a
-    repository of Triton, or the config.json of an OpenVINO Model Server. With --to an archive becomes a
-    folder with a model.yaml that serves the same; the others are served as they are.
+    PATH is a TorchServe archive (a .mar, .tar.gz or unpacked folder), a Triton model or repository, or the
+    config.json of an OpenVINO Model Server. --to writes an archive as a folder with a model.yaml; the other
+    formats need no such step.
 
-    The exit status is 1 when a model cannot be read.
+    The exit status is 1 if a model cannot be read.
     """
     from ksrv.repository.foreign import foreign_models, report_lines
     from ksrv.repository.layout import RepositoryError

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 @url_option
 @click.option("--version", default="", help="The model's version.")
 @click.option(
-    "--text", "texts", multiple=True, metavar="[NAME=]TEXT", help="A text to send; may be repeated."
+    "--text", "texts", multiple=True, metavar="[NAME=]TEXT", help="A text to send. May be repeated."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option(
     "--stream",
     is_flag=True,
-    help="Print each part of the answer when it comes; a text as it grows.",
+    help="Print each part of the answer when it comes.",
 )
 @click.option(
     "--save",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Write each output there: as .npy, and as pictures where it is images, masks or boxes.",
+    help="Write each output to this folder: as .npy, and images, masks and boxes as pictures too.",
 )
 @credential_options
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
@@ -50,12 +50,17 @@ def infer(
     ca: str | None,
     timeout: float,
 ) -> None:
-    """Send FILES to MODEL and print its answer; without files, print what MODEL takes.
+    """Send FILES to MODEL and print the answer; without files, print the inputs of MODEL.
 
-    JPEG, PNG and other files are sent as bytes, as one batch, .npy files as arrays, one for each input
-    in order; NAME=FILE names the input, and - is what comes on stdin. NAME=JSON gives an input numbers:
-    weight=2, sizes=[[1,2],[3,4]]. A single .json file is sent as the request that it holds.
-    """
+    \b
+      ksrv infer cats cat.jpg
+      ksrv infer two image=photo.jpg weight=2
+      ksrv infer mood --text "what a day"
+
+    JPEG, PNG and other files are one batch of bytes, and .npy files are arrays, one for each input. NAME=FILE
+    names the input, and NAME=JSON gives numbers: sizes=[[1,2],[3,4]]. A single .json file is a whole
+    request. - reads the bytes from stdin.
+    """  # noqa: D301 - click reads the character
     from ksrv.client import AccessDenied, ClientError
 
     credentials = Credentials(token_file, ca)

@@ -27,7 +27,7 @@ KINDS = tuple(_SAMPLES)
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def init(kind: str, folder: Path, force: bool) -> None:
     """Write a model folder to start from: handler, model.yaml, sample and test.
 
@@ -40,10 +40,10 @@ def init(kind: str, folder: Path, force: bool) -> None:
     text-stream       a text in, words out as they come; for language models
     torch             a network of PyTorch
     one-file          one Python file instead of a folder
-    torchserve        a handler as TorchServe takes it
+    torchserve        a TorchServe handler
 
-    The folder's name becomes the model's. What is written needs no network, and no framework but
-    for torch; the comments say where a model of your own goes.
+    The folder's name becomes the model's name. You can serve the model at once; comments in the handler show
+    where your own model goes. Only the kind torch needs a framework.
     """  # noqa: D301 - click reads the character
     from ksrv.repository.entry import is_model_name
 

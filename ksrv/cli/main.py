@@ -13,18 +13,18 @@ import ksrv
 SECTIONS = {
     "Serve": {
         "serve": "Serve the models at PATHS until a signal ends it.",
-        "check": "Load and warm up the models at PATHS, and say which cannot be served.",
-        "import": "Report what becomes of each key of another server's models at PATH.",
+        "check": "Load and warm up the models at PATHS, and report those that fail.",
+        "import": "Report how ksrv reads the settings of another server's models at PATH.",
     },
     "Call a server": {
-        "infer": "Send FILES to MODEL and print its answer; without files, print what MODEL takes.",
+        "infer": "Send FILES to MODEL and print the answer; without files, print the inputs of MODEL.",
         "client": "Print code that calls MODEL: curl, Python, JavaScript.",
-        "bench": "Load MODEL and print its throughput and latency.",
+        "bench": "Send requests to MODEL, and print throughput and latency.",
     },
     "Begin": {
         "init": "Write a model folder to start from: handler, model.yaml, sample and test.",
         "schema": "Print the JSON schema of model.yaml.",
-        "doctor": "Say what this machine and environment mean for ksrv, and what to mend.",
+        "doctor": "Check this machine and environment, and say what to mend.",
     },
 }
 """The commands of each section of the help, with their summaries."""

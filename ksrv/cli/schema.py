@@ -7,8 +7,8 @@ import click
 def schema() -> None:
     """Print the JSON schema of model.yaml.
 
-    Editors that know the YAML language server check a file that begins with
-    "# yaml-language-server: $schema=model.schema.json" against it.
+    Editors with the YAML language server check a file whose first line is
+    "# yaml-language-server: $schema=model.schema.json".
     """
     import json
 

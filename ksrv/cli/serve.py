@@ -146,28 +146,32 @@ def _serve_on_ray(address: str, resolved: Resolved, name: str, replicas: str) ->
 @click.command(cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML or TOML).")
-@click.option("--print-config", is_flag=True, help="Print every setting and its source, and end.")
+@click.option(
+    "--print-config",
+    is_flag=True,
+    help="Print every setting and where its value comes from, and end.",
+)
 @_setting_options
 @click.option(
     "--ray",
     "ray_address",
     metavar="ADDRESS",
-    help="Serve in replicas on the Ray cluster at ADDRESS (HOST:PORT or auto), until this command ends.",
+    help="Serve in replicas on the Ray cluster at ADDRESS (HOST:PORT or auto) until this command ends.",
 )
 @click.option(
     "--ray-replicas",
     metavar="N",
     default="1",
-    help="Replicas on the cluster, or MIN:MAX for as many as the queues ask for.  [default: 1]",
+    help="Number of replicas, or MIN:MAX for autoscaling.  [default: 1]",
 )
 @click.option(
     "--ray-app", metavar="NAME", default="default", help="Name of Ray Serve's application."
 )
-@click.option("--host", help="Host of both addresses, instead of 127.0.0.1.")
+@click.option("--host", help="Host of the HTTP and gRPC addresses, instead of 127.0.0.1.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Port of the HTTP address, on 127.0.0.1 unless --host is given.",
+    help="Port of the HTTP address.",
 )
 def serve(
     paths: tuple[Path, ...],
@@ -182,11 +186,18 @@ def serve(
 ) -> None:
     """Serve the models at PATHS until a signal ends it.
 
-    A path is a model repository (also of Triton), one model's folder, one model file, the config.json of
-    an OpenVINO Model Server, or a handler in a Python file: FILE.py or FILE.py:NAME. Every flag is also a
-    variable (KSRV_HTTP for --http) and a key of the settings file (http); those that begin with
-    --limits- are the section limits (KSRV_LIMITS__BODY for --limits-body).
-    """
+    A path is a model repository (also a Triton repository), a model's folder, a model file, a handler in a
+    Python file (FILE.py or FILE.py:NAME), or the config.json of an OpenVINO Model Server.
+
+    \b
+      ksrv serve models/
+      ksrv serve bright.py --port 9090
+      ksrv serve models/ --http 0.0.0.0:8080 --token-file tokens
+
+    Every option is also a variable (KSRV_HTTP for --http) and a key of the settings file (http). In the
+    settings file, the options that begin with --limits- are the section limits (KSRV_LIMITS__BODY for
+    --limits-body).
+    """  # noqa: D301 - click reads the character
     flags = {name.removeprefix(PREFIX).replace("__", "."): value for name, value in given.items()}
     _with_address(flags, host, port)
     flags["models"] = tuple(str(path) for path in paths)
