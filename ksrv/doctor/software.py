@@ -113,10 +113,8 @@ def _tls() -> Finding:
         "slow" if old else "ok",
         "TLS",
         f"HTTP can be served by {library or ssl.OPENSSL_VERSION}",
-        "OpenSSL 3.0 and 3.1 take several times the locks of later ones in each handshake"
-        if old
-        else "",
-        "a system with OpenSSL 3.2 or newer, where clients connect often" if old else "",
+        "handshakes are slower than with OpenSSL 3.2 or newer" if old else "",
+        "use a system with OpenSSL 3.2 or newer if clients connect often" if old else "",
     )
 
 
@@ -168,7 +166,7 @@ def _jpeg() -> Iterator[Finding]:
         "slow" if slow else "ok",
         "JPEG",
         f"{decoder}{codes} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
-        "decoding images takes longer than it need" if slow else "",
+        "images take longer to decode than necessary" if slow else "",
         "pip install opencv-python-headless (its wheels have libjpeg-turbo)" if slow else "",
     )
 
@@ -183,8 +181,8 @@ def devices() -> Iterator[Finding]:
                 f"unset {variable}, and write threads: in model.yaml where you want another number",
             )  # fmt: skip
     if importlib.util.find_spec("torch") is None:
-        yield Finding("note", "torch", "not installed", "of the model files only .onnx can be "
-                      "loaded, with onnxruntime", "pip install torch")  # fmt: skip
+        yield Finding("note", "torch", "not installed", "ksrv cannot load .pt, .pt2, .pth and "
+                      ".safetensors files", "pip install torch")  # fmt: skip
     else:
         yield from _torch()
     if importlib.util.find_spec("onnxruntime") is not None:

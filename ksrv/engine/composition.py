@@ -261,7 +261,9 @@ def inherit(caller: BatchInputs, name: str) -> Inherited:
             request = handle.request
             if request.calls_nobody:
                 request.has_called = True
-                raise NotReady(f"the model {name} is being warmed up, and calls no other meanwhile")
+                raise NotReady(
+                    f"the model {name} is being warmed up and cannot call other models yet"
+                )
             chain |= dict.fromkeys(request.callers)
             depth = max(depth, request.callers.count(name))
     chain.pop(name, None)

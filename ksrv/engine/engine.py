@@ -657,8 +657,7 @@ class Engine:
         control = self.settings.model_control
         if control in ("none", "poll") or (control == "explicit" and change == "reload"):
             raise Forbidden(
-                f"this server takes no call to {change} models: setting 'model_control' is"
-                f" '{control}'"
+                f"this server refuses calls that {change} models, because --model-control is '{control}'"
             )
 
 

@@ -217,7 +217,7 @@ class LazyModels:
             passed.add(name)
             if self._registry.put_away(name, RETIRED_SECONDS):
                 self._away += 1
-                log.info("put %s away: the models hold more than models_memory", name)
+                log.info("put %s away, because the models hold more than --models-memory", name)
             held = self._held_after(held, self._sizes.get(name, 0))
 
     def _held_after(self, held: int, size: int) -> int:

@@ -108,5 +108,5 @@ def index_line(model: ModelVersion, failed: ModelState | None) -> ModelState:
     """
     reason = model.reason or model.degraded or model.warm_up_error
     if failed is not None and not reason:
-        reason = f"serves as it was loaded before; the last load failed: {failed.reason}"
+        reason = f"the last load failed, and the version before it serves: {failed.reason}"
     return ModelState(model.spec.name, model.spec.version, model.state, reason)

@@ -125,7 +125,7 @@ class ImageInput:
             raise self.refusal(
                 index,
                 f"has {found} channels, and {wanted} are expected; 'channels: convert' in the input's "
-                "'image:' section has the model take both",
+                "'image:' section converts them",
             )
 
     def check_size(self, size: Size, target: Size, index: int) -> None:

@@ -124,7 +124,7 @@ class WholePictures:
         channels = pixels.shape[2]
         if self._input.image.resize == "pillow" and pixels.dtype != np.uint8:
             raise self._input.refusal(
-                picture.position, "has 16 bits a sample, and `pillow` resizes 8"
+                picture.position, "has 16 bits per sample, and 'resize: pillow' takes 8"
             )
         size: Size = (pixels.shape[0], pixels.shape[1])
         target: Size = (slot.shape[0], slot.shape[1])

@@ -224,8 +224,8 @@ class Repository:
         elif path.is_file():
             if path.suffix in MODEL_SUFFIXES and path.suffix not in (*BARE_SUFFIXES, ".pb"):
                 raise RepositoryError(
-                    f"{path}: holds a part of a model; name it under model: in the {CONFIG_NAME} of "
-                    f"a folder, with the module that it fills under class:"
+                    f"{path}: holds weights only; put it into a folder with a {CONFIG_NAME} that names it "
+                    f"under model:, and the class that builds the network under class:"
                 )
             suffix = self._model_suffix(path)
             if not suffix:

@@ -120,8 +120,8 @@ def _level_of(document: Mapping[str, Any]) -> str:
     for name, value in document.items():
         if name in FIXED:
             raise InvalidRequest(
-                f"setting {quote(name)} cannot be changed by a call: the server's own settings say"
-                " where and in what form it logs"
+                f"setting {quote(name)} cannot be changed by a call; start the server with another"
+                " --log-format, or send its output elsewhere"
             )
         if name in LEVELS:
             if not isinstance(value, bool):
@@ -157,15 +157,13 @@ def _trace_settings(model: str) -> dict[str, Any]:
 
 def _trace_of(model: str, document: Mapping[str, Any]) -> tracing.TraceSetting:
     if tracing.tracer() is None:
-        raise InvalidRequest(
-            "nothing is traced, and a call cannot begin it: start the server with --trace otlp"
-        )
+        raise InvalidRequest("this server traces nothing; start it with --trace otlp")
     wanted = tracing.own_setting(model)
     for name, value in document.items():
         if name in _TRACE_FIXED:
             raise InvalidRequest(
-                f"setting {quote(name)} cannot be changed by a call: where traces go is said by the"
-                " variables OTEL_... of the server"
+                f"setting {quote(name)} cannot be changed by a call; the server's variables OTEL_..."
+                " set where traces go"
             )
         if name == "trace_level":
             wanted.enabled = None if value is None else _is_traced_at(value)

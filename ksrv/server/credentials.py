@@ -47,11 +47,11 @@ def _refusal(authorization: str | None, who: str, token: str) -> Unauthenticated
     """
     needs = f"{who} needs 'Authorization: Bearer TOKEN' with {token}"
     if not authorization:
-        return Unauthenticated(f"{needs}, and 'Authorization' was not sent")
+        return Unauthenticated(f"{needs}, but the request has no 'Authorization'")
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() != "bearer" or not given.strip():
-        return Unauthenticated(f"{needs}, and what was sent has not this form")
-    return InvalidToken(f"{needs}, and the token that was sent is another")
+        return Unauthenticated(f"{needs}, but the header 'Authorization' has another form")
+    return InvalidToken(f"{needs}, but the token is wrong")
 
 
 def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
@@ -150,8 +150,8 @@ class Access:
             own = is_own_name(host)
         if origin is not None and not own and origin not in self._origins:
             raise Forbidden(
-                f"calls from web pages may not change the repository or use shared memory; origin "
-                f"{quote(origin)} is not in setting 'allowed_origins'"
+                f"calls from web pages may not change models or use shared memory: {quote(origin)} is not "
+                f"in --allowed-origins"
             )
         if self._control:
             if not _matches(authorization, self._control):
@@ -159,13 +159,13 @@ class Access:
             return
         if forwarded or (peer and not is_loopback(peer)):
             raise Forbidden(
-                "calls that change the repository or use shared memory are served on loopback "
-                "only; setting 'control_token_file' opens them to callers with a token"
+                "calls that change models or use shared memory are served on loopback only; with "
+                "--control-token-file the server serves them to callers with a token"
             )
         if peer and origin is None and not is_own_name(host):
             # A page whose name is made to lead to this machine (DNS rebinding) sends no Origin with a GET.
             raise Forbidden(
-                f"calls that change the repository or use shared memory are for this machine by an address or a name "
-                f"of its own, and host {quote(host)} is none; setting 'control_token_file' opens them to callers with "
+                f"calls that change models or use shared memory need a Host that is an address or a name of this "
+                f"machine, and {quote(host)} is not; with --control-token-file the server serves them to callers with "
                 f"a token"
             )

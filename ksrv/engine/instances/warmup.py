@@ -87,8 +87,8 @@ class WarmUp:
                 raise ModelFailed(f"the warm-up with zeros: {error.message}") from error
             if isinstance(error, HandlerTypeError):
                 raise ModelFailed(
-                    f"the warm-up with zeros: {error.message}; where zeros are at fault, name a sample in warmup:, or "
-                    f"set warmup: false"
+                    f"the warm-up with zeros: {error.message}; if the handler cannot take zeros, name a sample under "
+                    f"warmup:, or set warmup: false"
                 ) from error
             self._check_layout(instance, request)
             self.error = f"the warm-up failed: {error.message}"

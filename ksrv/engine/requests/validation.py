@@ -184,7 +184,7 @@ class RequestValidator:
                 elif rows != count:
                     raise InvalidRequest(
                         f"the input {quote(name)} has {count} rows and the input {quote(first)} "
-                        f"has {rows}; the inputs of a request have equally many"
+                        f"has {rows}; all inputs of a request need the same number of rows"
                     )
             elif rows == -1 and not self._counts_rows:
                 rows, first = (count if tensor.shape else 1), name
@@ -234,8 +234,8 @@ class RequestValidator:
                 )
                 if spec.shape[1] in (1, 3):
                     images += (
-                        "; a folder with a model.yaml of 'handler: image_classifier' and 'model: FILE', or an "
-                        "input of the layout NHWC with 'image: {model_layout: NCHW}', has the model take images"
+                        "; to send images, write 'handler: image_classifier' and 'model: FILE' in a model.yaml, or "
+                        "declare an input of the layout NHWC with 'image: {model_layout: NCHW}'"
                     )
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
@@ -294,8 +294,8 @@ class RequestValidator:
         )
         more = f" and {len(request.inputs) - 8} more" if len(request.inputs) > 8 else ""
         return (
-            f"the model {self.spec.name} joins requests by their rows, so that all inputs have the "
-            f"same first dimension; those of the request have {counts}{more}"
+            f"the model {self.spec.name} batches rows, so all inputs need the same first dimension; "
+            f"those of the request have {counts}{more}"
         )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:

@@ -64,7 +64,7 @@ class ImportLock:
                 left_s = self._until_s - time.monotonic()
                 if left_s <= 0:
                     log.warning(
-                        "%s %s does not wait for that of %s any longer",
+                        "%s %s begins beside that of %s, which takes long",
                         self._what,
                         name,
                         self._holder,

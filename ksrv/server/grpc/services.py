@@ -316,7 +316,7 @@ class Permitted(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         if not self._among.acquire(blocking=False):
-            raise Overloaded("as many streams are open as this server serves at a time", "streams")
+            raise Overloaded("too many streams are open; close one, or try again later", "streams")
 
     def __exit__(self, *_: object) -> None:
         self._among.release()

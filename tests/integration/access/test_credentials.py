@@ -56,14 +56,22 @@ ROUTES = [
 @pytest.mark.parametrize(
     ("sent", "challenge", "says"),
     [
-        ({}, "Bearer", ", and 'Authorization' was not sent"),
-        ({"Authorization": "x"}, "Bearer", ", and what was sent has not this form"),
-        ({"Authorization": "Bearer"}, "Bearer", ", and what was sent has not this form"),
-        ({"Authorization": "Basic good-token"}, "Bearer", ", and what was sent has not this form"),
+        ({}, "Bearer", ", but the request has no 'Authorization'"),
+        ({"Authorization": "x"}, "Bearer", ", but the header 'Authorization' has another form"),
+        (
+            {"Authorization": "Bearer"},
+            "Bearer",
+            ", but the header 'Authorization' has another form",
+        ),
+        (
+            {"Authorization": "Basic good-token"},
+            "Bearer",
+            ", but the header 'Authorization' has another form",
+        ),
         (
             {"Authorization": "Bearer bad"},
             'Bearer error="invalid_token"',  # RFC 6750 3.1
-            ", and the token that was sent is another",
+            ", but the token is wrong",
         ),
     ],
 )

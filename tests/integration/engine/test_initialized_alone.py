@@ -176,4 +176,4 @@ def test_models_are_warmed_up_side_by_side(served):
 )
 def test_a_handler_that_waits_is_not_waited_for(served):
     log = served(WAITING, settings="start_timeout_ms: 500\n")
-    assert "does not wait for that of" in log
+    assert "begins beside that of" in log

@@ -69,7 +69,7 @@ def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
 
 def test_without_one_a_model_that_joins_requests_refuses(tmp_path):
     with serving(tmp_path, more=BATCHING) as engine:
-        with pytest.raises(InvalidRequest, match=r"joins requests by their rows.*'a' 3, 'b' 5"):
+        with pytest.raises(InvalidRequest, match=r"batches rows.*'a' 3, 'b' 5"):
             engine.infer(request(np.ones((3, 2)), np.ones(5)))
         with pytest.raises(InvalidRequest, match="'a' 3, 'b' 1"):
             engine.infer(request(np.ones((3, 2)), np.ones(1)))

@@ -416,7 +416,7 @@ def test_rows_lie_in_memory_as_nhwc_whatever_the_model_sees():
 def test_pillow_refuses_sixteen_bits():
     out = np.full((1, 20, 20, 3), 3, np.float32)
     (error,) = preparer((20, 20, 3), resize="pillow").prepare([MIXED["16 bits"]], out)
-    assert "has 16 bits a sample" in str(error) and not out.any()
+    assert "has 16 bits per sample" in str(error) and not out.any()
 
 
 @pytest.mark.parametrize(
