@@ -190,7 +190,9 @@ def test_the_keyboard_reaches_everything(browser, page_server, tmp_path):
 
 
 def luminance(page, selector, name):
-    colour = page.locator(selector).first.evaluate(f"(node) => getComputedStyle(node).{name}")
+    # In one step: the list of models is drawn anew every few seconds.
+    style = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
+    colour = page.evaluate(style, [selector, name])
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
