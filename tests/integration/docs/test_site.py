@@ -55,8 +55,8 @@ def test_the_references_are_made_from_the_code(site):
     assert "--find-batching" in (site / "reference/options.html").read_text()
 
 
-def test_performance_has_a_plot_below_each_table_of_ratios(site):
-    page = (site / "performance.html").read_text()
+def test_the_figures_have_a_plot_below_each_table_of_ratios(site):
+    page = (site / "project/figures.html").read_text()
     assert page.count('<svg viewBox="0 0 800') >= 3
 
 
@@ -72,6 +72,6 @@ def test_a_browser_asks_nobody_else(site):
     with headless_chromium() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         with watched_page(browser, f"http://127.0.0.1:{server.server_address[1]}") as page:
-            for name in ("quickstart", "performance", "reference/api", "architecture"):
+            for name in ("quickstart", "project/figures", "reference/api", "architecture"):
                 page.goto(f"http://127.0.0.1:{server.server_address[1]}/{name}.html")
         server.shutdown()
