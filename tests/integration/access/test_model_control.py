@@ -43,7 +43,7 @@ def test_explicit_loads_what_is_named_and_what_calls_ask_for(models):
         write_model(models, "d", ECHO, VECTOR)
         answer = requests.post(f"{server.url}/v1/config/reload", timeout=30)
         assert answer.status_code == 403
-        assert "setting 'model_control' is 'explicit'" in answer.json()["error"]
+        assert "--model-control is 'explicit'" in answer.json()["error"]
         assert requests.post(f"{server.url}{CALLS}/d/load", timeout=30).status_code == 200
         assert ready(server) == {"b", "d"}
 
@@ -78,7 +78,7 @@ def test_calls_are_refused(models, control):
         for path in (f"{CALLS}/a/load", f"{CALLS}/a/unload", "/v1/config/reload"):
             answer = requests.post(server.url + path, timeout=30)
             assert answer.status_code == 403
-            assert f"setting 'model_control' is '{control}'" in answer.json()["error"]
+            assert f"--model-control is '{control}'" in answer.json()["error"]
         with grpc.insecure_channel(server.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
             call(channel, "RepositoryModelUnload", model_name="a")
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

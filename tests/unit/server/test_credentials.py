@@ -172,5 +172,5 @@ def test_a_host_of_this_machine_is_let_in(host):
     ],
 )
 def test_a_rebound_name_is_no_host_of_this_machine(host):
-    with pytest.raises(Forbidden, match="host"):
+    with pytest.raises(Forbidden, match="Host"):
         Access(ServerSettings()).check_control(None, **HERE, host=host)
