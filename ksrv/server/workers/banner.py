@@ -197,13 +197,14 @@ def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
     """Return a `curl` command that gets an answer from a model as it stands.
 
     Images are files, small inputs are written as JSON, large ones are zeros behind the JSON header. A model
-    that declares no inputs, or takes others as well, is asked what it is.
+    with sequences is sent a whole sequence. A model that declares no inputs, or takes others as well, is asked
+    what it is.
     """
     model = f"{url}/v2/models/{spec.name}"
     curl = " ".join(["curl -s", *options])
     if not spec.inputs or spec.accepts_any_inputs:
         return f"{curl} {model}"
-    if all(declared.image is not None for declared in spec.inputs):
+    if spec.sequences is None and all(declared.image is not None for declared in spec.inputs):
         files = " ".join(
             f"-F {shlex.quote(declared.name + '=@image.jpg')}" for declared in spec.inputs
         )
@@ -227,7 +228,10 @@ def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
             entry["parameters"] = {"binary_data_size": nbytes}
             zeros += nbytes
         inputs.append(entry)
-    header = json.dumps({"inputs": inputs}, separators=(",", ":"))
+    request: dict[str, object] = {"inputs": inputs}
+    if spec.sequences is not None:
+        request["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    header = json.dumps(request, separators=(",", ":"))
     if not zeros:
         return f"{curl} {model}/infer -d {shlex.quote(header)}"
     return (

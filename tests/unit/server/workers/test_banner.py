@@ -15,7 +15,7 @@ from ksrv.server.workers.banner import (
     print_table,
     show_tensors,
 )
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+from ksrv.spec import ImageSpec, ModelSpec, SequenceLimits, TensorSpec
 
 URL = "http://127.0.0.1:8080"
 
@@ -112,6 +112,18 @@ def test_large_and_half_precision_inputs_are_zeros_behind_the_header(declared, s
     assert inputs[1]["data"] == ["text"]
     assert str(size) in words
     assert f"Inference-Header-Content-Length: {len(header)}" in words
+
+
+def test_a_model_with_sequences_is_sent_a_whole_one():
+    inputs = (TensorSpec("value", "FP32", (-1, 1)),)
+    words = shlex.split(
+        example_line(ModelSpec("m", inputs=inputs, sequences=SequenceLimits()), URL)
+    )
+    assert json.loads(words[-1])["parameters"] == {
+        "sequence_id": 1,
+        "sequence_start": True,
+        "sequence_end": True,
+    }
 
 
 def test_a_model_without_declared_inputs_is_asked_what_it_is():
