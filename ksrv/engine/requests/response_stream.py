@@ -40,6 +40,8 @@ class ResponseStream:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._asleep = 0  # threads that wait for a change
+        self._gathered = threading.Condition(self._lock)
+        self._gathers = False
         self._waiting: deque[tuple[InferResponse, AnswerBytes | None]] = deque()
         self._nbytes = 0
         self._taken_ns = time.monotonic_ns()
@@ -66,6 +68,8 @@ class ResponseStream:
             self._waiting.append((response, held))
             self._nbytes += nbytes
             self._wake()
+            if self._gathers and not self.has_room():
+                self._gathered.notify()
         if self._notify is not None:
             self._notify()
         return True
@@ -75,6 +79,7 @@ class ResponseStream:
         with self._lock:
             self.ended = True
             self._wake()
+            self._gathered.notify()
             callbacks, self._on_room = self._on_room, []
         for callback in callbacks:
             callback()
@@ -182,6 +187,17 @@ class ResponseStream:
         for callback in callbacks:
             callback()
         return [response for response, _ in taken]
+
+    def gather(self, seconds: float) -> None:
+        """Let answers come together: until the handler would have to wait, no further one comes, or the time is over."""
+        with self._lock:
+            if self.ended or not self.has_room():
+                return
+            self._gathers = True
+            try:
+                self._gathered.wait(seconds)
+            finally:
+                self._gathers = False
 
     def give_up(self) -> None:
         """Say that nobody takes answers any more: drop those that wait, and what comes after.

@@ -147,7 +147,7 @@ class StreamedAnswer:
             yield found
             now = time.monotonic()
             if found and now - came_at < FAST_SECONDS:
-                time.sleep(TOGETHER_SECONDS)
+                answers.gather(TOGETHER_SECONDS)
             came_at = now
         last = self._handle.wait()
         if last.outputs or not answers.chunked:  # what ends a generator's chunks holds nothing

@@ -154,3 +154,25 @@ def test_it_knows_when_the_client_took_an_answer_last():
         after = time.monotonic_ns() + 1
         take(0)  # nothing was there to be taken
         assert not stream.taken_since(after)
+
+
+def test_answers_are_gathered_until_there_is_no_room_or_no_further_one_comes():
+    for last in (lambda stream: stream.put(response()), lambda stream: stream.end()):
+        stream = ResponseStream()
+        for _ in range(MOST_WAITING - 1):
+            stream.put(response())
+        gathering = threading.Thread(target=stream.gather, args=(3600,))
+        gathering.start()
+        wait_until(lambda: stream._gathers)  # noqa: B023 - it ends before the next one begins
+        assert gathering.is_alive()
+        last(stream)
+        gathering.join(60)
+        assert not gathering.is_alive()
+        stream.gather(3600)  # there is nothing to wait for
+
+
+def test_answers_are_gathered_for_so_long_at_most():
+    stream = ResponseStream()
+    stream.put(response())
+    stream.gather(0.001)
+    assert len(stream.take_all(0)) == 1
