@@ -2,13 +2,12 @@
 
 import httptools
 import pytest
-from gunicorn.config import Config
-from gunicorn.http.parser import RequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.http.chunked_body import read_chunks
 from tests.support.examples import examples
+from tests.support.wire.gunicorn_parser import gunicorn_parser
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -16,9 +15,7 @@ NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
 
 def gunicorns(data):
     """What gunicorn reads: the contents, and the path of the message behind them."""
-    cfg = Config()
-    cfg.set("http_parser", "python")
-    parser = RequestParser(cfg, iter([HEAD + data + NEXT]), ("127.0.0.1", 1))
+    parser = gunicorn_parser(HEAD + data + NEXT)
     contents = next(parser).body.read()
     return contents, next(parser).path
 

@@ -8,19 +8,18 @@ from contextlib import suppress
 
 import httptools
 import pytest
-from gunicorn.config import Config
 from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.errors import ParseException
 from gunicorn.http.message import Request
-from gunicorn.http.parser import RequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.examples import examples
+from tests.support.wire.gunicorn_parser import CONFIG, gunicorn_parser
 from tests.support.wire.http_heads import HOSTILE, INFER, NATIVE, PROBE, READY
 
-SCHEME_NAMES = tuple(Config().secure_scheme_headers)
+SCHEME_NAMES = tuple(CONFIG.secure_scheme_headers)
 RULES = HeadRules(body=4096, scheme_names=SCHEME_NAMES)
 SECOND = b"GET /second HTTP/1.1\r\nHost: y\r\n\r\n"
 
@@ -81,12 +80,6 @@ def assert_llhttp_agrees(head, said):
     reader.feed(SECOND)
     assert reader.url == b"/second"
     assert len(reader.ends) == 2
-
-
-def gunicorn_parser(data, peer):
-    cfg = Config()
-    cfg.set("http_parser", "python")
-    return RequestParser(cfg, iter([data]), peer)
 
 
 def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):

@@ -1,0 +1,18 @@
+"""gunicorn's own parser of HTTP/1.1, written in Python, which judges what the native one reads."""
+
+from gunicorn.config import Config
+from gunicorn.http.parser import RequestParser
+
+CONFIG = Config()
+"""Made once: that takes longer than parsing a message."""
+CONFIG.set("http_parser", "python")
+
+
+def gunicorn_parser(data: bytes, peer: tuple[str, int] = ("127.0.0.1", 1)) -> RequestParser:
+    """Return a parser of the messages in `data`, which iterates over them.
+
+    Args:
+        data: The messages.
+        peer: The address that they come from; only some may speak for others.
+    """
+    return RequestParser(CONFIG, iter([data]), peer)
