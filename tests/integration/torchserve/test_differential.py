@@ -190,15 +190,20 @@ def answers(python, kind, jobs, folder, program=PROGRAM):
     return json.loads(results.read_text())
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, model_files, real_python):
+    """The cases of each listing, and what either package answers to all of them in one process."""
+    folder = tmp_path_factory.mktemp("differential")
+    listed = {listing: listing(folder, model_files) for listing in (cases, built_in)}
+    jobs = folder / "jobs.json"
+    jobs.write_text(json.dumps([case for part in listed.values() for case in part]))
+    real = answers(real_python, "real", jobs, folder)
+    return listed, real, answers(sys.executable, "stand-in", jobs, folder)
+
+
 @pytest.mark.parametrize("listing", [cases, built_in])
-def test_frames_of_the_real_package_and_of_ksrv_are_equal(
-    tmp_path, model_files, real_python, listing
-):
-    listed = listing(tmp_path, model_files)
-    jobs = tmp_path / "jobs.json"
-    jobs.write_text(json.dumps(listed))
-    real = answers(real_python, "real", jobs, tmp_path)
-    ours = answers(sys.executable, "stand-in", jobs, tmp_path)
+def test_frames_of_the_real_package_and_of_ksrv_are_equal(compared, listing):
+    listed, real, ours = compared[0][listing], *compared[1:]
     for case in listed:
         expected, found = real[case["id"]], ours[case["id"]]
         if "load" in expected:
@@ -209,7 +214,7 @@ def test_frames_of_the_real_package_and_of_ksrv_are_equal(
         for number, pair in enumerate(zip(expected["frames"], found["frames"], strict=True)):
             theirs, own = map(base64.b64decode, pair)
             assert own == theirs, f"batch {number} of {case['id']}"
-    assert sum(len(one.get("frames", ())) for one in real.values()) == sum(
+    assert sum(len(real[case["id"]].get("frames", ())) for case in listed) == sum(
         len(case["batches"]) for case in listed
     )
 
