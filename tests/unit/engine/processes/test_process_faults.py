@@ -200,7 +200,7 @@ def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
     before, memory = descriptors(), buffer_pool.statistics()["leased_bytes"]
     threads = threading.active_count()
     with running(tmp_path, WAYS) as executor:
-        for _ in range(20):
+        for _ in range(6):
             cycle(executor)
         for _ in range(200):
             executor.run(way(0), None)
