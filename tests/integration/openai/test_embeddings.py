@@ -1,10 +1,10 @@
 """Embeddings and reranking, asked for with the `openai` package and with the bodies of rerank clients."""
 
 import base64
+import importlib
 
 import numpy as np
 import onnx
-import openai
 import pytest
 import requests
 from onnx import TensorProto, helper, numpy_helper
@@ -87,8 +87,14 @@ def server(tmp_path_factory, request):
         yield running
 
 
+@pytest.fixture(scope="module")
+def openai():
+    """The package, which each process that collects the tests would import for a second."""
+    return importlib.import_module("openai")
+
+
 @pytest.fixture
-def client(server):
+def client(server, openai):
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
@@ -128,7 +134,7 @@ def test_the_code_of_the_page_runs(server):
     assert [len(one.embedding) for one in names["vectors"]] == [6, 6]
 
 
-def test_fewer_dimensions_are_of_length_1_again(client):
+def test_fewer_dimensions_are_of_length_1_again(client, openai):
     found = client.embeddings.create(model="encoder", input="red", dimensions=3).data[0].embedding
     expected = vector("red")[:3]
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), rtol=1e-5)
@@ -180,14 +186,14 @@ def test_the_models_are_listed_for_openai_and_kserve(client, server):
     assert "encoder" in requests.get(f"{server.url}/v1/models").json()["models"]
 
 
-def test_chat_is_told_what_ksrv_is_for(client):
+def test_chat_is_told_what_ksrv_is_for(client, openai):
     with pytest.raises(openai.NotFoundError, match="not chat models"):
         client.chat.completions.create(model="encoder", messages=[{"role": "user", "content": "a"}])
     with pytest.raises(openai.NotFoundError, match="/v1/embeddings"):
         client.completions.create(model="encoder", prompt="a")
 
 
-def test_other_models_and_unknown_ones(client):
+def test_other_models_and_unknown_ones(client, openai):
     with pytest.raises(openai.NotFoundError, match="missing"):
         client.embeddings.create(model="missing", input="a")
     with pytest.raises(openai.BadRequestError, match="has no role"):
