@@ -1,6 +1,5 @@
 """The counters of a server's workers add up exactly, over HTTP and gRPC, also behind reloads and kills."""
 
-import http.client
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from ksrv.testing import Server
 from tests.support.models import write_double
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, stub_infer
+from tests.support.wire.http_reader import infer_message, open_connection, read_message
 
 CLIENTS = 8
 OVER_HTTP = 8_000
@@ -25,16 +25,13 @@ ENTRY = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
 
 def ask_http(server, count):
     """Send requests, of which every twentieth names no input of the model."""
-    connection = http.client.HTTPConnection(server.http, timeout=60)
-    for number in range(count):
-        wrong = number % 20 == 0
-        entry = ENTRY | {"name": "z"} if wrong else ENTRY
-        body = json.dumps({"inputs": [entry]})
-        connection.request("POST", "/v2/models/double/infer", body)
-        answer = connection.getresponse()
-        answer.read()
-        assert answer.status == (400 if wrong else 200)
-    connection.close()
+    wrong = json.dumps({"inputs": [ENTRY | {"name": "z"}]}).encode()
+    with open_connection(server.http, 60) as connection:
+        for number in range(count):
+            refused = number % 20 == 0
+            connection.sendall(infer_message("double", wrong if refused else None))
+            head, _, _ = read_message(connection)
+            assert head.startswith(b"HTTP/1.1 400 " if refused else b"HTTP/1.1 200 ")
 
 
 def ask_grpc(server, count):
