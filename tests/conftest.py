@@ -26,7 +26,10 @@ sys.dont_write_bytecode = False
 
 # What tests start shares the cores with other tests. torch starts a process that imports torch for each core, to
 # compile in; the threads of OpenMP and OpenBLAS run idle while they wait for each other, or before they sleep.
+# Before the first model torch tries the compiler with every kind of vector, and compiles headers beforehand.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 

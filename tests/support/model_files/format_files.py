@@ -89,7 +89,12 @@ def compiled_package() -> Path:
         if not package.exists():
             unfinished = package.with_name("unfinished.pt2")
             torch._inductor.aoti_compile_and_package(
-                exported(network()), package_path=str(unfinished)
+                exported(network()),
+                package_path=str(unfinished),
+                inductor_configs={
+                    "aot_inductor.precompile_headers": False,
+                    "aot_inductor.compile_wrapper_opt_level": "O0",
+                },
             )
             unfinished.rename(package)
     return package
