@@ -73,7 +73,7 @@ def test_the_tests_of_several_models_run_together(tmp_path):
     for kind, name in (("one-file", "first"), ("tensor", "second")):
         assert init(kind, tmp_path / "models" / name).exit_code == 0
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "models"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
     )
