@@ -15,6 +15,7 @@ from tests.support.model_files.format_files import (
     state_of,
     write_onnx,
 )
+from tests.support.wait_until import wait_until
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -126,8 +127,7 @@ def broken(tmp_path_factory):
             f"pt2: {{compile: {compile}, required: {required}}}\n"
         )
     with Server(models, grpc="off", wait_ready=False) as server:
-        while "models loaded" not in server.log:
-            server.get("/v2/health/live")
+        wait_until(lambda: "models loaded" in server.log, 600, tell=lambda: server.log)
         yield server
 
 

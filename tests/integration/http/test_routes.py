@@ -20,8 +20,7 @@ def changing(tmp_path):
     write_double(tmp_path)
     write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False, grpc="off") as running:
-        while "models loaded" not in running.log:
-            running.get("/v2/health/live")
+        wait_until(lambda: "models loaded" in running.log, tell=lambda: running.log)
         yield running, tmp_path
 
 

@@ -15,6 +15,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 
 from ksrv.testing import Server, ServerFailed
+from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body
 
 
@@ -148,8 +149,7 @@ def test_a_grpc_port_stays_the_same_over_a_reload(repository):
 def test_unix_sockets_and_ipv6(repository, tmp_path):
     path = tmp_path / "http.sock"
     with Server(repository, http=f"unix:{path}", grpc="off", wait_ready=False) as server:
-        while "models loaded" not in server.log:
-            assert server.process.poll() is None, server.log
+        wait_until(lambda: "models loaded" in server.log, tell=lambda: server.log)
         done = subprocess.run(
             ["curl", "-sS", "--unix-socket", str(path), "http://ksrv/v2/models/double/ready"],
             capture_output=True, text=True, check=True, timeout=30,
