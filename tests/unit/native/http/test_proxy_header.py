@@ -22,6 +22,18 @@ def test_proxies_that_speak_for_themselves():
         assert read_proxy_header(header + BEHIND) == (len(header), None)
 
 
+@pytest.mark.parametrize("kind", [b"\x20\x11", b"\x20\x00", b"\x21\x00"])
+def test_proxies_that_speak_for_themselves_need_no_addresses(kind):
+    header = SIGNATURE + kind + b"\x00\x00"
+    assert read_proxy_header(header + BEHIND) == (len(header), None)
+
+
+def test_a_port_with_each_digit():
+    for port in (0, 10, 9, 65535):
+        header = line(port=port)
+        assert read_proxy_header(header) == (len(header), ("192.0.2.7", port))
+
+
 def test_a_client_on_a_unix_socket():
     header = SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216)
     assert read_proxy_header(header) == (len(header), "")
@@ -42,13 +54,20 @@ def test_type_length_values_are_read_over():
             "is not PROXY, a protocol, two addresses and two ports",
         ),
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 3\r\n", "two ports"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2" + b" 3" * 30 + b"\r\n", "two ports"),
         (b"PROXY UDP4 1.2.3.4 1.2.3.4 1 2\r\n", "another protocol"),
         (b"PROXY TCP4 ::1 ::1 1 2\r\n", "something else than an address"),
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n", "something else than a port"),
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n", "something else than a port"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 4294967297\r\n", "something else than a port"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1: 2\r\n", "something else than a port"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1/ 2\r\n", "something else than a port"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4  2\r\n", "something else than a port"),
         (SIGNATURE + b"\x11\x11\x00\x0c", "version is not 2"),
         (SIGNATURE + b"\x22\x11\x00\x0c", "neither LOCAL nor PROXY"),
         (SIGNATURE + b"\x21\x12\x00\x0c", "another protocol"),
+        (SIGNATURE + b"\x21\x01\x00\x0c", "another protocol"),
+        (SIGNATURE + b"\x21\x41\x00\xd8", "another protocol"),
         (SIGNATURE + b"\x21\x11\x00\x0b", "too short"),
         (SIGNATURE + b"\x21\x21\x00\x23", "too short"),
         (SIGNATURE + b"\x21\x11\x0f\xf1", "longer than 4096 bytes"),
