@@ -37,10 +37,11 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # long file that begins last is waited for by all. Of files that need the same thing built, which takes the
 # longest, one stands far in front of the others.
 LONG_FILES = (
+    "integration/docs/test_tutorials.py",
     "sanitizers/test_queue_sanitizers.py",
     "integration/engine/test_formats_served.py",
+    "integration/cli/test_cli_init.py",
     "sanitizers/connections/test_http_server_races.py",
-    "integration/docs/test_tutorials.py",
     "integration/torchserve/test_differential.py",
     "integration/streams/test_stream_leaks.py",
     "integration/torchserve/test_handler_behaviours.py",
@@ -48,12 +49,9 @@ LONG_FILES = (
     "integration/http/test_bytes_held.py",
     "integration/torchserve/test_packages.py",
     "sanitizers/test_batch_dispatch.py",
-    "integration/cli/test_cli_init.py",
     "integration/grpc/test_hostile_peers.py",
     "integration/workers/test_stops.py",
     "integration/workers/test_lifecycle.py",
-    "integration/workers/test_taken_ports.py",
-    "integration/workers/test_exact_counters.py",
     "integration/engine/test_loading_failures.py",
     "integration/workers/test_readiness.py",
     "integration/cli/test_commands_docs.py",
