@@ -1,5 +1,6 @@
 """The tables of a run: one row for each repository, and what failed or was changed below it."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +64,10 @@ def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
             failing.update(outcome.models)
     running = sorted(working - failing)
     others = sorted({*why} - {*running})
+    head = f"{len(running)} of {len(running) + len(others)} run: "
+    head += ", ".join(f"`{_shown(model)}`" for model in running) + "."
     lines = [
-        f"{len(running)} of {len(running) + len(others)} run: "
-        + ", ".join(f"`{_shown(model)}`" for model in running)
-        + ".",
+        *textwrap.wrap(head, 120, break_long_words=False, break_on_hyphens=False),
         "",
         "| model | why it does not run |",
         "|---|---|",

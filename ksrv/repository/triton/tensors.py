@@ -82,7 +82,7 @@ class _Reader:
         self._completes = backend in ("onnxruntime", "openvino", "python")
         self._is_python = backend == "python"
         self._positions = backend == "pytorch"
-        self._open = ANY_SIZE if backend != "python" else ANY_SIZE_OR_NONE
+        self._open = ANY_SIZE_OR_NONE if backend in ("python", "ensemble") else ANY_SIZE
 
     def read(
         self, tensors: Sequence[InputKeys | OutputKeys]

@@ -205,6 +205,24 @@ input { name: "n" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "facts" data_type: TYPE_STRING dims: [ 1 ] }
 """
 
+SHORTENS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", one.inputs()[0].as_numpy()[1:])])
+                for one in requests]
+"""
+OPEN_VECTORS = """
+input { name: "x" data_type: TYPE_INT32 dims: [ -1 ] } output { name: "y" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
+TWO_STEPS = """
+platform: "ensemble"
+ensemble_scheduling { step [
+  { model_name: "shortens" model_version: -1
+    input_map { key: "x" value: "x" } output_map { key: "y" value: "shorter" } },
+  { model_name: "shortens" model_version: -1
+    input_map { key: "x" value: "shorter" } output_map { key: "y" value: "y" } } ] }
+"""
+
 SEQUENCE = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -329,6 +347,9 @@ def server(tmp_path_factory):
     write(root, "waits", WAITS, WAITS_CONFIG)
     write(root, "relays", RELAYS, WAITS_CONFIG)
     write(root, "calls", CALLS, CALLS_CONFIG)
+    write(root, "shortens", SHORTENS, f'backend: "python"{OPEN_VECTORS}')
+    (root / "two_steps/1").mkdir(parents=True)
+    (root / "two_steps/config.pbtxt").write_text(TWO_STEPS + OPEN_VECTORS)
     write(root, "sequence", SEQUENCE, SEQUENCE_CONFIG)
     write(root, "tensors", TENSORS, TENSORS_CONFIG)
     write(root, "again", AGAIN, AGAIN_CONFIG)
@@ -545,6 +566,13 @@ def test_a_model_calls_others(client):
     assert (total, y, code, ready) == (6, [[1, 2]], "NOT_FOUND", [True, True])
     assert '"wanted": "y"' in parameters
     assert "missing" in error
+
+
+def test_an_ensemble_may_answer_nothing_in_an_open_size(client):
+    for given_values, left in (([1, 2, 3], [3]), ([1, 2], [])):
+        x = np.array(given_values, np.int32)
+        found = client.infer("two_steps", given(client, x=x)).as_numpy("y")
+        assert found.tolist() == left
 
 
 def test_sequences_have_control_inputs_and_a_correlation_id(client):
