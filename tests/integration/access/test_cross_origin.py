@@ -114,7 +114,7 @@ def test_any_page_may_read_but_only_named_ones_may_change(tmp_path):
         load = f"{server.url}/v2/repository/models/double/load"
         refused = requests.post(load, headers=origin, timeout=30)
         assert refused.status_code == 403
-        assert "allowed_origins" in refused.json()["error"]
+        assert "--allowed-origins" in refused.json()["error"]
 
 
 def test_without_the_setting_nothing_is_said(server):
