@@ -57,6 +57,8 @@ def test_type_length_values_are_read_over():
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2" + b" 3" * 30 + b"\r\n", "two ports"),
         (b"PROXY UDP4 1.2.3.4 1.2.3.4 1 2\r\n", "another protocol"),
         (b"PROXY TCP4 ::1 ::1 1 2\r\n", "something else than an address"),
+        (b"PROXY TCP4 1.2.3.4\0x 1.2.3.4 1 2\r\n", "something else than an address"),
+        (b"PROXY TCP4 " + b"1" * 80 + b" 1.2.3.4 1 2\r\n", "something else than an address"),
         (b"PROXY TCP4 ::1 1.2.3.4 1 2\r\n", "something else than an address"),
         (b"PROXY TCP4 1.2.3.4 ::1 1 2\r\n", "something else than an address"),
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n", "something else than a port"),
