@@ -89,7 +89,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     first_row = ring_aligned(first_row);
     if (first_row > RING_BATCH_BYTES) return Way::python;
     if (!rows.read(taken_.data(), count, 0)) return Way::python;
-    std::size_t starts[FAST_INPUTS] = {};
+    std::size_t starts[FAST_INPUTS];
     const std::size_t nbytes =
         place_inputs(*fast(taken_[0])->signature, rows.rows, rows.row_length, RING_LARGE_BYTES, starts);
     if (nbytes > RING_LARGE_BYTES) return Way::python;
@@ -103,10 +103,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     const bool small = nbytes <= RING_BATCH_BYTES - first_row;
     const int large = small ? -1 : large_place(nbytes);
     if (!small && large < 0) return Way::python;
-    unsigned char *to[FAST_INPUTS];
-    for (std::size_t i = 0; i < FAST_INPUTS; ++i)
-        to[i] = (small ? place + first_row : ring_->large(large)) + starts[i];
-    rows.write(to);
+    rows.write(small ? place + first_row : ring_->large(large), starts, 0);
     if (!rows.left.empty()) return Way::python;
 
     RingBatch head{};

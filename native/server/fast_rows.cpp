@@ -78,27 +78,28 @@ bool RowWriter::read(Request *const *requests, std::size_t count, std::uint64_t 
             for (where.number = 0; where.number < request.rows; ++where.number, ++where.row) plan(where, request);
         }
     }
-    left.reserve(left.size() + jobs_.size());
+    if (!jobs_.empty()) left.reserve(left.size() + jobs_.size());
     return true;
 } catch (const std::bad_alloc &) {
     return false;
 }
 
-void RowWriter::write(unsigned char *const *to) noexcept {
+void RowWriter::write(unsigned char *block, const std::size_t *starts, std::uint64_t first) noexcept {
     const ModelSignature &signature = *as_fast(requests_[0]).signature;
     for (std::size_t input = 0; input < signature.inputs.size(); ++input) {
-        unsigned char *row = to[input];
+        const std::uint64_t row_bytes = signature.inputs[input].bytes_of_row(row_length);
+        unsigned char *row = block + starts[input] + first * row_bytes;
         for (std::size_t i = 0; i < count_; ++i) {
             const FastRequest &request = as_fast(requests_[i]);
             if (!request.layout.images[input])
                 copy_rows(signature.inputs[input], request.layout, request.body(), input, row_length, row);
-            row += request.rows * signature.inputs[input].bytes_of_row(row_length);
+            row += request.rows * row_bytes;
         }
     }
     count_copy(copied);
     if (jobs_.empty()) return;
     for (std::size_t i = 0; i < jobs_.size(); ++i)
-        jobs_[i].row = to[places_[i].input] + places_[i].row * jobs_[i].row_bytes;
+        jobs_[i].row = block + starts[places_[i].input] + (first + places_[i].row) * jobs_[i].row_bytes;
     decode_jpegs(*pool_, process_decode_memory(), jobs_.data(), jobs_.size());
     for (std::size_t i = 0; i < jobs_.size(); ++i)
         if (jobs_[i].passed_over || jobs_[i].result != Decoded::whole) left.push_back(places_[i]);

@@ -39,8 +39,9 @@ class RowWriter {
     // Looks at requests that join a batch whose rows had the length `row_length`. False: there is no memory for that.
     bool read(Request *const *requests, std::size_t count, std::uint64_t row_length) noexcept;
 
-    // Writes what was read; the first row of input i is at to[i]. Images that are not decoded are in `left` then.
-    void write(unsigned char *const *to) noexcept;
+    // Writes what was read behind the `first` rows that each input has in a block; see `place_inputs`. Images that
+    // are not decoded are in `left` then.
+    void write(unsigned char *block, const std::size_t *starts, std::uint64_t first) noexcept;
 
     bool has_images() const noexcept { return !jobs_.empty() || !left.empty(); }
 

@@ -25,7 +25,7 @@ cdef extern from "server/fast_rows.hpp" namespace "ksrv" nogil:
 
     cdef cppclass RowWriter:
         cbool read(CRequest **requests, size_t count, uint64_t row_length) noexcept
-        void write(unsigned char **to) noexcept
+        void write(unsigned char *block, const size_t *starts, uint64_t first) noexcept
         cbool has_images() noexcept
         uint64_t rows
         uint64_t row_length

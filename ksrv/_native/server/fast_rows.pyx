@@ -185,7 +185,6 @@ cdef class FastRows:
     cdef list add(self, list handles):
         cdef RowWriter writer
         cdef Requests requests_room
-        cdef unsigned char *rows[FAST_INPUTS]
         cdef uint64_t first = self.count
         cdef size_t i, count = <size_t>len(handles)
         cdef CRequest **requests = requests_room.extend(count)
@@ -201,13 +200,11 @@ cdef class FastRows:
                 raise MemoryError
         self.row_length = writer.row_length
         _reserve(self, first + writer.rows)
-        for i in range(self.endpoint.signature.inputs.size()):
-            rows[i] = _row(self, i, first)
         if writer.has_images() or writer.copied > WITHOUT_GIL_BYTES:
             with nogil:
-                writer.write(rows)
+                writer.write(self.block.block.data, self.starts, first)
         else:
-            writer.write(rows)
+            writer.write(self.block.block.data, self.starts, first)
         self.count = first + writer.rows
         return _prepare_left(self, handles, first, writer.left) if writer.left.size() else []
 
