@@ -29,6 +29,9 @@ STALL_S = 30.0
 """An import that has begun no further module for so long is not waited for: it may hang, load weights, or
 wait for something that the waiting thread holds."""
 
+LEAST_SHARE = 0.01
+"""The share of a processor with which a holder gets on, on a machine that has much else to do; one that hangs takes less."""
+
 Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
 
 
@@ -47,14 +50,17 @@ class ImportLock:
         """Take the lock from whoever has it: in the child of a fork its holder may be no thread."""
         self._changed = threading.Condition()
         self._holder = ""
-        self._until_s = 0.0
+        self._clock = time.CLOCK_THREAD_CPUTIME_ID
+        self._until_s = self._patience_s = 0.0
+        self._computed_s = self._most_s = 0.0
 
     def acquire(self, name: str, patience_s: float) -> bool:
         """Take the lock.
 
         Args:
             name: The module or model that wants it.
-            patience_s: How long others wait for it, from here on and from `note_progress` on.
+            patience_s: How long others wait for it, from here on and from `note_progress` on: longer while it
+                computes, until it has computed for so long.
 
         Returns:
             Whether it was taken; False where others need not wait for its holder any longer.
@@ -62,7 +68,7 @@ class ImportLock:
         with self._changed:
             while self._holder:
                 left_s = self._until_s - time.monotonic()
-                if left_s <= 0:
+                if left_s <= 0 and not self._computes():
                     log.warning(
                         "%s %s begins beside that of %s, which takes long",
                         self._what,
@@ -70,18 +76,35 @@ class ImportLock:
                         self._holder,
                     )
                     return False
-                self._changed.wait(left_s)
+                self._changed.wait(max(left_s, 0.0))
             self._holder = name
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
             self.note_progress(patience_s)
             return True
 
     def note_progress(self, patience_s: float) -> None:
-        """Note that the holder gets on.
+        """Note that the holder, which calls this, gets on.
 
         Args:
             patience_s: How long others wait for it from here on.
         """
+        self._patience_s = patience_s
         self._until_s = time.monotonic() + patience_s
+        self._computed_s = time.thread_time()
+        self._most_s = self._computed_s + patience_s
+
+    def _computes(self) -> bool:
+        """Tell whether the holder has computed since it was last looked at; if so it is waited for again."""
+        try:
+            computed_s = time.clock_gettime(self._clock)
+        except OSError:  # its thread has ended
+            return False
+        least_s = LEAST_SHARE * self._patience_s
+        if computed_s - self._computed_s < least_s or computed_s >= self._most_s:
+            return False
+        self._computed_s = computed_s
+        self._until_s = time.monotonic() + self._patience_s
+        return True
 
     def release(self) -> None:
         """Give the lock to the next."""

@@ -38,6 +38,33 @@ def test_an_import_that_makes_progress_is_waited_for(monkeypatch):
     assert taken == [True]
 
 
+def test_an_import_that_computes_on_a_busy_machine_is_waited_for_until_it_has_computed_as_long(
+    monkeypatch,
+):
+    computed = iter(number * 0.001 for number in range(1000))
+    looks = []
+
+    def of_holder(clock):
+        looks.append(clock)
+        return next(computed)
+
+    monkeypatch.setattr(import_lock.time, "thread_time", lambda: 0.0)
+    lock = ImportLock()
+    assert lock.acquire("large", 0.01)
+    monkeypatch.setattr(import_lock.time, "clock_gettime", of_holder)
+    next(computed)
+    assert not lock.acquire("next", 0.01)
+    assert len(looks) == 10  # each behind its 10 ms, of which it had 1
+
+
+def test_an_import_whose_thread_has_ended_is_not_waited_for():
+    lock = ImportLock()
+    importing = threading.Thread(target=lock.acquire, args=("large", 0.01))
+    importing.start()
+    importing.join()
+    assert not lock.acquire("next", 0.01)
+
+
 def test_the_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have():
     program = """
 import os, sys, threading
