@@ -255,7 +255,11 @@ def http_answer(response):
 
 
 def grpc_answer(message, metadata):
-    parameters = {name: one.string_param for name, one in message.parameters.items()}
+    parameters = {
+        name: one.string_param
+        for name, one in message.parameters.items()
+        if name != "triton_final_response"
+    }
     y = np.frombuffer(message.raw_output_contents[0], "<f4")
     return y, message.id, parameters, dict(metadata or ()).get("x-pattern")
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady
 from ksrv.repository.entry import ModelEntry
 from ksrv.request import BatchInputs
-from ksrv.source import ModelSource
+from ksrv.source import FileMark, LoadedFiles, ModelSource
 from ksrv.spec import ModelSpec
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 from tests.support.examples import examples
@@ -111,17 +112,11 @@ class RegistryMachine(RuleBasedStateMachine):
         if name not in self.disk:
             self.repository.entries.pop(name, None)
             return
-        parameters = {
-            version: {"mark": mark, "broken": broken}
-            for version, (mark, broken) in self.disk[name].items()
-        }
         self.repository.entries[name] = ModelEntry(name)
-        self.repository.put(
-            *(
-                source(name, version, parameters=parameters[version])
-                for version in sorted(parameters, key=int)
-            )
-        )
+        for version, (mark, broken) in sorted(self.disk[name].items(), key=lambda one: int(one[0])):
+            written = LoadedFiles(marks=(FileMark("weights", size=1, mtime_ns=mark),))
+            one = source(name, version, parameters={"mark": mark, "broken": broken})
+            self.repository.put(replace(one, loaded=written))
 
     @rule(name=st.sampled_from(NAMES))
     def load(self, name: str) -> None:
