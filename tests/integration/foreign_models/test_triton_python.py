@@ -189,7 +189,8 @@ class TritonPythonModel:
         found = [one.output_tensors()[0].as_numpy()[0] for one in counted if one.output_tensors()]
         ends = pb_utils.InferenceRequest(model_name="ends", inputs=[n], requested_output_names=["i"])
         ended = [one.output_tensors()[0].as_numpy()[0] for one in ends.exec(decoupled=True)]
-        assert len(counted) == len(found) + 1 and ended == found, (counted, ended)
+        errors = [one.error().message() for one in counted if one.has_error()]
+        assert len(counted) == len(found) + 1 and ended == found, (found, errors, ended)
         x = pb_utils.Tensor("x", np.array([[1, 2]], np.float32))
         joined = pb_utils.InferenceRequest(model_name="joined", inputs=[x], requested_output_names=["y"])
         y = joined.exec()

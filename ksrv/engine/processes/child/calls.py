@@ -118,7 +118,8 @@ class WorkerCalls:
 
     def _take_chunk(self, frame: Frame) -> None:
         number, outputs = messages.unpack_result(frame, self._link.imported)
-        call = self._open.get(number)
+        with self._lock:  # another thread may have sent the call and not noted it yet
+            call = self._open.get(number)
         if call is None:
             return  # it was given up, or its batch is over
         if 0 in outputs.failures:

@@ -9,6 +9,7 @@ from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.calls import PendingCall, WorkerCalls
 from ksrv.engine.processes.messages import EMPTY, MessageType
 from ksrv.errors import HandlerFailed
+from ksrv.request import BatchOutputs
 from tests.support.engine import engine_models
 
 
@@ -57,3 +58,25 @@ def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
     assert counted_first == [False]
     with pytest.raises(HandlerFailed, match="is over"):
         call.wait()
+
+
+def test_an_answer_that_comes_as_its_call_is_sent_is_not_lost(monkeypatch):
+    monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
+    outputs = BatchOutputs([])
+    monkeypatch.setattr(messages, "unpack_result", lambda *_: (1, outputs))
+    worker = Worker()
+
+    def send(kind, packed, *, batch_number):
+        received = threading.Thread(target=worker.takers[MessageType.CALL_CHUNK], args=(None,))
+        receivers.append(received)
+        received.start()
+        received.join(0.2)
+
+    receivers, taken = [], []
+    worker.send = send
+    calls, batch = WorkerCalls(worker, worker, worker), object()
+    monkeypatch.setattr(PendingCall, "take_chunk", lambda call, chunk: taken.append(chunk))
+    calls.begin(batch, 7)
+    calls(engine_models.request(), batch)
+    receivers[0].join(60)
+    assert taken == [outputs]
