@@ -26,6 +26,7 @@ def document_of(answer):
     return json.loads(body)
 
 
+@pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
 def test_curl_is_told_where_rest_is(server):
     answer = subprocess.run(
         ["curl", "-sS", "-i", f"http://{server.grpc}/v2/models/double"],
@@ -104,6 +105,7 @@ def test_over_tls_too(repository, tmp_path):
             assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
 
 
+@pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
 @pytest.mark.parametrize(("method", "status"), [("GET", "405"), ("POST", "415")])
 def test_http2_in_cleartext_too(server, method, status):
     url = f"http://{server.grpc}/v2"
@@ -117,6 +119,7 @@ def test_http2_in_cleartext_too(server, method, status):
     assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
 
 
+@pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
 @pytest.mark.parametrize(
     ("http", "says"),
     [
