@@ -268,6 +268,7 @@ def test_a_process_of_another_protocol_is_refused(tmp_path, monkeypatch):
         executor.start()
 
 
+@pytest.mark.differs_by("process", why="the model is in a process")
 @pytest.mark.parametrize("key", ["python: /usr/bin/python3", "requirements: handler.py"])
 def test_an_interpreter_needs_a_process(tmp_path, key):
     settings = SETTINGS.replace("executor: process", key)
