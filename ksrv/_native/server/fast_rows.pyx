@@ -121,14 +121,15 @@ cdef int _reserve(FastRows self, uint64_t rows) except -1:
     cdef ModelSignature *signature = self.endpoint.signature
     cdef size_t starts[FAST_INPUTS]
     cdef size_t nbytes
+    cdef uint64_t room = max(self.room, rows)
     cdef Block old = self.block
     cdef size_t i
     if old is not None and rows <= self.room:
         return 0
-    self.room = max(self.room, rows)
     self.block = self.lease(
-        place_inputs(signature[0], self.room, self.row_length, <size_t>PY_SSIZE_T_MAX, starts)
+        place_inputs(signature[0], room, self.row_length, <size_t>PY_SSIZE_T_MAX, starts)
     )
+    self.room = room
     for i in range(signature.inputs.size()):
         if old is not None:
             nbytes = self.count * signature.inputs[i].bytes_of_row(self.row_length)

@@ -15,9 +15,13 @@ import time
 import numpy as np
 import pytest
 
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.server.fast_batch import FastBatches
+from ksrv.engine.batches.fast_batch import read_requests
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.instance import Instance
+from ksrv.errors import HandlerFailed
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.rest.fast_path import FAST_PATH_JSON
@@ -383,6 +387,43 @@ def test_a_http_server_that_goes_first_leaves_its_requests_harmless(tmp_path):
             del http_server
         with client:
             assert status(read_message(client)[0]) == 200  # from the instance's thread
+
+
+def test_a_batch_that_got_no_memory_for_more_rows_asks_for_it_again(tmp_path):
+    leased = []
+
+    def lease(nbytes):
+        leased.append(nbytes)
+        if len(leased) == 2:
+            raise MemoryError
+        return buffer_pool.lease(nbytes)
+
+    def fill(*_):
+        raise AssertionError("no image is here")
+
+    with (
+        serving(tmp_path / "one", ONE, ONE_YAML) as engine,
+        Hold(tmp_path / "one") as hold,
+        opened(engine) as (_, address),
+        contextlib.ExitStack() as stack,
+    ):
+        (model,) = {model for _, _, model in engine.routable_models()}
+        clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(5)]
+        hold.begin(clients[0], "one")
+        for number, client in enumerate(clients[1:]):
+            client.sendall(message("one", {"x": row(number, rows=3)}))
+            wait_until(lambda: model.queue.waiting == number + 1)  # noqa: B023 - it is called now
+        handles = model.queue.take(model.queue.add_slot(), 4, 12)
+        batch = FastBatches(fill, lease, read_requests, fill).new_batch(0)
+        batch.add(handles[:1])
+        batch.add(handles[1:2])
+        with pytest.raises(MemoryError):
+            batch.add(handles[2:3])
+        batch.truncate(2)
+        batch.add(handles[3:])
+        assert leased == [128, 192, 192]  # rows of 16 bytes, in whole lines of 64
+        assert batch.inputs().tensors["x"].data[::3, 0].tolist() == [0, 1, 3]
+        model.queue.finish(handles, [HandlerFailed("no memory")] * 4)
 
 
 class Panic(BaseException):
