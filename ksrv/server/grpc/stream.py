@@ -144,13 +144,18 @@ class _Line:
                 chunk = one.answers.take(0)
                 if chunk is not None:
                     yield one, chunk
-                elif one is not entry and one.streamed():
-                    with self._changed:
-                        self._entries.remove(one)
-                        self._changed.notify_all()
+                elif one is not entry and one.streamed() and self._drop(one):
                     yield one, None
             if entry.answers.finished:
                 return
+
+    def _drop(self, entry: _Entry) -> bool:
+        """Take an entry that has ended out of the line; False where the line was closed meanwhile, and has none."""
+        with self._changed:
+            if not self._closed:
+                self._entries.remove(entry)
+                self._changed.notify_all()
+            return not self._closed
 
     def _has_chunk(self, entry: _Entry) -> bool:
         return (

@@ -1,0 +1,60 @@
+"""The requests of one ModelStreamInfer, whose client leaves while an answer is being sent."""
+
+import contextlib
+
+from ksrv.errors import Cancelled
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.server.grpc.stream import StreamCalls
+
+
+class Handle:
+    """A request under way until it is cancelled."""
+
+    def add_done_callback(self, callback):
+        self.cancel = lambda: callback(self)
+
+    def wait(self):
+        raise Cancelled("the client has left")
+
+
+class Infer:
+    """Has every request answer with a chunk at once, and go on."""
+
+    def read(self, message, call):
+        return InferRequest(model_name="m", id=message)
+
+    def submit(self, request):
+        request.stream.chunked = True
+        request.stream.put(InferResponse("m", "", "", [Tensor("y", "BYTES", (1,), [b"x"])]))
+        return Handle()
+
+    def stream_message(self, call, response, request, marks):
+        return request.id.encode()
+
+
+class Call:
+    def metadata(self):
+        return {}
+
+    def add_callback(self, callback):
+        self.leave = callback
+
+
+class AtOnce:
+    """A pool that reads the whole stream before anything is answered."""
+
+    def submit(self, read, *given):
+        read(*given)
+
+
+def source(is_idle, end):
+    return iter([lambda: contextlib.nullcontext("a"), lambda: contextlib.nullcontext("b")])
+
+
+def test_a_client_that_leaves_while_a_chunk_is_sent_leaves_nothing_to_answer():
+    call = Call()
+    answers = StreamCalls(Infer(), AtOnce()).stream(source, call)
+    assert next(answers) == b"a"
+    call.leave()
+    (last,) = answers  # of the request that was being answered
+    assert b"the client has left" in last
