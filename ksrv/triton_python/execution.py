@@ -296,7 +296,7 @@ class Executions:
         return batch.cancel
 
     def caller(self) -> BatchInputs | None:
-        """Return the batch on whose behalf the model calls others: that of the `execute` or coroutine, or the newest."""
+        """Return the batch for which the model calls others: that of the `execute` or coroutine, or the newest."""
         current = _EXECUTED.get(None)
         if current is not None and id(current) in self._under_way:
             return current

@@ -150,7 +150,8 @@ class Server final : public Protocol {
     Routes routes;  // of the models that take calls without Python before their handler
     void (*fast_answered)(Request *request, void *answer) = nullptr;  // as `Request::answered`
     std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
-    std::string misdirected_body;  // JSON: the answer to requests that are not gRPC, on the gRPC address; set before it listens
+    // JSON: the answer to requests that are not gRPC, on the gRPC address. Set before it listens.
+    std::string misdirected_body;
     MemoryBudget *const budget;
     Timers timers;  // of connections: `tick` sets them, everything else lowers them
     LogRecords<CallRecord> records;

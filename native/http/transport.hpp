@@ -21,7 +21,6 @@ struct Transport {
     TlsSession tls;  // begun with the first bytes of a handshake
     ByteStream *byte_stream = nullptr;  // in place of both
     int low_water = 1;  // the bytes that are waited for: of a socket SO_RCVLOWAT
-
 };
 
 enum class Sent : uint8_t { all, blocked, broken };

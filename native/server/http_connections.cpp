@@ -116,7 +116,8 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
         drop(connection);
         return;
     default:
-        // Being writable stands in for the event that such bytes do not make, and the sweep does where the client leaves its answers.
+        // Being writable stands in for the event that such bytes do not make; where the client leaves its answers, so
+        // that the socket is not writable, the sweep does.
         if (connection->holds_unseen() || connection->tls.wants_write) events |= EPOLLOUT;
     }
     timers.set(connection->slot, config_->deadline(*connection, now, is_draining()));

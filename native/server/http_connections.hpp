@@ -1,7 +1,7 @@
 // The connections of the HTTP server: their places and timers, who may call, what epoll is told of each, and their end.
 //
-// Strategy: `arm` gives a connection to the kernel, with a deadline by its phase; from then on it is not its owner's, and
-// http/connection.hpp says who may claim it. Whoever owns it ends it by `drop`, from any thread.
+// Strategy: `arm` gives a connection to the kernel, with a deadline by its phase; from then on it is not its owner's,
+// and http/connection.hpp says who may claim it. Whoever owns it ends it by `drop`, from any thread.
 //
 // The HTTP server owns them. All functions but `of`, `look` and the counts are for the owner of a connection. What is
 // shared is atomic; the table, `stream_waits` and `known_callers` have a lock each.

@@ -13,8 +13,8 @@ namespace {
 
 enum class Preface : uint8_t { none, begun, whole };
 
-// Looks in what has come for the preface with which HTTP/2 begins (RFC 9113 3.4). Where it has `begun`, the bytes are marked as
-// searched.
+// Looks in what has come for the preface with which HTTP/2 begins (RFC 9113 3.4). Where it has `begun`, the bytes are
+// marked as searched.
 Preface look_for_preface(Connection *connection) noexcept {
     if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
     if (connection->out.sent != 0) return Preface::none;  // it is no beginning

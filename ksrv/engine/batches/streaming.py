@@ -2,8 +2,9 @@
 
 A handler sends one chunk for every request of its batch at once. Each is split off like a final
 answer, so that a chunk that is being sent never changes under the handler's hands. A request that
-has ended, because its client left or its deadline passed, is skipped. A chunk that is the last one, or without tensors,
-ends the requests that it is for, while the others of the batch go on; one for nobody only tells that the handler streams.
+has ended, because its client left or its deadline passed, is skipped. A chunk that is the last one, or without
+tensors, ends the requests that it is for, while the others of the batch go on; one for nobody only tells that the
+handler streams.
 """
 
 import logging

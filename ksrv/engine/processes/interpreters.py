@@ -320,8 +320,8 @@ def _run(command: list[str], made: str, lock: int) -> None:
 
     Args:
         made: What is built, for the sentence that says why it cannot be.
-        lock: The descriptor of the locked file. The program has it too, because it outlives a worker that is killed, and
-            nobody else may build in its folder meanwhile.
+        lock: The descriptor of the locked file. The program has it too, because it outlives a worker that is killed,
+            and nobody else may build in its folder meanwhile.
     """
     try:
         done = subprocess.run(

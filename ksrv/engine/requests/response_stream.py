@@ -189,7 +189,7 @@ class ResponseStream:
         return [response for response, _ in taken]
 
     def gather(self, seconds: float) -> None:
-        """Let answers come together: until the handler would have to wait, no further one comes, or the time is over."""
+        """Let answers come together: until the handler would have to wait, the last has come, or the time is over."""
         with self._lock:
             if self.ended or not self.has_room():
                 return

@@ -30,7 +30,10 @@ STALL_S = 30.0
 wait for something that the waiting thread holds."""
 
 LEAST_SHARE = 0.01
-"""The share of a processor with which a holder gets on, on a machine that has much else to do; one that hangs takes less."""
+"""The share of a processor with which a holder gets on, on a machine that has much else to do.
+
+One that hangs takes less.
+"""
 
 Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
 

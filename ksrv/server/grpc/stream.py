@@ -2,12 +2,11 @@
 
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
 batch; the call's own thread answers them in the order in which they came. What handlers send before their
-answers is sent as it comes, and so is the end of a request that was answered in parts, so that no request's stream waits
-for another's: their ids tell them apart. As in Triton, each
-answer says whether it is the last one of its request, and an end without an answer is told on request only. A
-request that fails is answered with `error_message`, and the stream goes on; with the metadata `triton_grpc_error: true` its
-error is the status that ends the stream, as in Triton. A stream on which nothing is asked for long is ended, so that it makes
-room.
+answers is sent as it comes, and so is the end of a request that was answered in parts, so that no request's stream
+waits for another's: their ids tell them apart. As in Triton, each answer says whether it is the last one of its
+request, and an end without an answer is told on request only. A request that fails is answered with `error_message`,
+and the stream goes on; with the metadata `triton_grpc_error: true` its error is the status that ends the stream, as in
+Triton. A stream on which nothing is asked for long is ended, so that it makes room.
 """
 
 import threading

@@ -1,5 +1,5 @@
-// A frame for which libnghttp2 has no memory is not made again, so that the stream it was for would stay open for ever: the
-// connection ends, and its client learns of it.
+// A frame for which libnghttp2 has no memory is not made again, so that the stream it was for would stay open for ever:
+// the connection ends, and its client learns of it.
 
 #include <sys/socket.h>
 #include <unistd.h>
