@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -79,6 +80,17 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
         return self.kind, ""
 
 
+class Cell(IntEnum):
+    """What all processes share of the log, in bytes."""
+
+    END = 0
+    KEPT_BEGIN = 1
+    """Where the newest "kept" begins."""
+    KEPT_LENGTH = 2
+    GIVEN_BACK = 3
+    """How far memory was given back."""
+
+
 class ChangeLog:
     """The file in memory.
 
@@ -90,8 +102,7 @@ class ChangeLog:
         self._file = os.memfd_create("ksrv-changes")
         # A file of its own: closing any descriptor of a file lets go of this process's lock on it.
         self._lock_file = os.memfd_create("ksrv-changes-lock")
-        self._shared = mmap.mmap(-1, 4 * _PREFIX.size)
-        # The end, where "kept" begins, its length, and how far memory was given back.
+        self._shared = mmap.mmap(-1, len(Cell) * _PREFIX.size)
         self._cells = memoryview(self._shared).cast("q")
         self._read_by_all = read_by_all
         self._thread_lock = threading.Lock()
@@ -99,7 +110,7 @@ class ChangeLog:
     @property
     def end(self) -> int:
         """Where the next entry will begin."""
-        return self._cells[0]
+        return self._cells[Cell.END]
 
     def append(self, entries: Sequence[LogEntry], *, since: int | None = None) -> list[int] | None:
         """Append entries, next to each other.
@@ -116,13 +127,13 @@ class ChangeLog:
         """
         with self._locked():
             if since is not None:
-                if since < self._cells[3]:
+                if since < self._cells[Cell.GIVEN_BACK]:
                     return None
                 later = self.read(since)
                 if any(_overtakes(one, entry) for _, one in later for entry in entries):
                     return None
             positions = [self._write(entry) for entry in entries]
-            kept_since, kept_length = self._cells[1], self._cells[2]
+            kept_since, kept_length = self._cells[Cell.KEPT_BEGIN], self._cells[Cell.KEPT_LENGTH]
             grown = self.end - kept_since - kept_length
             if grown > max(COMPACT_BYTES, 2 * kept_length):
                 self._compact()
@@ -135,7 +146,7 @@ class ChangeLog:
             since: The position; None for what a new worker has to know.
         """
         entries = []
-        position = self._cells[1] if since is None else since
+        position = self._cells[Cell.KEPT_BEGIN] if since is None else since
         end = self.end
         while position < end:
             (length,) = _PREFIX.unpack(os.pread(self._file, _PREFIX.size, position))
@@ -152,18 +163,18 @@ class ChangeLog:
         written = 0
         while written < len(data):
             written += os.pwrite(self._file, data[written:], end + written)
-        self._cells[0] = end + len(data)
+        self._cells[Cell.END] = end + len(data)
         return end + len(data)
 
     def _compact(self) -> None:
-        begin, kept_before = self.end, self._cells[1]
+        begin, kept_before = self.end, self._cells[Cell.KEPT_BEGIN]
         kept = LogEntry(kind="kept", slot=-1, kept=what_is_left(self.read()))
-        self._cells[2] = self._write(kept) - begin
-        self._cells[1] = begin
+        self._cells[Cell.KEPT_LENGTH] = self._write(kept) - begin
+        self._cells[Cell.KEPT_BEGIN] = begin
         page = mmap.PAGESIZE
         read = min(self._read_by_all(), kept_before) // page * page
-        if read > self._cells[3]:
-            self._cells[3] = read
+        if read > self._cells[Cell.GIVEN_BACK]:
+            self._cells[Cell.GIVEN_BACK] = read
             with mmap.mmap(self._file, read) as memory:
                 memory.madvise(mmap.MADV_REMOVE, 0, read)
 

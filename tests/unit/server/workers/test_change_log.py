@@ -9,7 +9,7 @@ from ksrv.engine.changes import RepositoryChange
 from ksrv.errors import NotReady
 from ksrv.repository.entry import ModelEntry
 from ksrv.server.workers import change_log
-from ksrv.server.workers.change_log import ChangeLog, LogEntry, what_is_left
+from ksrv.server.workers.change_log import Cell, ChangeLog, LogEntry, what_is_left
 from ksrv.source import FileMark, LoadedFiles, ModelConfig, ModelSource
 
 
@@ -125,8 +125,8 @@ def test_a_worker_that_starts_reads_to_the_end_beside_a_compaction(monkeypatch):
 
     def compacted_meanwhile(*of):
         if next(once, False):
-            begin = log._cells[1]
-            while log._cells[1] == begin:
+            begin = log._cells[Cell.KEPT_BEGIN]
+            while log._cells[Cell.KEPT_BEGIN] == begin:
                 do(log, entry("load", "c"))
         return pread(*of)
 
@@ -136,7 +136,7 @@ def test_a_worker_that_starts_reads_to_the_end_beside_a_compaction(monkeypatch):
 
 def fill(log):
     """Append until memory was given back."""
-    while log._cells[1] < 128 * 1024:
+    while log._cells[Cell.KEPT_BEGIN] < 128 * 1024:
         do(log, entry("load", "a"), entry("load", "b"))
 
 
