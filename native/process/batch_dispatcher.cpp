@@ -13,6 +13,9 @@ namespace ksrv {
 
 namespace {
 
+// The process finds the rows of each input by `ring_aligned`, where `place_inputs` has put them.
+static_assert(ring_aligned(1) == ROWS_ALIGNMENT);
+
 FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
 
 // Writes a head without the line that holds a token; returns its bytes.
