@@ -20,7 +20,7 @@ cimport numpy as cnp
 from ksrv._native.batch.batch cimport NOT_RUN, BatchOutputs, StageTimes
 from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
 from ksrv._native.server.fast_rows cimport (
-    ksrv_fast_rows, ksrv_has_images, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
+    Requests, ksrv_fast_rows, ksrv_has_images, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
 )
 from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
 from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest
@@ -71,9 +71,6 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
 
 cdef extern from "base/small_vector.hpp" nogil:
-    cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
-        CRequest **extend(size_t count) noexcept
-
     cdef cppclass Marks "ksrv::SmallVector<unsigned char, 32>":
         unsigned char *extend(size_t count) noexcept
 

@@ -39,6 +39,11 @@ cdef extern from "server/fast_rows.hpp" namespace "ksrv" nogil:
     ) noexcept
 
 
+cdef extern from "base/small_vector.hpp" nogil:
+    cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
+        CRequest **extend(size_t count) noexcept
+
+
 cdef class FastRows:
     cdef Block block
     cdef ModelEndpoint endpoint

@@ -29,10 +29,6 @@ from ksrv._native.tensor.tensor cimport ksrv_tensor
 
 cnp.import_array()
 
-cdef extern from "base/small_vector.hpp" nogil:
-    cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
-        CRequest **extend(size_t count) noexcept
-
 
 cdef FastRequest *_fast(handle) noexcept:
     return <FastRequest *>(<NativeHandle>handle).native
