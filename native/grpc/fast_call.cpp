@@ -225,8 +225,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     layout.length = message.length;
     if (!read_message(found, body, *route->signature, &layout)) return nullptr;
     if (layout.length != message.length &&
-        (message.length > route->signature->json_limit ||
-         !extend_body(*route->signature, layout, message.offset, message.length, &message.block, &message.counted)))
+        !extend_body(*route->signature, layout, message.offset, message.length, &message.block, &message.counted))
         return nullptr;
     FastRequest *request = new_fast_request(route->signature, head_bytes(*call));
     if (!request) return nullptr;

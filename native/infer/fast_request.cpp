@@ -182,8 +182,6 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
         return false;
     layout->length = body_length;
     if (!find_inputs(header, signature, body, layout)) return false;
-    // A body with memory for inputs behind it is copied to where there is room for both.
-    if (layout->length != body_length && body_length > signature.json_limit) return false;
     if (signature.max_rows && layout->rows > signature.max_rows) return false;
     if (!find_outputs(header, signature, layout)) return false;
     if (header.id.length) {

@@ -67,6 +67,7 @@ void end_fast_request(Request *ended) noexcept {
 bool extend_body(const ModelSignature &signature, const FastRequestLayout &layout, std::size_t offset,
                  std::size_t length, Block **block, std::uint64_t *counted) noexcept {
     const std::size_t more = layout.length - length;
+    if (length > signature.json_limit) return false;
     if (!process_budget().reserve(more, true)) return false;
     if (Block *made = process_pool().lease(offset + layout.length, BACKEND_HEAP)) {
         unsigned char *const contents = made->data + offset;

@@ -48,7 +48,8 @@ struct FastRequest : Request {
 FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length) noexcept;
 
 // Gives a body of a fast-path request the longer block that `layout` asks for, with copied inputs behind it. False, and
-// nothing has changed: there is no memory, or numbers in the JSON are not what the model's inputs ask for.
+// nothing has changed: the body is too long to be copied, there is no memory, or numbers in the JSON are not what the
+// model's inputs ask for.
 //
 // Args:
 //     block: The body's, which is released.
