@@ -18,6 +18,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/adopted_socket.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
@@ -97,11 +98,7 @@ struct Http2Peer : Peer {
     std::set<uint32_t> ended;  // streams
 
     explicit Http2Peer(Calls *calls) {
-        int ends[2];
-        require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
-        fd = ends[0];
-        const sockaddr_storage address{};
-        require(calls->server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+        fd = connect_to(&calls->server);
         const std::string wide("\x7f\xff\xff\xff", 4), more("\x3f\xff\xff\xff", 4);
         send_all("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" +
                  frame(http2::FRAME_SETTINGS, 0, 0, std::string("\0\4", 2) + wide) +

@@ -10,6 +10,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/adopted_socket.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
@@ -53,26 +54,23 @@ int main() {
     const_cast<http2::Library *>(library)->submit_reset = submit_no_reset;
     process_budget().set_bound(64u << 20);
     auto calls = std::make_unique<Calls>();
-    int ends[2];
-    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
-    const sockaddr_storage address{};
-    require(calls->server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+    const int client = connect_to(&calls->server);
     const std::string sent =
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "") +
         frame(http2::FRAME_HEADERS, ENDS_HEADERS, 1,
               field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/call") + field(":authority", "x") +
                   field("content-type", "application/grpc")) +
         frame(http2::FRAME_DATA, ENDS_STREAM, 1, std::string("\0\0\0\0\3abc", 8));
-    require(send(ends[0], sent.data(), sent.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(sent.size()), "nothing is sent");
+    require(send(client, sent.data(), sent.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(sent.size()), "nothing is sent");
     calls->loop.settle();
     require(calls->server.connections.count() == 0, "the connection is open still");
     char room[4096];
     ssize_t got;
     do {
-        got = recv(ends[0], room, sizeof room, 0);
+        got = recv(client, room, sizeof room, 0);
     } while (got > 0);
     require(got == 0, "the client does not see the end");
-    close(ends[0]);
+    close(client);
     std::printf("the connection has ended\n");
     return 0;
 }

@@ -13,6 +13,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/adopted_socket.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
@@ -78,12 +79,9 @@ int main() {
     process_pool().cap_bytes.store(0);
     process_budget().set_bound(64u << 20);
     auto calls = std::make_unique<Calls>();
-    int ends[2];
-    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
-    const sockaddr_storage address{};
-    require(calls->server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+    const int client = connect_to(&calls->server);
     const auto send_all = [&](const std::string &bytes) {
-        require(send(ends[0], bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()),
+        require(send(client, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()),
                 "the server takes no more");
         calls->loop.settle();
     };
@@ -97,7 +95,7 @@ int main() {
     send_all(frame(http2::FRAME_DATA, 0, 3, std::string(40000, 'm')));
     send_all(frame(http2::FRAME_RST_STREAM, 0, 3, cancel) + call(5));
     std::printf("%zu calls are served\n", calls->served);
-    close(ends[0]);
+    close(client);
     calls->loop.settle_after(SHORTLY);
     calls->server.close_all();
     calls->loop.settle_after(SHORTLY);

@@ -1,0 +1,21 @@
+// Clients of gRPC's server without an address: a pair of sockets, of which the server gets one.
+
+#pragma once
+
+#include <sys/socket.h>
+
+#include "checks.hpp"
+#include "grpc/server.hpp"
+
+namespace ksrv {
+
+// The client's end. Neither end blocks.
+inline int connect_to(grpc::Server *server) {
+    int ends[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
+    const sockaddr_storage address{};
+    require(server->adopt(ends[1], &address, sizeof address), "it is not adopted");
+    return ends[0];
+}
+
+}  // namespace ksrv
