@@ -154,7 +154,7 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
         return;
     }
     if (call->verb != "POST") {
-        refuse_http(call, "405", misdirected_body());
+        refuse_http(call, "405", call->verb == "HEAD" ? std::string_view() : misdirected_body());
         return;
     }
     if (!call->is_grpc || call->is_other) {

@@ -10,6 +10,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
+from tests.support.wire.http2_client import Http2Client
 from tests.support.wire.http_reader import open_connection, read_all
 
 pytestmark = pytest.mark.carrier("native")
@@ -117,6 +118,13 @@ def test_http2_in_cleartext_too(server, method, status):
     text, code = answer.stdout.decode().rsplit(" ", 1)
     assert code == status
     assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
+
+
+def test_head_over_http2_is_answered_without_a_body(server):
+    """An answer to HEAD with a body is an error of the protocol (RFC 9110 9.3.2)."""
+    with Http2Client(server.grpc) as client:
+        answer = client.request("HEAD", "/v2")
+    assert (answer.status, answer.body, answer.error) == (405, b"", None)
 
 
 @pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
