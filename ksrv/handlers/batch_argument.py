@@ -57,7 +57,8 @@ def _check_takes_inputs(handler: BaseHandler) -> None:
         return
     if takes_nothing:
         raise HandlerError(
-            f"{subject} has no parameter, but ksrv calls it with the model's inputs; add a parameter for each input, such as {example}"
+            f"{subject} has no parameter, but ksrv calls it with the model's inputs; add a parameter for each "
+            f"input, such as {example}"
         )
 
 
