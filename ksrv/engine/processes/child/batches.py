@@ -108,12 +108,14 @@ class Chunks:
         self._under_way: deque[int] = deque()  # the bytes of each chunk
         self._nbytes = 0
         self._callbacks: list[Callable[[], object]] = []
-        self._listening: frozenset[int] = frozenset()
+        self._listening: frozenset[int] | None = None  # until the batch begins, or one has left before
         self._ended = False
 
     def begin(self, requests: int) -> None:
-        """Note that all clients of a batch wait for it."""
-        self._listening = frozenset(range(requests))
+        """Note that all clients of a batch wait for it, unless the worker has said which."""
+        with self._lock:
+            if self._listening is None:
+                self._listening = frozenset(range(requests))
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one chunk on, and wait for slow clients; see `ksrv.request.Emitter`."""
@@ -141,7 +143,7 @@ class Chunks:
         if self._ended:
             return frozenset()
         self._inbox.receive_waiting()
-        return self._listening
+        return self._listening or frozenset()
 
     def without_room(self) -> list[int]:
         """Return [0] while a client reads more slowly than the handler sends; which one, the worker knows."""
@@ -176,7 +178,8 @@ class Chunks:
 
     def hear(self, listening: frozenset[int]) -> None:
         """Note which clients are left."""
-        self._listening = listening
+        with self._lock:
+            self._listening = listening
         self.add_room(0)
 
     def add_room(self, chunks: int) -> None:
@@ -200,16 +203,18 @@ class Chunks:
             pass
 
 
-class RunningBatch:
+class ReceivedBatch:
     """A batch that came in a message and has no answer yet.
 
     Attributes:
         cancel: Cancels its task, where it has one.
+        is_abandoned: Whether no client is left: its task may not have begun when the last one leaves.
     """
 
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
         self.cancel: Callable[[], object] = bool
+        self.is_abandoned = False
 
 
 class Batches:
@@ -242,8 +247,9 @@ class Batches:
         self._calls = calls
         self._ring = ring
         self._is_concurrent = is_concurrent
-        self._running: dict[int, RunningBatch] = {}
+        self._received: dict[int, ReceivedBatch] = {}
         calls.always_receiving = is_concurrent
+        inbox.on(MessageType.RUN, self._receive)
         inbox.on(MessageType.LISTENING, self._hear)
         inbox.on(MessageType.ROOM, self._add_room)
 
@@ -277,30 +283,37 @@ class Batches:
     def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
         self._answers.send(MessageType.ANSWER, batch_number, outputs)
 
+    def _receive(self, frame: Frame) -> None:
+        """Note a batch before it is run, because what is said about it may come first."""
+        number = frame.batch_number
+        self._received[number] = ReceivedBatch(Chunks(number, self._answers, self._inbox))
+        self._inbox.keep(frame)
+
     def _hear(self, frame: Frame) -> None:
         heard = messages.load(ListeningMessage, frame)
-        batch = self._running.get(frame.batch_number)
+        batch = self._received.get(frame.batch_number)
         if batch is not None:  # else its answer is on the way
             if not heard.indices:
+                batch.is_abandoned = True
                 batch.cancel()  # first: what waits for clients would go on without any
             batch.chunks.hear(frozenset(heard.indices))
 
     def _add_room(self, frame: Frame) -> None:
-        batch = self._running.get(frame.batch_number)
+        batch = self._received.get(frame.batch_number)
         if batch is not None:
             batch.chunks.add_room(messages.load(ChunkCredit, frame).chunks)
 
     def _begin(self, frame: Frame) -> None:
         number = frame.batch_number
-        chunks = Chunks(number, self._answers, self._inbox)
+        chunks = self._received[number].chunks
         try:
             batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
         except MemoryError as error:
+            self._end(number, chunks)
             self._answers.fail_batch(number, error)
             return
         chunks.begin(len(batch.requests))
         self._calls.begin(batch, number)
-        self._running[number] = RunningBatch(chunks)
         if self._is_concurrent:
             self._begin_beside_others(number, batch, span, chunks)
             return
@@ -327,12 +340,14 @@ class Batches:
             with suppress(ChannelClosed):  # the main thread learns of it as well
                 self._finish(number, outputs)
 
-        running = self._running[number]  # a short batch may have its answer before `begin` returns
+        received = self._received[number]  # a short batch may have its answer before `begin` returns
         with continued(span):
-            running.cancel = self._runner.begin(batch, done)
+            received.cancel = self._runner.begin(batch, done)
+        if received.is_abandoned:  # before there was anything to cancel
+            received.cancel()
 
     def _end(self, number: int, chunks: Chunks) -> None:
-        del self._running[number]
+        del self._received[number]
         chunks.end()
 
     def _finish(self, number: int, outputs: BatchOutputs | BaseException) -> None:

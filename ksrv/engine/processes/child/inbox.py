@@ -35,7 +35,7 @@ class Inbox:
         self._takers[kind] = take
 
     def take(self) -> Frame:
-        """Wait for the next message that no function takes; for the main thread alone.
+        """Wait for the next message that is kept; for the main thread alone.
 
         Raises:
             ChannelClosed: No message will come any more.
@@ -113,9 +113,13 @@ class Inbox:
     def _receive(self, deadline_ns: int | None) -> None:
         frame = self._link.receive(deadline_ns)
         take = self._takers.get(frame.kind)
-        if take is not None:
+        if take is None:
+            self.keep(frame)
+        else:
             take(frame)
-            return
+
+    def keep(self, frame: Frame) -> None:
+        """Keep a message for the main thread: one that no function takes, or whose function gives it on."""
         with self._lock:
             self._frames.append(frame)
 

@@ -1,0 +1,71 @@
+"""The batches of a handler process: what is said about them before they begin."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.child.batches import Batches
+from ksrv.engine.processes.messages import ListeningMessage, MessageType
+
+
+class Inbox:
+    """Gives each message to what takes it, as soon as the process looks for the next one to run."""
+
+    def __init__(self, frames) -> None:
+        self.frames = frames
+        self.takers = {}
+        self.kept = []
+
+    def on(self, kind, take):
+        self.takers[kind] = take
+
+    def keep(self, frame):
+        self.kept.append(frame)
+
+    def take(self):
+        for frame in self.frames:
+            self.takers.get(frame.kind, self.keep)(frame)
+        self.frames = []
+        return self.kept.pop(0)
+
+    def wake(self):
+        pass
+
+    def receive_waiting(self):
+        pass
+
+
+def message(kind, number=0, note=None):
+    payload = messages.dump(note).payload if note is not None else b""
+    return SimpleNamespace(kind=kind, batch_number=number, payload=payload, lenient=False)
+
+
+@pytest.mark.parametrize(
+    ("left", "cancelled"), [([[]], [7]), ([[0], []], [7]), ([[0, 1], [1]], [])]
+)
+def test_clients_that_leave_before_their_batch_begins_are_not_waited_for(
+    monkeypatch, left, cancelled
+):
+    emitters, cancels = [], []
+
+    def unpack_batch(frame, imported, emitter):
+        emitters.append(emitter())
+        return SimpleNamespace(requests=[0, 1], number=frame.batch_number), ""
+
+    monkeypatch.setattr(messages, "unpack_batch", unpack_batch)
+    runner = SimpleNamespace(begin=lambda batch, done: lambda: cancels.append(batch.number))
+    heard = [message(MessageType.LISTENING, 7, ListeningMessage(indices)) for indices in left]
+    inbox = Inbox(
+        [
+            message(MessageType.RUN, 7),
+            message(MessageType.RUN, 8),
+            *heard,
+            message(MessageType.CLOSE),
+        ]
+    )
+    calls = SimpleNamespace(begin=lambda batch, number: None)
+    link = SimpleNamespace(imported=None)
+    Batches(runner, link, inbox, None, calls, ring=None, is_concurrent=True).serve()
+    assert cancels == cancelled
+    assert [emitter.listening() for emitter in emitters] == [frozenset(left[-1]), {0, 1}]
