@@ -108,7 +108,7 @@ class Chunks:
         self._under_way: deque[int] = deque()  # the bytes of each chunk
         self._nbytes = 0
         self._callbacks: list[Callable[[], object]] = []
-        self._listening: frozenset[int] | None = None  # until the batch begins, or one has left before
+        self._listening: frozenset[int] | None = None  # until the batch begins, or a client leaves
         self._ended = False
 
     def begin(self, requests: int) -> None:
@@ -340,7 +340,7 @@ class Batches:
             with suppress(ChannelClosed):  # the main thread learns of it as well
                 self._finish(number, outputs)
 
-        received = self._received[number]  # a short batch may have its answer before `begin` returns
+        received = self._received[number]  # a short batch may be answered before `begin` returns
         with continued(span):
             received.cancel = self._runner.begin(batch, done)
         if received.is_abandoned:  # before there was anything to cancel
