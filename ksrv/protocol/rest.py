@@ -493,7 +493,9 @@ def render_infer(
         parameters = dict(tensor.parameters)
         ref = asked.shared_memory if asked is not None else None
         if ref is not None:
-            parameters |= write_tensor(regions, ref, tensor)
+            # The answer does not say where, as Triton's: the C++ client of Triton takes an output
+            # with parameters for a binary one.
+            write_tensor(regions, ref, tensor)
         elif binary:
             any_binary = True
             block = _binary_part(tensor)

@@ -103,12 +103,7 @@ def test_numbers_in_and_out(triton, region):
         assert output.parameters["shared_memory_byte_size"].int64_param == 16
         assert list(answer.get_response().raw_output_contents) == [b""]
     else:
-        assert output["shape"] == [1, 4]
-        assert output["parameters"] == {
-            "shared_memory_region": "both",
-            "shared_memory_offset": 128,
-            "shared_memory_byte_size": 16,
-        }
+        assert output == {"name": "y", "datatype": "FP32", "shape": [1, 4]}
 
 
 def test_one_way_only(triton, region):
