@@ -14,11 +14,19 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t TENSOR_BYTES = 65536;  // of one answer, which are copied
+constexpr size_t PARAMETERS = 1;
 
 Call *call_of(const FastRequest &request) noexcept { return static_cast<Call *>(request.call); }
 
 bool is(const unsigned char *body, const protobuf::Span &span, const std::string &text) noexcept {
     return span.length == text.size() && memcmp(body + span.offset, text.data(), text.size()) == 0;
+}
+
+// Whether a call's parameter is about the responses of a stream: perf_analyzer sends it with every call.
+bool is_about_streams(const unsigned char *body, const message::Parameter &given) noexcept {
+    static constexpr char name[] = "triton_enable_empty_final_response";
+    return given.choice == message::BOOL_PARAM && given.key.length == sizeof name - 1 &&
+           memcmp(body + given.key.offset, name, sizeof name - 1) == 0;
 }
 
 // The images of `bytes_contents`, one a row.
@@ -89,7 +97,9 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
                   FastRequestLayout *layout) noexcept {
     const size_t count = found.inputs.size();
     const bool all_raw = found.raw.size() == count, all_typed = found.raw.size() == 0;
-    if (count > signature.inputs.size() || !(all_raw || all_typed) || found.parameters.size() != 0) return false;
+    if (count > signature.inputs.size() || !(all_raw || all_typed)) return false;
+    for (size_t i = 0; i < found.parameters.size(); ++i)
+        if (!is_about_streams(body, found.parameters[i])) return false;
     for (size_t i = 0; i < count; ++i)
         if (!read_input(found, body, i, signature, layout)) return false;
     if (!has_inputs(signature, *layout)) return false;
@@ -215,7 +225,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     message::Request found;
     message::Limits limits;
     limits.inputs = FAST_INPUTS + FAST_OUTPUTS;
-    limits.parameters = 0;
+    limits.parameters = PARAMETERS;
     if (message::scan(body, message.length, limits, found) != message::OK || found.unsure) return nullptr;
     const char *text = reinterpret_cast<const char *>(body);
     const ModelRoute *route = routes.find(text + found.model_name.offset, found.model_name.length,
