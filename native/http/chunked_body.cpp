@@ -40,7 +40,7 @@ size_t ChunkDecoder::read(const unsigned char *data, size_t length) noexcept {
     return at;
 }
 
-bool ChunkDecoder::step(unsigned char c) noexcept {
+void ChunkDecoder::step(unsigned char c) noexcept {
     switch (state_) {
     case State::size: {
         const int digit = hexadecimal(c);
@@ -48,7 +48,7 @@ bool ChunkDecoder::step(unsigned char c) noexcept {
             if (left_ >> 60) return fail(ChunkFault::size_bits);
             left_ = left_ * 16 + static_cast<uint64_t>(digit);
             any_digit_ = true;
-            return true;
+            return;
         }
         if (!any_digit_) return fail(ChunkFault::size);
         named_ = false;
@@ -59,14 +59,14 @@ bool ChunkDecoder::step(unsigned char c) noexcept {
     case State::contents_cr:
         if (c != '\r') return fail(ChunkFault::end);
         state_ = State::contents_lf;
-        return true;
+        return;
     case State::contents_lf:
         if (c != '\n') return fail(ChunkFault::end);
         state_ = State::size;
         left_ = 0;
         any_digit_ = false;
         begin_line();
-        return true;
+        return;
     case State::trailer:
         if (c == '\r') {
             state_ = State::end_lf;
@@ -75,33 +75,33 @@ bool ChunkDecoder::step(unsigned char c) noexcept {
         } else {
             return fail(ChunkFault::trailer);
         }
-        return true;
+        return;
     case State::trailer_name:
         if (c == ':') {
             state_ = State::trailer_value;
         } else if (!is_token(c)) {
             return fail(ChunkFault::trailer);
         }
-        return true;
+        return;
     case State::trailer_value:
         if (c == '\r') {
             state_ = State::trailer_lf;
         } else if (!is_text(c)) {
             return fail(ChunkFault::trailer);
         }
-        return true;
+        return;
     case State::trailer_lf:
         if (c != '\n') return fail(ChunkFault::trailer);
         state_ = State::trailer;
         begin_line();
-        return true;
+        return;
     case State::end_lf:
         if (c != '\n') return fail(ChunkFault::trailer);
         state_ = State::ended;
-        return true;
+        return;
     case State::contents:
     case State::ended:
-        return false;  // `read` does not come here
+        return;  // `read` does not come here
     default:
         return step_extension(c);
     }
@@ -109,7 +109,7 @@ bool ChunkDecoder::step(unsigned char c) noexcept {
 
 // Behind a size: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted ) ] )` and the line's end. Bad blanks
 // are read over in front of what they may stand in front of, as gunicorn does.
-bool ChunkDecoder::step_extension(unsigned char c) noexcept {
+void ChunkDecoder::step_extension(unsigned char c) noexcept {
     const bool blank = c == ' ' || c == '\t';
     switch (state_) {
     case State::quoted:
@@ -120,27 +120,26 @@ bool ChunkDecoder::step_extension(unsigned char c) noexcept {
         } else if (!is_text(c)) {
             return fail(ChunkFault::size);
         }
-        return true;
+        return;
     case State::escaped:
         if (!is_text(c)) return fail(ChunkFault::size);
         state_ = State::quoted;
-        return true;
+        return;
     case State::name_start:
     case State::value_start:
-        if (blank) return true;
+        if (blank) return;
         if (c == '"' && state_ == State::value_start) {
             state_ = State::quoted;
-            return true;
+            return;
         }
         if (!is_token(c)) return fail(ChunkFault::size);
         named_ = state_ == State::name_start;
         state_ = named_ ? State::name : State::value;
-        return true;
+        return;
     default:
         break;
     }
-    if (is_token(c) && (state_ == State::name || state_ == State::value)) return true;
-    if (state_ == State::value || state_ == State::quoted_end) named_ = false;
+    if (is_token(c) && (state_ == State::name || state_ == State::value)) return;
     if (blank) {
         state_ = State::blank;
     } else if (c == ';') {
@@ -151,17 +150,16 @@ bool ChunkDecoder::step_extension(unsigned char c) noexcept {
     } else if (c == '\r' && state_ != State::blank) {
         state_ = State::size_lf;
     } else {
-        return fail(ChunkFault::size);
+        fail(ChunkFault::size);
     }
-    return true;
 }
 
 // A size and its line have come.
-bool ChunkDecoder::end_size() noexcept {
+void ChunkDecoder::end_size() noexcept {
     begin_line();
     if (left_ == 0) {
         state_ = State::trailer;
-        return true;
+        return;
     }
     if (chunks_ == most_chunks_) return fail(ChunkFault::count);
     ++chunks_;
@@ -172,7 +170,7 @@ bool ChunkDecoder::end_size() noexcept {
     }
     if (announced_ > most_bytes) return fail(ChunkFault::length);
     state_ = State::contents;
-    return true;
+    return;
 }
 
 }  // namespace ksrv

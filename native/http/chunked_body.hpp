@@ -68,13 +68,10 @@ class ChunkDecoder {
         ended,
     };
 
-    bool step(unsigned char c) noexcept;
-    bool step_extension(unsigned char c) noexcept;
-    bool end_size() noexcept;
-    bool fail(ChunkFault fault) noexcept {
-        fault_ = fault;
-        return false;
-    }
+    void step(unsigned char c) noexcept;
+    void step_extension(unsigned char c) noexcept;
+    void end_size() noexcept;
+    void fail(ChunkFault fault) noexcept { fault_ = fault; }
     void begin_line() noexcept { line_ = shown_length_ = 0; }
 
     State state_ = State::size;

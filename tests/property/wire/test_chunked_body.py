@@ -1,5 +1,7 @@
 """Whatever the native decoder of chunked bodies finds whole, gunicorn and llhttp read alike."""
 
+import string
+
 import httptools
 import pytest
 from hypothesis import given
@@ -107,11 +109,17 @@ def test_what_mutations_leave_whole_is_read_alike(made, data):
         (b"5;\r\n", "size"),
         (b'5;x="a\r\n', "size"),
         (b"5;x=1 \r\n", "size"),
+        (b"5;x=1=2\r\n", "size"),
+        (b'5;x="1"=2\r\n', "size"),
+        (b'5;x="1"2\r\n', "size"),
+        (b"5;x =1 =2\r\n", "size"),
+        (b"1;x\r\na\r\n2=3\r\n", "size"),
         (b"5" + b";a" * 5000, "size"),
         (b"1" + b"0" * 16 + b"\r\n", "size bits"),
         (b"5\r\nhello0\r\n\r\n", "end"),
         (b"5\r\nhelloo\r\n0\r\n\r\n", "end"),
         (b"5\r\nhello\n", "end"),
+        (b"5\r\nhello\r0", "end"),
         (b"ffffffff\r\n", "length"),
         (b"ffffffffffffffff\r\n", "length"),
         (b"0\r\nX\r\n", "trailer"),
@@ -128,8 +136,48 @@ def test_faults_are_told_with_the_first_byte_that_cannot_be_right(body, fault):
     assert read_chunks(body[: read - 1])[0] == "incomplete"
 
 
+EVERY_BYTE = [bytes([byte]) for byte in range(256)]
+TOKEN = set(string.ascii_letters.encode() + string.digits.encode() + b"!#$%&'*+-.^_`|~")
+"""The bytes of a `token` (RFC 9110 5.6.2)."""
+TEXT = {*b"\t", *range(0x20, 0x7F), *range(0x80, 0x100)}
+"""The bytes of a field's value (RFC 9110 5.5), and of a quoted text."""
+
+
+@pytest.mark.parametrize(
+    ("around", "allowed", "fault"),
+    [
+        (b"1;%b\r\na\r\n0\r\n\r\n", TOKEN, "size"),
+        (b"1;x%b\r\na\r\n0\r\n\r\n", TOKEN, "size"),
+        (b"1;x=%b\r\na\r\n0\r\n\r\n", TOKEN, "size"),
+        (b"1;x=y%b\r\na\r\n0\r\n\r\n", TOKEN, "size"),
+        (b'1;x="%b"\r\na\r\n0\r\n\r\n', TEXT - {*b'"\\'}, "size"),
+        (b'1;x="\\%b"\r\na\r\n0\r\n\r\n', TEXT, "size"),
+        (b"0\r\n%b: y\r\n\r\n", TOKEN, "trailer"),
+        (b"0\r\nX%b: y\r\n\r\n", TOKEN | {*b":"}, "trailer"),
+        (b"0\r\nX: %b\r\n\r\n", TEXT, "trailer"),
+    ],
+)
+def test_each_byte_where_it_may_stand(around, allowed, fault):
+    for byte in EVERY_BYTE:
+        expected = "whole" if byte[0] in allowed else fault
+        assert (byte, read_chunks(around % byte)[0]) == (byte, expected)
+
+
+def test_each_byte_as_a_digit_of_a_size():
+    for byte in EVERY_BYTE:
+        if byte in b"\r;":
+            continue  # the size ends there
+        digit = int(byte, 16) if byte[0] in string.hexdigits.encode() else None
+        if digit is None:
+            assert (byte, read_chunks(b"1" + byte)[0]) == (byte, "incomplete" if byte in b" \t" else "size")  # fmt: skip
+        else:
+            contents = b"x" * (16 + digit)
+            body = b"1%b\r\n%b\r\n0\r\n\r\n" % (byte, contents)
+            assert read_chunks(body) == ("whole", len(body), contents)
+
+
 def test_extensions_and_trailers_are_read_over():
-    body = b'3;a;b=c ; d = "e\\"f"\r\nabc\r\n0;x\r\nT: u\r\n\r\n'
+    body = b'3;a;bc=de ; f = "g\\"h"\r\nabc\r\n0;x\r\nT: u\r\n\r\n'
     assert read_chunks(body + b"next") == ("whole", len(body), b"abc")
     assert assert_agreement(body)
 
@@ -140,3 +188,23 @@ def test_limits():
     assert read_chunks(body, most_chunks=2)[0] == "count"
     assert read_chunks(body, most_bytes=6)[0] == "whole"
     assert read_chunks(body, most_bytes=5)[0] == "length"
+
+
+def test_the_limits_of_lines_and_trailers():
+    """A line has 8,190 bytes at most with its end, and the whole trailer section 65,536."""
+    line = 8190 - len(b"2;\r\n")
+    for longer, found in ((0, "whole"), (1, "size")):
+        body = b"2;" + b"x" * (line + longer) + b"\r\nab\r\n0\r\n\r\n"
+        assert read_chunks(body)[0] == found
+    for longer, found in ((0, "whole"), (1, "trailer")):
+        assert read_chunks(b"0\r\nX:" + b"y" * (line + longer) + b"\r\n\r\n")[0] == found
+        lines = (b"X:" + b"y" * line + b"\r\n") * 8 + b"X:" + b"y" * (10 + longer) + b"\r\n\r\n"
+        assert len(lines) == 65_536 + longer
+        assert read_chunks(b"0\r\n" + lines)[0] == found
+
+
+def test_sizes_of_64_bits():
+    largest = b"f" * 16 + b"\r\n"
+    for body in (largest, b"00" + largest, b"1\r\na\r\n" + largest):
+        assert read_chunks(body, most_bytes=2**64 - 1)[0] == "incomplete"
+        assert read_chunks(body, most_bytes=2**64 - 2)[0] == "length"
