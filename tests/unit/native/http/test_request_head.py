@@ -47,6 +47,10 @@ def test_a_target_with_a_version():
         ("/v2/models/add/versions/1", "metadata", "add", "1"),
         ("/v2/models/stats/versions/1", "metadata", "stats", "1"),
         ("/v2/models/add/versions/1/ready", "model ready", "add", "1"),
+        ("/v2/models/.a", "metadata", ".a", ""),
+        ("/v2/models/..a", "metadata", "..a", ""),
+        ("/v2/models/a.", "metadata", "a.", ""),
+        (f"/v2/models/{'a' * 63}", "metadata", "a" * 63, ""),
     ],
 )
 def test_descriptions(target, route, name, version):
@@ -67,7 +71,11 @@ def test_descriptions(target, route, name, version):
         "GET /v2/models/add/stats",
         "GET /v2/models/add/config",
         "GET /v2/models/add/infer",
+        "GET /v2/models/./ready",
         "GET /v2/models/../ready",
+        f"GET /v2/models/{'a' * 64}",
+        "GET /v2/models/a~b",
+        "GET /v2/models/a+b",
         "GET /v2/models/add?x",
         "GET /v2/models/add/ready/",
         "GET /v2/models/a%64d",
@@ -120,6 +128,11 @@ def test_every_prefix_of_a_native_head_is_incomplete(head):
         b"X-Long: " + b"a" * 1000,
         b"Inference-Header-Content-Length: 2",
         b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        b"Accept: text/html, */*",
+        b"Accept: jsonk",
+        b"Proxx-A: b",
+        b"TF: trailers",
+        b"Http3-Settings: x",
     ],
 )
 def test_fields_that_stay_native(field):
@@ -127,9 +140,69 @@ def test_fields_that_stay_native(field):
 
 
 @pytest.mark.parametrize(
+    "field",
+    [
+        b"Accept: application/jsonl",
+        b"Accept: text/event-stream",
+        b"Accept: application/x-ndjson, */*",
+        b"Content-Encoding: identity",
+        b"Connection: close, te",
+        b"Http2-: x",
+        b"HTTP2-Settings: x",
+        b"Proxy-: x",
+        b"Proxy-Connection: close",
+        b"Transfer-: x",
+        b"TE: trailers",
+        b"Trailer: x",
+        b"Upgrade: x",
+        b"X: \x80",
+        b"X: a\xffb",
+        b"X~: a",
+    ],
+)
+def test_fields_that_are_the_apps(field):
+    assert verdict(with_fields(b"Content-Length: 2", field)) == "app"
+
+
+def test_each_byte_of_a_value():
+    for byte in range(256):
+        text = bytes([byte])
+        expected = "app" if byte >= 0x80 else "native" if byte == 9 or 0x20 <= byte < 0x7F else "refused"  # fmt: skip
+        for value in (text, b"1234567" + text, text + b"1234567", b"12345678" * 2 + text + b"1"):
+            assert (value, verdict(with_fields(b"Content-Length: 2", b"X: " + value))) == (value, expected)  # fmt: skip
+
+
+HOSTS = [b"", b"a", b"a.B-c_d~!$&'()*+;=9", b"a%41", b"%4a%aFb", b"x:", b"x:80", b"[::1]", b"[::1]:80", b"[fe80::1%25e]", b" a\t"]  # fmt: skip
+NO_HOSTS = [b":80", b":", b"a,b", b"a/b", b"a b", b"a%", b"a%4", b"a%4g", b"a%g4", b"[::1", b"[]", b"[", b"]", b"[::1]x", b"[::1]80",
+            b"a:b", b"a:8x", b"a:80:90", b"::1", b"a]", b"a@b", b"a#b", b"a\"b"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "right"), [(host, True) for host in HOSTS] + [(host, False) for host in NO_HOSTS]
+)
+def test_hosts(host, right):
+    said = classify_head(LIVE.replace(b"Host: x", b"Host:" + host), RULES)
+    assert (said.verdict, said.fault) == (("native", "none") if right else ("refused", "host"))
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 9", b"Transfer-Encoding: chunked"])
+def test_the_limit_of_the_json_part(length):
+    rules = HeadRules(body=9, json=5)
+    for json, expected in ((0, "app"), (1, "native"), (5, "native"), (6, "app")):
+        field = b"Inference-Header-Content-Length: %d" % json
+        assert (json, verdict(with_fields(length, field), rules)) == (json, expected)
+    for body, expected in ((5, "native"), (6, "app")):  # all of it is JSON
+        assert verdict(with_fields(b"Content-Length: %d" % body), rules) == expected
+    longer = (b"Content-Length: 4", b"Inference-Header-Content-Length: 5")
+    assert verdict(with_fields(*longer), rules) == "app"
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         b"image/jpeg",
+        b"image/",
+        b"multipart/",
         b"Image/PNG",
         b" image/webp",
         b"\timage/gif",
@@ -213,6 +286,8 @@ QUESTIONS = [
     b"GET /v2/models/m/stats HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     b"GET /v1/config HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n",
+    b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"HEAD /ping?x HTTP/1.1\r\nHost: x\r\n\r\n",
 ]
 OTHERS = [
     b"GET /v2/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n",
@@ -221,6 +296,8 @@ OTHERS = [
     b"GET /predictions/m HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /v2x HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"DELETE /v2/ HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /pingx HTTP/1.1\r\nHost: x\r\n\r\n",
 ]
 
 
@@ -248,6 +325,13 @@ LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
         (LIVE.replace(b"/v2", b"v2"), "target"),
         (LIVE.replace(LIVE_LINE, b"GET * HTTP/1.1"), "target"),
         (LIVE.replace(LIVE_LINE, b"GET x:80 HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"OPTIONS x HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"OPTIONS *x HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET ://x HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET 1a://x HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET -a://x HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET a_b://x HTTP/1.1"), "target"),
+        (LIVE.replace(LIVE_LINE, b"GET a:/x HTTP/1.1"), "target"),
         (LIVE.replace(b"/live", b"/l\xefve"), "target"),
         (LIVE.replace(b"1.1", b"2.0"), "version"),
         (LIVE.replace(b"1.1", b"1.11"), "version"),
@@ -261,6 +345,8 @@ LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
         (with_fields(b"X: x\x01"), "field value"),
         (with_fields(b"X: x\ry"), "field value"),
         (with_fields(b"Content-Length: x"), "length"),
+        (with_fields(b"Content-Length: \t "), "length"),
+        (with_fields(b"Content-Length: 1 2"), "length"),
         (with_fields(b"Content-Length: 1", b"Content-Length: 1"), "lengths"),
         (with_fields(b"Content-Length: 1", b"Transfer-Encoding: chunked"), "length and coding"),
         (with_fields(b"Transfer-Encoding: gzip, chunked"), "coding"),
@@ -300,19 +386,41 @@ def test_a_mount_prefix_is_no_part_of_the_route():
     below = INFER.replace(b" /v2", b" /a/b/v2")
     said = classify_head(below, rules)
     assert (said.verdict, said.route, said.name) == ("native", "infer", "add")
-    for other in (INFER, INFER.replace(b" /v2", b" /a/bv2"), INFER.replace(b" /v2", b" /a/v2")):
-        assert verdict(other, rules) == "app"
+    for other in (b"/v2", b"/a/bv2", b"/a/v2", b"/c/d/v2", b"/a/c/v2"):
+        assert verdict(INFER.replace(b" /v2", b" " + other), rules) == "app"
+    assert verdict(LIVE.replace(b"/v2/health/live", b"/x"), rules) == "app"
     with pytest.raises(ValueError, match="at most 128 bytes"):
         HeadRules(body=1, mount="/" + "a" * 128)
 
 
 @pytest.mark.parametrize(
     ("fields", "length"),
-    [(b"Content-Length: 002", 2), (b"Content-Length:\t2\t", 2), (b"Content-Length: 00", 0)],
+    [
+        (b"Content-Length: 002", 2),
+        (b"Content-Length:\t2\t", 2),
+        (b"Content-Length:  2 ", 2),
+        (b"Content-Length: 00", 0),
+    ],
 )
 def test_lengths_that_are_odd_and_right(fields, length):
     said = classify_head(with_fields(fields), RULES)
     assert (said.verdict, said.content_length) == ("app", length)
+
+
+@pytest.mark.parametrize("target", [b"*", b"http://x/v2", b"a+b.c-1://x", b"A://x"])
+def test_the_other_forms_of_a_target_are_the_apps(target):
+    method = b"OPTIONS" if target == b"*" else b"GET"
+    assert verdict(LIVE.replace(LIVE_LINE, method + b" " + target + b" HTTP/1.1")) == "app"
+
+
+def test_the_authority_form_is_that_of_connect():
+    said = classify_head(LIVE.replace(LIVE_LINE, b"CONNECT x:80 HTTP/1.1"), RULES)
+    assert (said.verdict, said.close) == ("app", True)
+
+
+def test_the_largest_length_that_is_read():
+    said = classify_head(with_fields(b"Content-Length: " + b"9" * 18), RULES)
+    assert (said.verdict, said.content_length) == ("app", 10**18 - 1)
 
 
 def test_a_length_beyond_every_limit_stays_beyond():
