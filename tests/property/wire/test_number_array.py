@@ -1,5 +1,6 @@
 """The reader of JSON numbers against Python's own, on numbers of every length and size."""
 
+import itertools
 import json
 import random
 import struct
@@ -177,6 +178,99 @@ def test_any_text(text):
     else:
         assert expected is not None
         np.testing.assert_array_equal(got, np.array(expected, "f8"))
+
+
+FAULTS = [
+    # text, datatypes, code, the offset and the index of the value at fault
+    ("[1,", "FP64 INT32 BOOL", "end", 3, 0),
+    ("1]", "FP64 INT32 BOOL", "syntax", 0, 0),
+    (",]", "FP64 INT32 BOOL", "syntax", 0, 0),
+    ("[[1]", "FP64 INT32", "end", 4, 1),
+    ("[[1] ", "FP64 INT32", "end", 5, 0),
+    ("[1]]", "FP64 INT32", "syntax", 3, 1),
+    ("[1] ]", "FP64 INT32", "syntax", 3, 1),
+    ("[1 2]", "FP64 INT32", "syntax", 3, 1),
+    ("[1,]", "FP64 INT32", "syntax", 3, 1),
+    ("[1,,2]", "FP64 INT32", "syntax", 3, 1),
+    ("[,1]", "FP64 INT32 BOOL", "syntax", 1, 0),
+    ("[1,[]2]", "FP64 INT32", "syntax", 5, 1),
+    ("[[1]2]", "FP64 INT32", "syntax", 4, 1),
+    ("[1[2]]", "FP64 INT32", "syntax", 2, 1),
+    ("[x]", "FP64 INT32 BOOL", "syntax", 1, 0),
+    ("[-]", "FP64 INT32", "syntax", 1, 0),
+    ("[3,-x]", "FP64 INT32", "syntax", 3, 1),
+    ("[+1]", "FP64 INT32 BOOL", "syntax", 1, 0),
+    ('["1"]', "FP64 INT32 BOOL", "kind", 1, 0),
+    ("[{}]", "FP64 INT32 BOOL", "kind", 1, 0),
+    ("[null]", "FP64 INT32 BOOL", "kind", 1, 0),
+    ("[3, true]", "FP64 INT32", "kind", 4, 1),
+    ("[false]", "FP64 INT32", "kind", 1, 0),
+    ("[true, 1]", "BOOL", "kind", 7, 1),
+    ("[-1]", "BOOL", "kind", 1, 0),
+    ("[0]", "BOOL", "kind", 1, 0),
+    ("[9]", "BOOL", "kind", 1, 0),
+    ("[:]", "BOOL", "syntax", 1, 0),
+    ("[trux]", "BOOL", "kind", 1, 0),
+    ("[falsx]", "BOOL", "kind", 1, 0),
+    ("[trueX]", "BOOL", "syntax", 5, 1),
+    ("[NaN]", "INT32 BOOL", "syntax", 1, 0),
+    ("[-NaN]", "FP64 FP32", "syntax", 1, 0),
+    ("[Nan]", "FP64 FP32", "syntax", 1, 0),
+    ("[Infinitx]", "FP64 FP32", "syntax", 1, 0),
+    ("[-Infinitx]", "FP64 FP32", "syntax", 1, 0),
+    ("[InfinityX]", "FP64 FP32", "syntax", 9, 1),
+    ("[01]", "FP64 INT32 UINT64", "syntax", 1, 0),
+    ("[-01]", "FP64 INT32", "syntax", 1, 0),
+    ("[00]", "FP64 INT32", "syntax", 1, 0),
+    ("[00.5]", "FP64 INT32", "syntax", 1, 0),
+    ("[.5]", "FP64 INT32", "syntax", 1, 0),
+    ("[1.0]", "INT32 UINT8", "fraction", 1, 0),
+    ("[4,-1.5]", "INT32", "fraction", 3, 1),
+    ("[1e0]", "INT32 UINT8", "fraction", 1, 0),
+    ("[1E2]", "INT32 UINT8", "fraction", 1, 0),
+    ("[1.]", "FP64 FP32", "syntax", 3, 0),
+    ("[1.e1]", "FP64 FP32", "syntax", 3, 0),
+    ("[1e]", "FP64 FP32", "syntax", 3, 0),
+    ("[1e+]", "FP64 FP32", "syntax", 4, 0),
+    ("[1e-]", "FP64 FP32", "syntax", 4, 0),
+    ("[1e+-1]", "FP64 FP32", "syntax", 4, 0),
+    ("[1e-+1]", "FP64 FP32", "syntax", 4, 0),
+    ("[1e1.5]", "FP64 FP32", "syntax", 4, 1),
+    ("[5,1e309]", "FP64", "range", 3, 1),
+    ("[5,-1e309]", "FP64", "range", 3, 1),
+    ("[1e39]", "FP32", "range", 1, 0),
+    ("[3.4028235677973367e38]", "FP32", "range", 1, 0),
+    ("[1e99999999999]", "FP64 FP32", "range", 1, 0),
+    ("[18446744073709551616]", "UINT64", "range", 1, 0),
+    ("[99999999999999999999]", "UINT64", "range", 1, 0),
+    ("[100000000000000000000]", "UINT64 INT64", "range", 1, 0),
+    ("[-1]", "UINT8 UINT16 UINT32 UINT64", "range", 1, 0),
+    ("[-9223372036854775809]", "INT64", "range", 1, 0),
+]
+
+
+@pytest.mark.parametrize(("text", "datatypes", "code", "offset", "index"), FAULTS)
+def test_each_fault_with_its_place(text, datatypes, code, offset, index):
+    """However much stands behind it: the readers look at 8 and at 32 bytes together."""
+    texts = [text]
+    if offset < len(text) - 1:
+        texts.append(text[:-1] + ",7" * 20 + "]")
+    for datatype, one in itertools.product(datatypes.split(), texts):
+        error = read(one, datatype, 1)
+        assert isinstance(error, NumbersError), (one, datatype, error)
+        assert (one, error.code, error.offset, error.count) == (one, code, offset, index)
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+def test_words_and_forms_that_are_numbers(datatype):
+    text = "[NaN,Infinity,-Infinity,-0,-0.0,0e5,1E1,1e+1,1e-1,10e00,0.5e001 ,\t2 , 3\n]"
+    got = read(text, datatype, 13)
+    values = [np.nan, np.inf, -np.inf, -0.0, -0.0, 0, 10, 10, 0.1, 10, 5, 2, 3]
+    assert got.tobytes() == np.array(values, got.dtype).tobytes()
+
+
+def test_truth_values():
+    assert read("[true,false, true]", "BOOL", 3).tolist() == [True, False, True]
 
 
 def test_span_is_checked():
