@@ -1,0 +1,222 @@
+"""What a request is refused for before the queue, which value the sentence names, and what may be joined."""
+
+import numpy as np
+import pytest
+
+from ksrv.engine.requests.validation import KNOWN_GROUPS, RequestValidator, shape_text
+from ksrv.errors import InvalidRequest
+from ksrv.request import InferRequest, RequestedOutput, Tensor
+from ksrv.spec import ModelSpec, OutputImageSpec, TensorSpec
+
+X = TensorSpec("x", "FP32", (-1, 4))
+OPEN = TensorSpec("open", "FP32", (-1, -1, (2, 5)))
+TEXT = TensorSpec("text", "BYTES", (-1, 1))
+SIDE = TensorSpec("side", "INT64", (2, 3))
+MAYBE = TensorSpec("maybe", "FP32", (-1, 4), optional=True)
+Y = TensorSpec("y", "FP32", (-1, 4))
+PICTURE = TensorSpec("picture", "UINT8", (-1, 8, 8, 3), output_image=OutputImageSpec())
+DTYPES = {"FP32": np.float32, "INT64": np.int64}
+
+
+def validator(*inputs, split=False, **facts):
+    facts.setdefault("max_batch_size", 8)
+    return RequestValidator(
+        ModelSpec("m", inputs=inputs, outputs=(Y, PICTURE), **facts), split=split
+    )
+
+
+def zeros(name, shape, datatype="FP32"):
+    return Tensor(name, datatype, shape, np.zeros(shape, DTYPES[datatype]))
+
+
+def texts(name, shape, *values):
+    return Tensor(name, "BYTES", shape, list(values))
+
+
+def asked(*tensors, outputs=(), **fields):
+    return InferRequest("m", inputs=list(tensors), outputs=list(outputs), **fields)
+
+
+def refusal(made, request):
+    with pytest.raises(InvalidRequest) as refused:
+        made.validate(request)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tensors", "sentence"),
+    [
+        ((X,), [], "the input 'x' is missing; the inputs of the model m are 'x'"),
+        ((X,), [zeros("z", (1, 4))], "there is no input 'z'; the inputs of the model m are 'x'"),
+        ((X,), [zeros("x", (1, 4))] * 2, "the input 'x' is given twice"),
+        ((X, MAYBE), [zeros("x", (1, 4))] * 2, "the input 'x' is given twice"),
+        ((X, MAYBE), [zeros("maybe", (1, 4))], "the input 'x' is missing; the inputs of the model m are 'maybe', 'x'"),
+        ((X, SIDE), [zeros("x", (1, 4)), zeros("z", (1, 4))], "there is no input 'z'"),
+        ((X,), [zeros("x", (1, 5))], "the input 'x' has the shape [1, 5]; the model m expects [-1, 4]"),
+        ((X,), [zeros("x", (4,))], "the input 'x' has the shape [4]; the model m expects [-1, 4]"),
+        ((X,), [zeros("x", (1, 4, 1))], "the input 'x' has the shape [1, 4, 1]"),
+        ((X,), [zeros("x", (1,) * 9)], "has the shape [1, 1, 1, 1, 1, 1, 1]... (9 long)"),
+        ((X,), [zeros("x", (1,) * 8)], "has the shape [1, 1, 1, 1, 1, 1, 1, 1];"),
+        ((SIDE,), [zeros("side", (1, 3), "INT64")], "the input 'side' has the shape [1, 3]; the model m expects [2, 3]"),
+        ((OPEN,), [zeros("open", (1, 7, 1))], "has the shape [1, 7, 1]; the model m expects [-1, -1, 2:5]"),
+        ((OPEN,), [zeros("open", (1, 7, 6))], "has the shape [1, 7, 6]; the model m expects [-1, -1, 2:5]"),
+        ((X,), [zeros("x", (1, 4), "INT64")], "the input 'x' has the datatype 'INT64'; the model m expects FP32"),
+        ((X,), [Tensor("x", "FP32", (1, 4), np.zeros((4, 1), np.float32))],
+         "the input 'x' holds a float32 array of the shape [4, 1]; announced are FP32 and [1, 4]"),
+        ((X,), [Tensor("x", "FP32", (1, 4), np.zeros((1, 4)))], "holds a float64 array of the shape [1, 4]"),
+        ((X,), [Tensor("x", "FP32", (1, 4), [b""] * 4)],
+         "the input 'x' holds 4 elements of BYTES; expected a FP32 tensor"),
+        ((TEXT,), [texts("text", (2, 1), b"a")], "the input 'text' holds 1 elements; its shape [2, 1] announces 2"),
+        ((TEXT,), [Tensor("text", "BYTES", (1, 1), np.zeros((1, 1), np.float32))], "'text' holds 1 elements; its shape"),
+        ((X, OPEN), [zeros("x", (2, 4)), zeros("open", (3, 1, 2))],
+         "the input 'open' has 3 rows and the input 'x' has 2; all inputs of a request need the same number of rows"),
+        ((X,), [zeros("x", (9, 4))], "the request has 9 rows, above the"),
+    ],
+)  # fmt: skip
+def test_refusals_of_inputs(inputs, tensors, sentence):
+    assert sentence in refusal(validator(*inputs), asked(*tensors))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tensors", "rows"),
+    [
+        ((X,), [zeros("x", (1, 4))], 1),
+        ((X,), [zeros("x", (0, 4))], 0),
+        ((X,), [zeros("x", (8, 4))], 8),
+        ((X, MAYBE), [zeros("x", (3, 4))], 3),
+        ((X, MAYBE), [zeros("maybe", (3, 4)), zeros("x", (3, 4))], 3),
+        ((X, SIDE), [zeros("side", (2, 3), "INT64"), zeros("x", (5, 4))], 5),
+        ((SIDE,), [zeros("side", (2, 3), "INT64")], 2),
+        ((OPEN,), [zeros("open", (2, 0, 2))], 2),
+        ((OPEN,), [zeros("open", (2, 9, 5))], 2),
+        ((TEXT,), [texts("text", (2, 1), b"a", "b")], 2),
+        ((TensorSpec("s", "FP32", ()),), [zeros("s", ())], 1),
+        ((), [zeros("a", (3, 2)), zeros("b", (3,))], 3),
+        ((), [texts("a", (2,), b"", b"")], 2),
+    ],
+)  # fmt: skip
+def test_the_rows_of_what_is_right(inputs, tensors, rows):
+    assert validator(*inputs).validate(asked(*tensors)).rows == rows
+
+
+def test_more_rows_than_a_batch_has():
+    nine = asked(zeros("x", (9, 4)))
+    assert validator(X, split=True).validate(nine).rows == 9
+    assert validator(X, max_batch_size=0).validate(nine).rows == 9
+    assert validator(X, row_limit=9).validate(nine).rows == 9
+    assert "9 rows" in refusal(validator(X, row_limit=8, max_batch_size=16), nine)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "sentence"),
+    [
+        ([RequestedOutput("z")], "the model m has no output 'z'; it has 'picture', 'y'"),
+        ([RequestedOutput("y"), RequestedOutput("y")], "the output 'y' is requested twice"),
+        ([RequestedOutput("y", parameters={"image": "png"})], "'y' with the parameter 'image': the model does not"),
+        ([RequestedOutput("picture", parameters={"image": "gif"})], "expected png or jpeg, not 'gif'"),
+        ([RequestedOutput("picture", classification=2, parameters={"image": "png"})],
+         "the output 'picture' is asked for as images and as classes"),
+    ],
+)  # fmt: skip
+def test_refusals_of_outputs(outputs, sentence):
+    assert sentence in refusal(validator(X), asked(zeros("x", (1, 4)), outputs=outputs))
+
+
+def test_outputs_that_may_be_asked_for():
+    wanted = [
+        RequestedOutput("y", classification=3, parameters={"custom": 1}),
+        RequestedOutput("picture", parameters={"image": "jpeg", "quality": 1}),
+    ]
+    assert validator(X).validate(asked(zeros("x", (1, 4)), outputs=wanted)).rows == 1
+    undeclared = RequestValidator(ModelSpec("m", inputs=(X,)))
+    assert undeclared.validate(asked(zeros("x", (1, 4)), outputs=[RequestedOutput("z")])).rows == 1
+
+
+def test_what_a_model_without_declared_inputs_is_refused():
+    made = validator()
+    assert "given twice" in refusal(made, asked(zeros("a", (1,)), zeros("a", (1,))))
+    assert "unknown datatype 'FP33'" in refusal(
+        made, asked(Tensor("a", "FP33", (1,), np.zeros(1, np.float32)))
+    )
+    assert "announces 2" in refusal(made, asked(texts("a", (2,), b"")))
+    assert "have 'a' 1, 'b' 2" in refusal(made, asked(zeros("a", (1,)), zeros("b", (2,))))
+    assert "have 'a' none, 'b' 2" in refusal(made, asked(zeros("a", ()), zeros("b", (2,))))
+    many = [zeros(f"t{index}", (1 + index,)) for index in range(9)]
+    assert "'t7' 8 and 1 more" in refusal(made, asked(*many))
+    assert refusal(made, asked(*many[:8])).endswith("'t7' 8")
+
+
+def key(made, *tensors, **fields):
+    return made.validate(asked(*tensors, **fields)).batch_key
+
+
+class Sink:
+    """Stands for a stream: the validator only looks whether there is one."""
+
+
+def test_what_a_declared_model_joins():
+    made = validator(X)
+    assert key(made, zeros("x", (1, 4))) == key(made, zeros("x", (3, 4))) == 0
+    assert key(made, zeros("x", (1, 4)), explain=True) == 1
+    assert key(made, zeros("x", (1, 4)), stream=Sink()) == 2
+    assert key(made, zeros("x", (1, 4)), explain=True, stream=Sink()) == 3
+    assert key(made, zeros("x", (1, 4)), dialect="d") >= 4
+
+
+def test_shapes_that_are_open_are_joined_with_their_like():
+    made = validator(OPEN, MAYBE)
+    first = key(made, zeros("open", (1, 3, 2)))
+    assert first >= 4
+    assert key(made, zeros("open", (2, 3, 2))) == first
+    others = [
+        key(made, zeros("open", (1, 4, 2))),
+        key(made, zeros("open", (1, 3, 3))),
+        key(made, zeros("open", (1, 3, 2)), zeros("maybe", (1, 4))),
+        key(made, zeros("open", (1, 3, 2)), explain=True),
+        key(made, zeros("open", (1, 3, 2)), stream=Sink()),
+    ]
+    assert len({first, *others}) == 6
+
+
+def test_undeclared_inputs_are_joined_with_their_like():
+    made = validator()
+    first = key(made, zeros("a", (1, 3)))
+    assert key(made, zeros("a", (2, 3))) == first
+    others = [
+        key(made, zeros("b", (1, 3))),
+        key(made, zeros("a", (1, 4))),
+        key(made, zeros("a", (1, 3), "INT64")),
+        key(made, zeros("a", (1, 3)), dialect="d"),
+        key(made, dialect="d"),
+        key(made, dialect="d"),  # without rows it is alone
+    ]
+    assert len({first, *others}) == 7
+
+
+def test_an_example_of_inputs_lets_any_others_come():
+    made = validator(X, accepts_any_inputs=True)
+    assert made.validate(asked(zeros("z", (3, 2), "INT64"))).rows == 3
+    assert made.validate(asked(zeros("z", ()))).rows == 1
+    assert made.validate(asked(zeros("z", (0, 2)))).rows == 1
+    assert made.validate(asked()).rows == 1
+    assert key(made, zeros("z", ())) != key(made, zeros("z", ()))
+
+
+def test_batch_keys_are_never_used_again():
+    made = validator(OPEN)
+    first = key(made, zeros("open", (1, 0, 2)))
+    keys = {key(made, zeros("open", (1, length, 2))) for length in range(KNOWN_GROUPS + 2)}
+    assert len(keys) == KNOWN_GROUPS + 2
+    assert key(made, zeros("open", (1, 0, 2))) not in keys - {first}
+
+
+def test_a_model_that_joins_nothing_has_one_key():
+    made = validator(OPEN, max_batch_size=0)
+    assert key(made, zeros("open", (1, 3, 2))) == key(made, zeros("open", (1, 4, 5))) == 0
+    unbatched = validator(SIDE, OPEN)
+    assert key(unbatched, zeros("side", (2, 3), "INT64"), zeros("open", (1, 3, 2))) == 0
+
+
+def test_a_shape_is_written_as_in_model_yaml():
+    assert shape_text((-1, (100, 200), 3)) == "[-1, 100:200, 3]"
+    assert shape_text(()) == "[]"
