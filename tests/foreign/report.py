@@ -113,7 +113,7 @@ def details(run: Run) -> list[str]:
     ]
     rows += [(name, f"not run: {why}") for name, why in run.repository.left_out.items()]
     if rows:
-        lines += ["| case | |", "|---|---|"]
+        lines += ["| case | result |", "|---|---|"]
         lines += [f"| {name} | {text} |" for name, text in rows]
     return lines
 

@@ -60,7 +60,7 @@ def client(script: str, *models: str, changed: str = "") -> Case:
 def asked(source: str, model: str, **keys: Any) -> Case:
     """Return the case of a model whose client cannot run, which is asked for one answer."""
     command = ("{python}", "{root}/python_model_program.py", "{http}", "{grpc}", model)
-    name, models = f"one request to examples/{source}", (f"examples/{source}",)
+    name, models = f"{source} one request", (f"examples/{source}",)
     return Case(name, command, SERVING, prints="PASS", models=models, **keys)
 
 

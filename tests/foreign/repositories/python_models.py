@@ -86,9 +86,7 @@ def asked(source: str, server: Serving, *arguments: str, name: str = "", **keys:
     """Return the case of a model without a suite of its own, which is asked for one answer."""
     model = name or source.rpartition("/")[2]
     command = ("{python}", "{root}/python_model_program.py", "{http}", "{grpc}", model, *arguments)
-    return Case(
-        f"one request to {source}", command, server, prints="PASS", models=(source,), **keys
-    )  # type: ignore[arg-type]
+    return Case(f"{source} one request", command, server, prints="PASS", models=(source,), **keys)  # type: ignore[arg-type]
 
 
 DECOUPLED = "model_transaction_policy { decoupled: True }"
