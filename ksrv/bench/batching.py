@@ -212,18 +212,22 @@ def settings_of(path: Path) -> dict[str, Any]:
             )
         return {"model": path.name}
     if not path.is_dir():
-        raise ValueError(f"{path}: no such file or folder")
+        raise ValueError(
+            f"{path}: no such file or folder; expected a model's folder or file, not the name of a model"
+        )
     file = path / "model.yaml"
     if file.is_file():
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
-            raise ValueError(f"{file}: expected a mapping of settings")
+            raise ValueError(f"{file}: expected keys and values, such as handler: handler.py")
         return document
     if (path / "handler.py").is_file():
         return {"handler": "handler.py"}
     files = [one for one in path.iterdir() if one.suffix in MODEL_SUFFIXES]
     if len(files) != 1:
-        raise ValueError(f"{path}: expected one model's folder, with a model.yaml")
+        raise ValueError(
+            f"{path}: expected the folder of one model, with a model.yaml; a repository holds several"
+        )
     return {"model": files[0].name}
 
 

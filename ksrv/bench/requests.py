@@ -51,7 +51,9 @@ def operations_of(
     if alone and len(free) != 1:
         raise ValueError(f"{alone[0]}: expected NAME=FILE, for the inputs are {_names(declared)}")
     if not declared and not named:
-        raise ValueError(f"the model {name} declares no inputs; give each as NAME=FILE")
+        raise ValueError(
+            f"the model {name} declares no inputs; give each as NAME=FILE, such as image=cat.jpg"
+        )
     if alone:
         only = free[0]
         choices = [_of_file(only.name, Path(path), rows, only) for path in alone]

@@ -82,6 +82,7 @@ def handler_of(found: Any, target: str) -> Any:
         HandlerError: It is no handler.
     """
     if inspect.isclass(found):
+        _check_construction(found, target)
         made = found()
         if hasattr(made, "handle"):
             return made
@@ -100,6 +101,25 @@ def handler_of(found: Any, target: str) -> Any:
     if callable(found):
         return InferenceFunctionHandler(found)
     raise HandlerError(f"{target}: a {type(found).__name__} is neither a class nor a function")
+
+
+def _check_construction(kind: type[Any], target: str) -> None:
+    """Refuse a class that cannot be called without arguments.
+
+    Raises:
+        HandlerError: Its `__init__` asks for some.
+    """
+    try:
+        signature = inspect.signature(kind)
+    except (TypeError, ValueError):  # a class of C code tells no signature
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise HandlerError(
+            f"{target}: {kind.__name__}() cannot be called without arguments, as ksrv calls it: {error}; load what "
+            f"the handler needs in initialize(self, context), and give __init__ no arguments"
+        ) from None
 
 
 def _only_handler(module: ModuleType, target: str) -> Any:
@@ -131,6 +151,8 @@ def _only_handler(module: ModuleType, target: str) -> Any:
     plain = next((one for one in own if inspect.isclass(one)), None)
     if plain is not None and not hint:
         hint = f"; derive {plain.__name__} from ksrv.BaseHandler, and call what answers a request inference"
+    if not hint:
+        hint = "; write a class that derives from ksrv.BaseHandler, with a method inference, or a function inference"
     raise HandlerError(
         f"{target} holds no subclass of BaseHandler, no function handle and no function inference{hint}"
     )

@@ -29,6 +29,8 @@ from ksrv.torch_memory import array_over
 
 DEFAULT_NAME = "output"
 NO_INPUTS: Mapping[str, Tensor] = {}
+_REDECLARE = "return what is declared, or change the return hint or outputs: in model.yaml"
+
 NOT_DECLARED: Mapping[str, TensorSpec] = {}
 _TEXT = (bytes, str, bytearray, memoryview)
 
@@ -116,12 +118,12 @@ class OutputConverter:
             if counted and not (self._open and _lack_rows(inputs)):
                 raise HandlerFailed(
                     f"the handler returned {shape[0] if shape else 'no'} rows in the output "
-                    f"{name!r} for a batch of {rows} rows"
+                    f"{name!r} for a batch of {rows} rows; return one row for each row of the inputs"
                 )
             if entry is not None and not fits(shape, entry.shape):
                 raise PromiseBroken(
                     f"the handler returned the output {name!r} with the shape {list(shape)}; "
-                    f"the declared shape is {entry.wire_shape}"
+                    f"the declared shape is {entry.wire_shape}; {_REDECLARE}"
                 )
             if entry is not None and entry.lengths:
                 self._check_lengths(tensor, entry, inputs)
@@ -181,17 +183,18 @@ def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
             if len(wanted) != len(result):
                 raise PromiseBroken(
                     f"the handler returned {len(result)} outputs; "
-                    f"{len(wanted)} are declared: {', '.join(wanted)}"
+                    f"{len(wanted)} are declared: {', '.join(wanted)}; {_REDECLARE}"
                 )
             return dict(zip(wanted, result, strict=True))
         if not (isinstance(result, list) or _is_torch(result)):
             raise HandlerFailed(
-                f"the handler returned a {type(result).__name__}; expected a mapping of output names, "
+                f"the handler returned {_kind(result)}; expected a mapping of output names, "
                 f"an array or a tensor, or a list with one value for each row"
             )
     if len(names) > 1:
         raise PromiseBroken(
-            f"the handler returned one output; {len(names)} are declared: {', '.join(names)}"
+            f"the handler returned one output; {len(names)} are declared: {', '.join(names)}; "
+            f"{_REDECLARE}"
         )
     return {names[0] if names else DEFAULT_NAME: result}
 
@@ -201,12 +204,13 @@ def _ordered(result: Mapping[Any, Any], names: list[str]) -> dict[str, Any]:
         if not isinstance(name, str):
             raise HandlerFailed(f"the handler returned an output named {name!r}; names are texts")
     if not result:
-        raise HandlerFailed("the handler returned a mapping without any output")
+        raise HandlerFailed("the handler returned an empty mapping; expected outputs by name")
     if not names:
         return dict(result)
     if set(names) != set(result):
         raise PromiseBroken(
-            f"the handler returned the outputs {', '.join(result)}; declared are {', '.join(names)}"
+            f"the handler returned the outputs {', '.join(result)}; declared are {', '.join(names)}; "
+            f"{_REDECLARE}"
         )
     return {name: result[name] for name in names}
 
@@ -227,7 +231,7 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
         return _from_bfloat16(name, value.patterns, wanted)
     if not isinstance(value, np.ndarray):
         raise HandlerFailed(
-            f"the handler returned a {type(value).__name__} as the output {name!r}; "
+            f"the handler returned {_kind(value)} as the output {name!r}; "
             f"expected an array, a tensor, or a list with one value for each row"
         )
     if value.dtype.kind in "OSU":
@@ -245,7 +249,7 @@ def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
         if array.dtype.kind not in "biuf" and values:
             raise HandlerFailed(
                 f"the handler returned a list as the output {name!r} whose values make no "
-                f"{wanted} array"
+                f"{wanted} array; expected values of one shape, one for each row"
             )
         return array
     elements = [
@@ -262,7 +266,7 @@ def _json(name: str, row: int, value: Any) -> bytes:
     except TypeError as error:
         raise HandlerFailed(
             f"the handler returned a {type(value).__name__} in row {row} of the output {name!r} "
-            f"that has no JSON form: {error}"
+            f"that has no JSON form: {error}; return texts, bytes, numbers, lists or mappings"
         ) from None
 
 
@@ -286,6 +290,13 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not serialisable")
 
 
+def _kind(value: Any) -> str:
+    """How a sentence names a value that is no output."""
+    if value is None:
+        return "None (is a `return` missing?)"
+    return f"a {type(value).__name__}"
+
+
 def _is_torch(value: Any) -> bool:
     torch = imported_torch()
     return torch is not None and isinstance(value, torch.Tensor)
@@ -298,7 +309,7 @@ def _from_torch(name: str, tensor: Any) -> Any:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise HandlerFailed(
             f"the handler returned a {tensor.layout} tensor as the output {name!r}; "
-            f"expected a dense one"
+            f"expected a dense one, as to_dense() or dequantize() makes it"
         )
     tensor = tensor.cpu()
     if tensor.is_neg() or not tensor.is_contiguous():
@@ -309,7 +320,7 @@ def _from_torch(name: str, tensor: Any) -> Any:
     except TypeError:
         raise HandlerFailed(
             f"the handler returned a {tensor.dtype} tensor as the output {name!r}, "
-            f"which KServe v2 cannot carry"
+            f"which KServe v2 cannot carry; convert it, for example with .float()"
         ) from None
     return BFloat16Bits(array) if tensor.dtype is torch.bfloat16 else array
 
@@ -347,7 +358,7 @@ def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
     if own is None:
         raise HandlerFailed(
             f"the handler returned a {array.dtype} array as the output {name!r}, "
-            f"which KServe v2 cannot carry"
+            f"which KServe v2 cannot carry; convert it, for example with .astype('float32')"
         )
     if wanted is not None and wanted != own:
         array = _cast(name, array, own, wanted)

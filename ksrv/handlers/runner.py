@@ -28,8 +28,13 @@ from ksrv.handlers.concurrent import (
     is_asynchronous,
 )
 from ksrv.handlers.context import Context
-from ksrv.handlers.declared.completion import complete_spec, declared_spec, is_default
-from ksrv.handlers.declared.declarations import check_call, check_settings, check_stages
+from ksrv.handlers.declared.completion import complete_spec, declared_spec
+from ksrv.handlers.declared.declarations import (
+    check_call,
+    check_settings,
+    check_stages,
+    is_default,
+)
 from ksrv.handlers.deferred import DeferredHandler, Result
 from ksrv.handlers.devices.choice import DeviceError
 from ksrv.handlers.devices.device import Lease

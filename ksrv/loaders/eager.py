@@ -40,7 +40,10 @@ def load(request: LoadRequest) -> LoadedModel:
         )
     module = request.model_class()
     if not isinstance(module, torch.nn.Module):
-        raise ModelLoadError(f"class: makes a {type(module).__name__}, not a torch.nn.Module")
+        raise ModelLoadError(
+            f"class: makes a {type(module).__name__}, not a torch.nn.Module; name the class of the network, or a "
+            f"function that returns it"
+        )
     device = torch_device(request.device)
     if request.path is not None:
         state = read_state(request.path)
@@ -48,7 +51,8 @@ def load(request: LoadRequest) -> LoadedModel:
             module.load_state_dict(state)
         except (RuntimeError, TypeError) as error:
             raise ModelLoadError(
-                f"{request.path} does not fit its class: {_short(error)}"
+                f"{request.path} does not fit its class {type(module).__name__}: {_short(error)}; build the network "
+                f"with the sizes that the weights were saved with"
             ) from None
     module.to(device).eval()
     return LoadedModel(NamedArguments.wrap(module, request.inputs), True, PLATFORM)
@@ -77,7 +81,9 @@ def read_state(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
         raise refused(path, "weights", _short(error)) from None
     if not isinstance(state, Mapping):
-        raise ModelLoadError(f"{path} holds a {type(state).__name__}, not a state_dict")
+        raise ModelLoadError(
+            f"{path} holds a {type(state).__name__}, not a state_dict; save the module's state_dict()"
+        )
     inner = next((key for key in ("state_dict", "model_state_dict") if key in state), None)
     if inner is not None:
         raise ModelLoadError(f"{path} is a checkpoint; save its entry {inner!r} alone")
@@ -93,7 +99,9 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
     try:
         state: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path} is no safetensors file: {_short(error)}") from None
+        raise ModelLoadError(
+            f"{path} is no safetensors file: {_short(error)}; copy it or save it again"
+        ) from None
     return state
 
 

@@ -4,6 +4,7 @@ The session is wrapped so that the default `inference` can call it like any mode
 itself stays at hand for handlers that want more.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ DATATYPES = {
     "tensor(bfloat16)": "BF16",
     "tensor(string)": "BYTES",
 }
+
+
+_ZIPMAP = ": skl2onnx does so with options={'zipmap': False}"
+_ORIGIN = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|/\S+:\d+ .*?\)(?: const)? (?=[A-Z])"
+)
 
 
 class OnnxModel(NamedModel):
@@ -80,7 +87,7 @@ def load(request: LoadRequest) -> LoadedModel:
     """
     path = request.path
     if path is None:
-        raise ModelLoadError("ONNX needs a model file")
+        raise ModelLoadError("ONNX needs a model file; name it under model: in model.yaml")
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -95,10 +102,15 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # noqa: BLE001  onnxruntime raises a class for each status code
-        reason = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"{path} cannot be loaded by ONNX Runtime: {reason}") from None
+        reason = _reason(str(error))
+        raise ModelLoadError(
+            f"{path} cannot be loaded by ONNX Runtime {onnxruntime.__version__}: {reason}; {_remedy(reason)}"
+        ) from None
     if request.device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
-        raise ModelLoadError(f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU")
+        raise ModelLoadError(
+            f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU; install the onnxruntime-gpu of this "
+            f"CUDA, or set device: cpu"
+        )
     return LoadedModel(
         OnnxModel(session, [entry.name for entry in request.inputs]),
         False,
@@ -108,6 +120,20 @@ def load(request: LoadRequest) -> LoadedModel:
     )
 
 
+def _reason(text: str) -> str:
+    """Return what ONNX Runtime says, without its places in C++ and the path that the sentence has already."""
+    text = _ORIGIN.sub("", " ".join(text.split()))
+    return text.rstrip(". ")[:400]
+
+
+def _remedy(reason: str) -> str:
+    if "opset" in reason or "IR version" in reason:
+        return "export the model again for a version of ONNX that this ONNX Runtime reads, or install a newer one"
+    if "is not a registered function/op" in reason:
+        return "ksrv loads no libraries of custom operators: export the model with the operators of ONNX alone"
+    return "onnx.checker.check_model shows what is wrong with a file; export it again"
+
+
 def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
     kind, _, index = device.partition(":")
     if kind == "cpu":
@@ -115,7 +141,8 @@ def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
     if kind == "cuda" and "CUDAExecutionProvider" in available:
         return [("CUDAExecutionProvider", {"device_id": int(index or 0)}), "CPUExecutionProvider"]
     raise ModelLoadError(
-        f"{path} cannot run on {device}: this ONNX Runtime offers {', '.join(available)}"
+        f"{path} cannot run on {device}: this ONNX Runtime offers {', '.join(available)}; set device: cpu, or install "
+        f"an ONNX Runtime for the device"
     )
 
 
@@ -126,7 +153,8 @@ def _specs(entries: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
 def _datatype(entry: Any, path: Path) -> str:
     if entry.type not in DATATYPES:
         raise ModelLoadError(
-            f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry"
+            f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry; export the model with tensors "
+            f"alone{_ZIPMAP if entry.type.startswith('seq(map(') else ''}"
         )
     return DATATYPES[entry.type]
 

@@ -54,7 +54,9 @@ def _check_location(path: Path, root: Path, name: str) -> None:
     relative = PurePosixPath(name)
     shown = f"{path} keeps data in {name[:128]!r}"
     if relative.is_absolute() or ".." in relative.parts or "\0" in name or not relative.parts:
-        raise ModelLoadError(f"{shown}, which leaves the model's folder")
+        raise ModelLoadError(
+            f"{shown}, which leaves the model's folder; put the data beside the file, and save the model again"
+        )
     if not path.parent.resolve().is_relative_to(root.resolve()):
         raise ModelLoadError(f"{shown}, and the file itself lies outside {root}")
     at = path.parent
@@ -63,11 +65,15 @@ def _check_location(path: Path, root: Path, name: str) -> None:
         try:
             state = os.lstat(at)
         except OSError as error:
-            raise ModelLoadError(f"{shown}, which cannot be read ({error.strerror})") from None
+            raise ModelLoadError(
+                f"{shown}, which cannot be read ({error.strerror}); copy that file beside the model"
+            ) from None
         if stat.S_ISLNK(state.st_mode):
-            raise ModelLoadError(f"{shown}, which is reached through a link")
+            raise ModelLoadError(f"{shown}, which is reached through a link; copy the file itself")
     if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-        raise ModelLoadError(f"{shown}, which is no plain file with one name")
+        raise ModelLoadError(
+            f"{shown}, which is no plain file with one name; copy it, without hard links"
+        )
 
 
 def _locations(data: memoryview, kind: str, depth: int) -> Iterator[str]:

@@ -157,10 +157,10 @@ def load(request: LoadRequest) -> LoadedModel:
     """
     path = request.path
     if path is None:
-        raise ModelLoadError("OpenVINO needs a model file")
+        raise ModelLoadError("OpenVINO needs a model file; name it under model: in model.yaml")
     if request.device != "cpu":
         raise ModelLoadError(
-            f"{path} cannot run on {request.device}: OpenVINO's models run on the CPU"
+            f"{path} cannot run on {request.device}: OpenVINO's models run on the CPU; set device: cpu"
         )
     try:
         import openvino
@@ -190,7 +190,8 @@ def load(request: LoadRequest) -> LoadedModel:
     except Exception as error:  # noqa: BLE001  openvino raises RuntimeError, and others of its binding
         reason = _WHERE.sub("", " ".join(str(error).split()))
         raise ModelLoadError(
-            f"{path} cannot be loaded by OpenVINO: {' '.join(reason.split())[:300]}"
+            f"{path} cannot be loaded by OpenVINO {openvino.__version__}: {' '.join(reason.split())[:300]}; copy the "
+            f"file with all that belongs to it, or convert the model again"
         ) from None
     inputs = tuple(
         _input(port, options.names.get(name, name), name, path, options)

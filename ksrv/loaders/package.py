@@ -59,7 +59,10 @@ def load(request: LoadRequest) -> LoadedModel:
         raise
     except Exception as error:  # noqa: BLE001  torch raises whatever its readers meet
         text = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
+        raise ModelLoadError(
+            f"{path} cannot be loaded: {type(error).__name__}: {text}; export it again with torch "
+            f"{torch.__version__}, as installed here"
+        ) from None
     return _exported(program, request)
 
 

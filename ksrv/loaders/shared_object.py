@@ -30,7 +30,10 @@ def load(request: LoadRequest) -> LoadedModel:
             run = torch._export.aot_load(str(path), request.device)
     except Exception as error:  # noqa: BLE001  torch raises whatever dlopen and its runner meet
         text = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
+        raise ModelLoadError(
+            f"{path} cannot be loaded: {type(error).__name__}: {text}; compile it with torch {torch.__version__}, as "
+            f"installed here, for this device, or package the model as .pt2"
+        ) from None
     finally:
         advice.setLevel(level)
     order = tuple(spec.name for spec in request.inputs)

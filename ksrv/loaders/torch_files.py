@@ -56,7 +56,7 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
     if kind == "saved" and expected == "TorchScript":
         return _saved(path)
     if kind != "other":
-        return ModelLoadError(f"{path} cannot be read: {reason}")
+        return ModelLoadError(f"{path} cannot be read: {reason}; copy it or save it again")
     cause = reason.partition(". ")[
         0
     ]  # what follows is advice for those who know torch's own reader
@@ -95,7 +95,9 @@ def _saved(path: Path) -> ModelLoadError:
     except pickle.UnpicklingError as error:
         return pickled(path, unpickling_reason(error))
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
-        return ModelLoadError(f"{path} is no file of torch's: {' '.join(str(error).split())[:400]}")
+        return ModelLoadError(
+            f"{path} is no file of torch's: {' '.join(str(error).split())[:400]}; copy it or save it again"
+        )
     what = "weights only (a state_dict)" if isinstance(found, Mapping) else type(found).__name__
     return ModelLoadError(
         f"{path} holds {what}, and no TorchScript; add class: net.py:Net to model.yaml, the class or function that "

@@ -135,7 +135,10 @@ class HandlerCode:
             ConfigError: The name is not there.
         """
         if name and name not in self.names and not self.open:
-            hint = near(name, self.names)
+            own = [one for one, node in self.names.items() if isinstance(node, _Definition)]
+            hint = (
+                near(name, self.names) or f"; it has {', '.join(own) or 'no class and no function'}"
+            )
             raise ConfigError(f"{self.path} has no {name} at its top level{hint}")
 
     def settings(self, name: str) -> Document:

@@ -27,7 +27,7 @@ from ksrv.repository.report import Report
 from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.settings.values import MODEL_SUFFIXES
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError
+from ksrv.repository.yaml_document import ConfigError, near
 from ksrv.source import ModelConfig, ModelSource
 
 log = logging.getLogger("ksrv.repository")
@@ -121,7 +121,8 @@ class Repository:
         entries = self.scan()
         found = entries.get(name)
         if found is None:
-            raise NotFound("the repository holds no model of this name")
+            hint = near(name, entries) or "; its index lists the models"
+            raise NotFound(f"the repository holds no model of this name{hint}")
         if config is None and self._overrides.find(name) is None:
             return found
         if config is not None and (
@@ -183,7 +184,7 @@ class Repository:
 
     def _two_models(self, name: str, one: Path, other: Path) -> str:
         if self._model_name is None:
-            return f"two models are called {name}: {one} and {other}"
+            return f"two models are called {name}: {one} and {other}; rename one, or serve only one of them"
         return (
             f"setting 'model_name' ({name}) is the name of one model, but there are {one} and "
             f"{other}; without the setting each is served under its own name"
@@ -239,7 +240,7 @@ class Repository:
         elif path.exists():
             raise RepositoryError(f"{path}: is neither a file nor a folder")
         else:
-            raise RepositoryError(f"{path}: no such file or folder")
+            raise RepositoryError(f"{path}: no such file or folder{_near_path(path)}")
 
     def _repository(self, path: Path) -> Iterator[ModelEntry]:
         try:
@@ -299,6 +300,16 @@ class Repository:
         """Return what reads a folder that holds an archive's files and is served in place, or None."""
         suffix = FORMATS.unpacked_suffix(path)
         return None if (path / CONFIG_NAME).is_file() else self._archives.get(suffix)
+
+
+def _near_path(path: Path) -> str:
+    """Return what is there in place of a path that is not: a near name, or the folder where it was looked for."""
+    folder = path.absolute().parent
+    try:
+        names = [one.name for one in folder.iterdir()]
+    except OSError:
+        return f"; {folder} cannot be looked at either"
+    return near(path.name, names) or f" in {folder}"
 
 
 def _nothing_in(path: Path, entries: Sequence[ModelEntry], suffixes: str) -> str:

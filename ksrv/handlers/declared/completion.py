@@ -6,7 +6,7 @@ from typing import Any
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
-from ksrv.handlers.declared.declarations import declared_tensors
+from ksrv.handlers.declared.declarations import declared_tensors, is_default
 from ksrv.handlers.imports.folder_modules import HandlerError
 from ksrv.input_rules import LengthFault, with_lengths
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
@@ -131,14 +131,3 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
 def _keeps(handler: Any, stage: str) -> bool:
     """Whether a handler keeps the default of a stage, of `inference` and of `handle`."""
     return all(is_default(handler, name) for name in (stage, "inference", "handle"))
-
-
-def is_default(handler: Any, name: str) -> bool:
-    """Tell whether a handler leaves a stage as `BaseHandler` has it.
-
-    Args:
-        handler: The handler.
-        name: The stage's name.
-    """
-    own = getattr(type(handler), name, None) is getattr(BaseHandler, name)
-    return own and name not in getattr(handler, "__dict__", ())

@@ -20,6 +20,8 @@ from ksrv.handlers.outputs import DEFAULT_NAME
 from ksrv.spec import ModelSpec, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
+_LIKE_INFERENCE = ("infer", "predict", "forward", "__call__")
+"""What other frameworks call the method that answers."""
 
 
 def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Specs]:
@@ -38,6 +40,17 @@ def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Spe
     if not outputs:
         outputs = _by_attribute(handler, "outputs") or _specs("outputs", _hinted_outputs(handler))
     return inputs, outputs
+
+
+def is_default(handler: Any, name: str) -> bool:
+    """Tell whether a handler leaves a stage as `BaseHandler` has it.
+
+    Args:
+        handler: The handler.
+        name: The stage's name.
+    """
+    own = getattr(type(handler), name, None) is getattr(BaseHandler, name)
+    return own and name not in getattr(handler, "__dict__", ())
 
 
 def check_settings(handler: Any, given: Collection[str]) -> None:
@@ -188,7 +201,10 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
     Raises:
         HandlerError: Every request would be a TypeError.
     """
-    function = _inference_of(handler) if isinstance(handler, BaseHandler) else None
+    if not isinstance(handler, BaseHandler):
+        return
+    _check_inference(handler)
+    function = _inference_of(handler)
     signature = None if function is None else signature_of(function)
     if signature is None or function is None or not spec.inputs or spec.accepts_any_inputs:
         return
@@ -209,6 +225,23 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
             f"{function.__name__}{signature.replace(return_annotation=signature.empty)} cannot be called with the "
             f"declared inputs: {error}; it gets {shown} {how}"
         ) from None
+
+
+def _check_inference(handler: BaseHandler) -> None:
+    """Refuse a handler whose `inference` is the default one, which has no model to call."""
+    own = not (is_default(handler, "inference") and is_default(handler, "handle"))
+    if own or handler.model is not None:
+        return
+    alike = next((one for one in _LIKE_INFERENCE if callable(getattr(handler, one, None))), None)
+    if not alike and not (is_default(handler, "preprocess") and is_default(handler, "explain")):
+        return  # it may answer every request by an error, or explain alone
+    name = type(handler).__name__
+    remedy = (
+        f"rename {name}.{alike} to inference"
+        if alike
+        else f"write the method inference in {name}, or name a model file under model: in model.yaml"
+    )
+    raise HandlerError(f"{name} has no method inference, and there is no model to call; {remedy}")
 
 
 def _hinted_outputs(handler: BaseHandler) -> dict[str, Any]:

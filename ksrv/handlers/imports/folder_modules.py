@@ -11,11 +11,12 @@ process that a handler spawns. A name that the process has imported already keep
 """
 
 import builtins
+import difflib
 import importlib
 import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
@@ -32,6 +33,8 @@ _ELSEWHERE = (
     "{name!r} lies in the model's folder: pickles and importlib find it there only with executor: process in "
     "model.yaml, because a handler process serves one model"
 )
+
+_ABSENT_NAME = re.compile(r"cannot import name '(\w+)' from ")
 
 _numbers = itertools.count(1)
 
@@ -141,7 +144,7 @@ class ModelImporter:
             del sys.modules[name]
 
     def remedy(self, error: BaseException) -> str:
-        """Return what helps where something else than a file of the folder imported one; else ""."""
+        """Return what mends a handler's code that cannot be run, as the end of a sentence; "" if nothing is known."""
         seen: BaseException | None = error
         while seen is not None:
             name = (getattr(seen, "name", None) or "").partition(".")[0]
@@ -149,7 +152,9 @@ class ModelImporter:
                 return f"; {_ELSEWHERE.format(name=name)}"
             if isinstance(seen, ModuleNotFoundError) and name and not self.holds(name):
                 return "; install its package where the server runs, or put the file into the model's folder"
-            seen = seen.__cause__ or seen.__context__
+            if remedy := _remedy_of(seen):
+                return remedy
+            seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
         return ""
 
     def _register(self) -> None:
@@ -239,7 +244,32 @@ def resolve(target: str, modules: ModelImporter) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        raise HandlerError(f"{target}: {path} has no {name}") from None
+        own = [one for one in vars(module) if not one.startswith("_")]
+        raise HandlerError(
+            f"{target}: {path} has no {name}{_near(name, own)}; name a class or function of the file"
+        ) from None
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _remedy_of(error: BaseException) -> str:
+    """Return what mends an error of Python's whose text does not say it."""
+    if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
+        return _near(absent[1], dir(sys.modules.get(error.name or "")))
+    file = error.filename if isinstance(error, FileNotFoundError) else None
+    if isinstance(file, str) and not Path(file).is_absolute():
+        return (
+            f"; relative paths begin in the folder where the server was started: for a file of the model's folder, "
+            f"write context.file({file!r})"
+        )
+    if isinstance(error, SystemExit):
+        return (
+            "; a handler must not end the process: take the call of exit out, or raise an exception"
+        )
+    return ""
 
 
 class _Loader(HeldSourceLoader):

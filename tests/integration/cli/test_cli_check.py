@@ -66,6 +66,21 @@ def test_nothing_to_serve_is_status_2(check, tmp_path, name):
     assert check().exit_code == 2
 
 
+def test_a_path_that_is_misspelt_is_told_with_the_near_one(check, tmp_path):
+    write_double(tmp_path)
+    assert "no such file or folder (did you mean double?)" in check(tmp_path / "duoble").output
+    assert f"no such file or folder in {tmp_path}" in check(tmp_path / "xyz").output
+    assert f"; {tmp_path}/none cannot be looked at either" in check(tmp_path / "none" / "m").output
+    target = f"{tmp_path / 'double' / 'handler.py'}:Doubel"
+    assert "has no Doubel at its top level (did you mean Double?)" in check(target).output
+    assert "at its top level; it has Double" in check(target.replace("Doubel", "Xyz")).output
+
+
+def test_two_models_of_one_name_are_told_with_what_to_do(check, tmp_path):
+    folder = write_double(tmp_path)
+    assert "; rename one, or serve only one of them" in check(folder, folder).output
+
+
 def test_the_result_as_json(check, tmp_path):
     write_double(tmp_path)
     write_broken(tmp_path)

@@ -195,11 +195,11 @@ def test_rows_are_not_counted_where_the_model_has_no_batch():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "NoneType"),
+        (None, r"returned None \(is a `return` missing\?\)"),
         (3, "int"),
-        ({}, "without any output"),
+        ({}, "an empty mapping; expected outputs by name"),
         ({1: np.ones(1)}, "names are texts"),
-        ({"x": None}, "NoneType"),
+        ({"x": None}, r"returned None \(is a `return` missing\?\) as the output 'x'"),
         ({"x": np.ones(1, complex)}, "complex128"),
         (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
         (torch.ones(1, dtype=torch.complex64), "complex64"),

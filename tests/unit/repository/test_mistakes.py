@@ -1,5 +1,7 @@
 """Mistakes of people who write their first models: each is told with its cause and what to do."""
 
+import io
+
 import pytest
 
 from ksrv.repository.layout import RepositoryError
@@ -15,9 +17,99 @@ class Mine(BaseHandler):
 """
 OTHERS_CLASS = "class Mine:\n    def predict(self, x):\n        return x\n"
 
+NET = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 2)\n"
+
+
+def onnx_file(opsets=((17, ""),), version=8, domain=""):
+    """A model of one operator, Relu."""
+    import onnx
+    from onnx import helper
+
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 2]) for name in "xy")
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], domain=domain)], "g", [x], [y]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(name, number) for number, name in opsets]
+    )
+    model.ir_version = version
+    if domain:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    if not opsets:
+        del model.opset_import[:]
+    return model.SerializeToString()
+
+
+def weights(inputs):
+    """A state_dict of a linear layer with two outputs."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(torch.nn.Linear(inputs, 2).state_dict(), file)
+    return file.getvalue()
+
+
 MISTAKES = {
     "no ONNX": ({"model.yaml": "model: m.onnx\n", "m.onnx": "text"},
                 "m.onnx is no ONNX file; copy it or export it again"),
+    "ONNX without a version": (
+        {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(opsets=[])},
+        r"m.onnx cannot be loaded by ONNX Runtime [\d.]+: Missing opset in the model\. .*; export the model again",
+    ),
+    "ONNX of a later version": (
+        {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(version=77)},
+        r"m.onnx cannot be loaded by ONNX Runtime [\d.]+: Unsupported model IR version: 77, .*; export the model again",
+    ),
+    "ONNX with an operator of its own": (
+        {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(domain="com.acme")},
+        "com.acme:Relu.* is not a registered function/op; ksrv loads no libraries of custom operators",
+    ),
+    "weights of other sizes": (
+        {"model.yaml": "model: m.pth\nclass: net.py:Net\n", "m.pth": weights(3), "net.py": NET},
+        r"m.pth does not fit its class Net: .* size mismatch .*; build the network with the sizes",
+    ),
+    "no safetensors": (
+        {"model.yaml": "model: m.safetensors\nclass: net.py:Net\n", "m.safetensors": "text", "net.py": NET},
+        "m.safetensors is no safetensors file: .*; copy it or save it again",
+    ),
+    "another name of the method": (
+        {"handler.py": HANDLER.replace("inference", "predict")},
+        "Mine has no method inference, and there is no model to call; rename Mine.predict to inference",
+    ),
+    "no method and no model": (
+        {"handler.py": "from ksrv import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"},
+        "write the method inference in Mine, or name a model file under model: in model.yaml",
+    ),
+    "a constructor with arguments": (
+        {"handler.py": HANDLER + "\n    def __init__(self, path):\n        self.path = path\n"},
+        r"Mine\(\) cannot be called without arguments, .* 'path'; load what the handler needs in initialize",
+    ),
+    "no handler in the file": (
+        {"handler.py": "x = 1\n"}, "no function inference; write a class that derives from ksrv.BaseHandler",
+    ),
+    "misspelt class": (
+        {"handler.py": HANDLER, "model.yaml": "handler: handler.py:Mein\n"},
+        r"handler.py has no Mein \(did you mean Mine\?\)",
+    ),
+    "misspelt import": (
+        {"handler.py": HANDLER.replace("Float32\n", "Float23\n")},
+        r"cannot import name 'Float23' .*handler.py, line 2\) \(did you mean Float32\?\)",
+    ),
+    "a file beside the handler": (
+        {"handler.py": HANDLER + "\n    def initialize(self, context):\n        open('labels.txt')\n", "labels.txt": "a"},
+        r"line 10\); relative paths begin .* write context.file\('labels.txt'\)",
+    ),
+    "a call of exit": (
+        {"handler.py": "import sys\nsys.exit(1)\n"}, r"SystemExit: 1 \(handler.py, line 2\); a handler must not end",
+    ),
+    "a shape that is not declared": (
+        {"handler.py": HANDLER.replace("return x", "return x[:, :1]")},
+        r"the declared shape is \[-1, 2\]; return what is declared, or change the return hint",
+    ),
+    "names that are not declared": (
+        {"handler.py": HANDLER.replace("return x", "return {'a': x}")},
+        "returned the outputs a; declared are output; return what is declared",
+    ),
     "tab": ({"model.yaml": "handler: handler.py\nbatching:\n\tmax_batch_size: 2\n", "handler.py": HANDLER},
             "line 3: .* indent with spaces"),
     "misspelt file": ({"model.yaml": "handler: handlr.py\n", "handler.py": HANDLER},
@@ -48,6 +140,6 @@ def test_a_mistake_is_told_with_its_cause_and_what_to_do(tmp_path, files, senten
     folder = tmp_path / "mine"
     folder.mkdir()
     for name, text in files.items():
-        (folder / name).write_text(text)
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises((LoadFailed, RepositoryError), match=sentence):
         load(folder)
