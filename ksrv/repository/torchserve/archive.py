@@ -7,6 +7,7 @@ files of its predecessor.
 """
 
 import copy
+import errno
 import gzip
 import hashlib
 import lzma
@@ -50,6 +51,9 @@ DAMAGE = (
 )  # fmt: skip
 """What zipfile and tarfile raise for the bytes of a damaged archive."""
 
+_MAKE_AGAIN = "copy the archive again, or make it again with torch-model-archiver"
+_NO_FILE = "a link or a device; make the archive of files and folders alone"
+_FOLDER = "unpack a trusted archive yourself, and serve the folder"
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -128,10 +132,16 @@ def open_archive(
     """
     if path.is_dir():
         if not (path / MANIFEST).is_file():
-            raise ArchiveError(f"{path} has no {MANIFEST}")
+            raise ArchiveError(
+                f"{path} has no {MANIFEST}; expected an archive's folder, or a .mar file"
+            )
         return path
     if not path.is_file():
-        raise ArchiveError(f"{path} is neither a file nor a folder")
+        raise ArchiveError(
+            f"{path} is neither a file nor a folder; expected {', '.join(ARCHIVE_SUFFIXES)} or an archive's folder"
+        )
+    if path.stat().st_size == 0:
+        raise ArchiveError(f"{path} is empty (0 bytes); {_MAKE_AGAIN}")
     home = default_cache() if cache is None else cache
     place = home / digest_of(path)
     if not lock_folder(place):
@@ -152,24 +162,36 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(read_settings(folder, str(MANIFEST)), type=Manifest)
     except FileNotFoundError:
-        raise ArchiveError(f"there is no {MANIFEST}: it is no TorchServe archive") from None
-    except OSError as error:
-        raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise ArchiveError(f"{MANIFEST} is nested too deep to be read") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ArchiveError(f"{MANIFEST} cannot be read: {error}") from None
-    model = manifest.model
-    if not is_model_name(model.model_name) or not _VERSION.fullmatch(model.model_version):
-        # Both become parts of paths and routes.
         raise ArchiveError(
-            f"the manifest's modelName {model.model_name!r} or modelVersion {model.model_version!r} cannot be served"
+            f"there is no {MANIFEST}: it is no TorchServe archive; torch-model-archiver makes one"
+        ) from None
+    except OSError as error:
+        raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}; {_MAKE_AGAIN}") from None
+    except RecursionError:
+        raise ArchiveError(f"{MANIFEST} is nested too deep to be read; {_MAKE_AGAIN}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ArchiveError(f"{MANIFEST} cannot be read: {error}; {_MAKE_AGAIN}") from None
+    model = manifest.model
+    if not is_model_name(
+        model.model_name
+    ):  # It becomes a part of paths and routes, as the version does.
+        raise ArchiveError(
+            f"{MANIFEST}: modelName is {model.model_name[:128]!r}; a name has 1 to 128 letters, digits, '.', '_' and "
+            f"'-', and begins with a letter or a digit"
+        )
+    if not _VERSION.fullmatch(model.model_version):
+        raise ArchiveError(
+            f"{MANIFEST}: modelVersion is {model.model_version[:128]!r}; a version has 1 to 64 letters, digits, '.', "
+            f"'_', '+' and '-', and begins with a letter or a digit"
         )
     for key in FILE_KEYS:
         name = getattr(model, key)
         path = PurePosixPath(name)
         if name and (path.is_absolute() or ".." in path.parts or "\0" in name):
-            raise ArchiveError(f"{MANIFEST}: {key} names {name!r}, which is not inside the archive")
+            raise ArchiveError(
+                f"{MANIFEST}: {key} names {name!r}, which is not inside the archive; expected a path from its root, "
+                f"without .."
+            )
     return manifest
 
 
@@ -183,7 +205,9 @@ def read_settings(folder: Path, name: str) -> bytes:
     with (folder / name).open("rb") as file:
         content = file.read(SETTINGS_BYTES + 1)
     if len(content) > SETTINGS_BYTES:
-        raise ArchiveError(f"{name} is longer than {SETTINGS_BYTES} bytes")
+        raise ArchiveError(
+            f"{name} is longer than {SETTINGS_BYTES} bytes, the most that ksrv reads of such a file"
+        )
     return content
 
 
@@ -197,7 +221,10 @@ def default_cache() -> Path:
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     facts = folder.parent.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
-        raise ArchiveError(f"{folder.parent} must be a folder that only this user may write to")
+        raise ArchiveError(
+            f"{folder.parent}, where archives are unpacked, must be a folder that only this user may write to; "
+            f"remove it, or set TMPDIR to another folder"
+        )
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
@@ -232,9 +259,23 @@ def unpack(archive: Path, place: Path, limits: ArchiveLimits) -> None:
     except DAMAGE as error:
         if isinstance(error, ArchiveError):
             raise
-        raise ArchiveError(f"{archive.name} cannot be unpacked: {_reason(error)}") from error
+        raise ArchiveError(
+            f"{archive.name} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remedy(error: BaseException) -> str:
+    """Return what to do about a failure to unpack: of the machine, or of the archive."""
+    if isinstance(error, OSError) and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EACCES,
+        errno.EROFS,
+    ):
+        return f"archives are unpacked below {tempfile.gettempdir()}, which TMPDIR sets"
+    return _MAKE_AGAIN
 
 
 def _reason(error: BaseException) -> str:
@@ -255,15 +296,20 @@ def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
         path = _inside(archive, info.filename)
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise ArchiveError(f"{archive.name}: {info.filename!r} is a link or a device")
+            raise ArchiveError(f"{archive.name}: {info.filename!r} is {_NO_FILE}")
         if info.flag_bits & 1:
-            raise ArchiveError(f"{archive.name}: {info.filename!r} is encrypted")
+            raise ArchiveError(
+                f"{archive.name}: {info.filename!r} is encrypted; make the archive without a password"
+            )
         if kind and info.is_dir() != (kind == stat.S_IFDIR):
             raise ArchiveError(
-                f"{archive.name}: {info.filename!r} is a folder by its name or by its attributes, but not by both"
+                f"{archive.name}: {info.filename!r} is a folder by its name or by its attributes, but not by both; "
+                f"{_MAKE_AGAIN}"
             )
         if info.is_dir() and info.file_size:
-            raise ArchiveError(f"{archive.name}: {info.filename!r} is a folder, but has content")
+            raise ArchiveError(
+                f"{archive.name}: {info.filename!r} is a folder, but has content; {_MAKE_AGAIN}"
+            )
 
         def content(info: zipfile.ZipInfo = info) -> IO[bytes]:
             # The data are read to their own end, or one byte beyond what is listed: zipfile would
@@ -284,7 +330,7 @@ def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             bounded.seek(opened.offset)
             if any(bounded.read(tarfile.BLOCKSIZE)):
                 raise ArchiveError(
-                    f"{archive.name} is damaged behind its {len(members)} first entries"
+                    f"{archive.name} is damaged after its first {len(members)} entries; {_MAKE_AGAIN}"
                 )
             while bounded.read(CHUNK):
                 pass  # gzip's checksum stands at the end
@@ -306,7 +352,8 @@ class _BoundedStream:
     def read(self, size: int) -> bytes:
         if not 0 <= size <= TAR_HEADER_BYTES:
             raise ArchiveError(
-                f"{self._archive.name}: a header of {size} bytes behind byte {self.tell()} is no header"
+                f"{self._archive.name}: the header at byte {self.tell()} claims {size} bytes, and the most is "
+                f"{TAR_HEADER_BYTES}; {_MAKE_AGAIN}"
             )
         content = self._stream.read(size)
         _hold(self._archive, 0, self.tell() - TAR_HEADERS_BYTES, self._limits)
@@ -314,7 +361,7 @@ class _BoundedStream:
 
     def seek(self, position: int) -> int:
         if position < 0:
-            raise ArchiveError(f"{self._archive.name}: an entry has less than no bytes")
+            raise ArchiveError(f"{self._archive.name}: an entry has a negative size; {_MAKE_AGAIN}")
         _hold(self._archive, 0, position - TAR_HEADERS_BYTES, self._limits)
         return self._stream.seek(position)
 
@@ -324,9 +371,9 @@ def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) 
     total = 0
     for count, info in enumerate(opened):
         if not (info.isfile() or info.isdir()):
-            raise ArchiveError(f"{archive.name}: {info.name!r} is a link or a device")
+            raise ArchiveError(f"{archive.name}: {info.name!r} is {_NO_FILE}")
         if info.size < 0:
-            raise ArchiveError(f"{archive.name}: {info.name!r} has less than no bytes")
+            raise ArchiveError(f"{archive.name}: {info.name!r} has a negative size; {_MAKE_AGAIN}")
         size = 0 if info.isdir() else info.size
         total += size
         _hold(archive, count + 1, total, limits)
@@ -356,21 +403,30 @@ def _without_top_folder(members: list[Member]) -> list[Member]:
 def _inside(archive: Path, name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise ArchiveError(f"{archive.name}: {name!r} would leave the archive's folder")
+        raise ArchiveError(
+            f"{archive.name}: {name!r} would leave the archive's folder; expected a path from its root, without .."
+        )
     if len(path.parts) > MAX_DEPTH:
-        raise ArchiveError(f"{archive.name}: {name!r} lies deeper than {MAX_DEPTH} folders")
+        raise ArchiveError(
+            f"{archive.name}: {name!r} lies deeper than {MAX_DEPTH} folders, the most that ksrv unpacks"
+        )
     return path
 
 
 def _hold(archive: Path, entries: int, total: int, limits: ArchiveLimits) -> None:
     if entries > limits.entries:
-        raise ArchiveError(f"{archive.name} has more than {limits.entries} entries")
+        raise ArchiveError(
+            f"{archive.name} has more than {limits.entries} entries, the most that ksrv unpacks; {_FOLDER}"
+        )
     if total > limits.size:
-        raise ArchiveError(f"{archive.name} unpacks to more than {limits.size} bytes")
+        raise ArchiveError(
+            f"{archive.name} unpacks to more than {limits.size} bytes, the most that ksrv unpacks; {_FOLDER}"
+        )
     packed = max(archive.stat().st_size, CHUNK)
     if total > packed * limits.ratio:
         raise ArchiveError(
-            f"{archive.name} unpacks to more than {limits.ratio} times its size of {packed} bytes"
+            f"{archive.name} unpacks to more than {limits.ratio} times its size of {packed} bytes, as only an archive "
+            f"does that is made to fill disks; {_FOLDER}"
         )
 
 
@@ -379,13 +435,15 @@ def _write(archive: Path, members: list[Member], folder: Path, limits: ArchiveLi
     written: set[PurePosixPath] = set()
     for member in members:
         if not member.is_folder and member.path in written:
-            raise ArchiveError(f"{archive.name} has two entries {str(member.path)!r}")
+            raise ArchiveError(
+                f"{archive.name} has two entries {str(member.path)!r}; {_MAKE_AGAIN}"
+            )
         written.add(member.path)
         try:
             _write_member(member, folder / member.path)
         except DAMAGE as error:
             raise ArchiveError(
-                f"{archive.name}: {str(member.path)!r} cannot be unpacked: {_reason(error)}"
+                f"{archive.name}: {str(member.path)!r} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
             ) from error
 
 

@@ -79,11 +79,14 @@ def import_archive(
     """
     if found.report.refused:
         raise ArchiveError(
-            f"the archive asks for settings that ksrv does not serve: {', '.join(found.report.refused)}"
+            f"the archive asks for settings that ksrv does not serve: {', '.join(found.report.refused)}; take them "
+            f"out of its model-config.yaml"
         )
     place = repository / found.name
     if place.exists():
-        raise ArchiveError(f"{place} exists; nothing was changed")
+        raise ArchiveError(
+            f"{place} exists; nothing was changed: remove it, or name another repository with --to"
+        )
     repository.mkdir(parents=True, exist_ok=True)
     partial = repository / f".importing-{found.name}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -123,14 +126,19 @@ def _model_yaml(found: ArchiveInfo) -> str:
 
 def _install_requirements(found: ArchiveInfo, folder: Path) -> None:
     if not found.requirements:
-        raise ArchiveError("the archive has no requirements that could be installed")
+        raise ArchiveError(
+            "the archive has no requirements that could be installed; leave out --install-requirements"
+        )
     command = [sys.executable, "-m", "pip", "install", "--upgrade", "--target", str(folder)]
     command += ["-r", str(folder / found.requirements)]
     try:
         done = subprocess.run(command, check=False, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
-        raise ArchiveError(f"pip did not end within {INSTALL_SECONDS} s") from None
+        raise ArchiveError(
+            f"pip did not end within {INSTALL_SECONDS} s; run it yourself: {' '.join(command)}"
+        ) from None
     if done.returncode != 0:
         raise ArchiveError(
-            f"the requirements were not installed: pip ended with status {done.returncode}"
+            f"the requirements were not installed: pip ended with status {done.returncode}; its output above "
+            f"says why"
         )

@@ -132,9 +132,13 @@ def archived_config(
     """
     model = manifest.model
     if manifest.runtime not in RUNTIMES:
-        raise ArchiveError(f"{MANIFEST}: the runtime {manifest.runtime!r} is not served")
+        raise ArchiveError(
+            f"{MANIFEST}: the runtime {manifest.runtime!r} is not served; expected python or python3"
+        )
     if not model.handler:
-        raise ArchiveError(f"{MANIFEST} names no handler")
+        raise ArchiveError(
+            f"{MANIFEST} names no handler; make the archive again with torch-model-archiver --handler"
+        )
     defaults = defaults or ArchiveDefaults()
     document, lines = _model_config(folder, model.config_file)
     report = ArchiveReport(handler=model.handler)
@@ -210,9 +214,14 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
         where = f", line {mark.line + 1}" if mark else ""
         raise ArchiveError(f"{name}{where}: {error.problem or error.context}") from None
     except (OSError, yaml.YAMLError, ValueError) as error:  # a date that there is not, for one
-        raise ArchiveError(f"{name} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(
+            f"{name} cannot be read: {reason}; expected the YAML file that configFile names"
+        ) from None
     except RecursionError:
-        raise ArchiveError(f"{name} is nested too deep to be read") from None
+        raise ArchiveError(
+            f"{name} is nested too deep to be read; expected keys and values, as TorchServe has them"
+        ) from None
     if document is None:
         return {}, {}
     if not isinstance(document, dict):
@@ -362,7 +371,10 @@ def missing_packages(folder: Path, requirements_file: str) -> list[str]:
     try:
         text = read_settings(folder, requirements_file).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArchiveError(f"{requirements_file} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(
+            f"{requirements_file} cannot be read: {reason}; expected UTF-8 text with one package a line"
+        ) from None
     for line in text.splitlines():
         match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", line)
         if match is None or line.lstrip().startswith(("#", "-")):

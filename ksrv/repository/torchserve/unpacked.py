@@ -32,5 +32,7 @@ def read_unpacked(
         raise ConfigError(f"{folder}: {error}") from error
     if report.refused:
         asked = ", ".join(report.refused)
-        raise ConfigError(f"{folder}: its settings ask for keys that ksrv does not serve: {asked}")
+        raise ConfigError(
+            f"{folder}: its settings ask for keys that ksrv does not serve: {asked}; take them out"
+        )
     return replace(config, **settings)

@@ -124,10 +124,13 @@ def test_wrong_settings_of_a_config_properties_name_it(made):
     ("manifest", "text"),
     [
         (b"{", "MAR-INF/MANIFEST.json cannot be read: "),
-        (b'{"model": {"modelName": "own"}}', "MAR-INF/MANIFEST.json names no handler"),
+        (
+            b'{"model": {"modelName": "own"}}',
+            "MAR-INF/MANIFEST.json names no handler; make the archive again with torch-model-archiver --handler",
+        ),
         (
             b'{"runtime": "LSP", "model": {"modelName": "own", "handler": "h.py"}}',
-            "MAR-INF/MANIFEST.json: the runtime 'LSP' is not served",
+            "MAR-INF/MANIFEST.json: the runtime 'LSP' is not served; expected python",
         ),
     ],
 )

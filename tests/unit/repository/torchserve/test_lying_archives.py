@@ -155,7 +155,7 @@ LIES = {
     "listed too small, with the checksum of so much": "own.mar: 'w.bin' cannot be unpacked: Bad CRC-32",
     "listed too large": "own.mar: 'w.bin' cannot be unpacked: it has 100 bytes, and 255 are listed",
     "data elsewhere": "own.mar: 'w.bin' cannot be unpacked: File name in directory",
-    "encrypted": "own.mar: 'w.bin' is encrypted",
+    "encrypted": "own.mar: 'w.bin' is encrypted; make the archive without a password",
     "unknown compression": "own.mar: 'w.bin' cannot be unpacked: That compression method is not supported",
     "name that is not UTF-8": "own.mar cannot be unpacked: 'utf-8' codec can't decode",
     "twice": "own.mar has two entries 'w.bin'",
@@ -166,16 +166,16 @@ LIES = {
     "folder that claims a file": "own.mar: 'w.bin/' is a folder by its name or by its attributes",
     "long name": "cannot be unpacked: File name too long",
     "nested folders": "lies deeper than 64 folders",
-    "hard link": "own.tar.gz: 'w.bin' is a link or a device",
+    "hard link": "own.tar.gz: 'w.bin' is a link or a device; make the archive of files and folders alone",
     "device": "own.tar.gz: 'w.bin' is a link or a device",
-    "cut": "own.mar cannot be unpacked: File is not a zip file",
+    "cut": "own.mar cannot be unpacked: File is not a zip file; copy the archive again, or make it again",
     "cut in a file of the tar": "own.tar.gz cannot be unpacked: unexpected end of data",
-    "cut in a header of the tar": "own.tar.gz is damaged behind its 2 first entries",
-    "damaged header of a tar": "own.tar.gz is damaged behind its 1 first entries",
+    "cut in a header of the tar": "own.tar.gz is damaged after its first 2 entries; copy the archive again, or make it again",
+    "damaged header of a tar": "own.tar.gz is damaged after its first 1 entries",
     "damaged checksum of a gzip": "own.tar.gz cannot be unpacked: CRC check failed",
-    "less than no bytes": "own.tar.gz: 'w.bin' has less than no bytes",
+    "less than no bytes": "own.tar.gz: 'w.bin' has a negative size; copy the archive again",
     "headers of headers": "own.tar.gz cannot be unpacked: its headers are nested too deep",
-    "huge header": "own.tar.gz: a header of 67108864 bytes behind byte 512 is no header",
+    "huge header": "own.tar.gz: the header at byte 512 claims 67108864 bytes, and the most is 8388608",
 }
 
 
@@ -214,7 +214,9 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (None, "there is no MAR-INF/MANIFEST.json"),
+        (None, "there is no MAR-INF/MANIFEST.json: it is no TorchServe archive; torch-model-archiver makes one"),
+        (manifest(modelName="a b"), "modelName is 'a b'; a name has 1 to 128 letters"),
+        (manifest(modelVersion="1/2"), "modelVersion is '1/2'; a version has 1 to 64 letters"),
         (b"", "MAR-INF/MANIFEST.json cannot be read: "),
         (b'{"model": {"modelName": ["own"]}}', "Expected `str`, got `array` - at `$.model.modelName`"),
         (b'{"model": {"modelName": "own", "handler": null}}', "Expected `str`, got `null` - at `$.model.handler`"),
@@ -276,5 +278,5 @@ def test_an_import_writes_into_its_repository_only(
     path = write_zip(tmp_path / "own.mar", modelName=name)
     result = CliRunner().invoke(main, ["import", str(path), "--to", str(tmp_path / "models")])
     assert result.exit_code == 1
-    assert f"the manifest's modelName {name!r}" in result.output
+    assert f"modelName is {name!r}" in result.output
     assert sorted(tmp_path.iterdir()) == [path, temporary]
