@@ -78,7 +78,12 @@ def _read(argument: str, names: Sequence[str]) -> tuple[str, Any]:
         if name and (value := _numbers(rest)) is not None:
             return name, value
         raise click.ClickException(
-            f"no such file: {path}" + (f"; expected {name}=FILE or {name}=JSON" if name else "")
+            f"no such file: {path}; expected "
+            + (
+                f"{name}=FILE or {name}=JSON"
+                if name
+                else "FILE, NAME=FILE or NAME=JSON, such as x=[1,2,3]"
+            )
         )
     try:
         if path.suffix == ".npy":

@@ -4,7 +4,9 @@ So `ksrv --help` loads neither numpy nor the server. The summaries stand here fo
 a test compares them with those of the commands.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -52,6 +54,24 @@ class Commands(click.Group):
                 raise
             raise click.ClickException(str(error)) from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name.
+
+        Raises:
+            UsageError: There is none of this name; the text has the nearest one.
+        """
+        name = args[0]
+        if self.get_command(ctx, name) is None and name[:1] != "-":
+            near = get_close_matches(name, self.list_commands(ctx), n=1)
+            if near:
+                ctx.fail(f"there is no command {name!r}; did you mean {near[0]!r}?")
+            if Path(name).exists():
+                ctx.fail(f"there is no command {name!r}; to serve these models: ksrv serve {name}")
+            ctx.fail(f"there is no command {name!r}; `ksrv --help` lists the commands")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections of the help."""

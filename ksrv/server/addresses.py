@@ -2,9 +2,11 @@
 
 import errno
 import ipaddress
+import os
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 HTTP_ONLY = "http"
 """The gRPC address of a server whose HTTP address carries gRPC, and no other one."""
@@ -105,6 +107,14 @@ def parse_address(text: str, setting: str) -> Address | None:
     return Address(host=host or "0.0.0.0", port=int(port))
 
 
+_REMEDIES = {
+    errno.EADDRNOTAVAIL: "this machine has no such address: 127.0.0.1 serves this machine alone, 0.0.0.0 all networks",
+    errno.ENOENT: "make the folder of the socket first",
+    errno.EACCES: "ports below 1024 are for root: choose a port from 1024",
+}
+"""What to do where the system refuses an address."""
+
+
 def unusable(address: Address, setting: str, error: OSError) -> AddressError:
     """Return the error for an address that cannot be listened on.
 
@@ -117,11 +127,12 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
             f"another address with --{setting} HOST:PORT (port 0 takes a free one)"
         )
     reason = error.strerror or str(error)
-    return AddressError(f"setting '{setting}': {address} cannot be listened on: {reason}")
+    remedy = _REMEDIES.get(error.errno or 0) or f"choose another address with --{setting} HOST:PORT"
+    return AddressError(f"setting '{setting}': {address} cannot be listened on: {reason}; {remedy}")
 
 
 def check_free(address: Address, setting: str) -> None:
-    """Refuse a TCP address that cannot be listened on, before workers try it again and again.
+    """Refuse an address that cannot be listened on, before workers try it again and again.
 
     Args:
         address: Where the server is about to listen.
@@ -129,6 +140,10 @@ def check_free(address: Address, setting: str) -> None:
     Raises:
         AddressError: The address is taken, does not exist, or is not for this user.
     """
+    if address.path:
+        if not Path(address.path).absolute().parent.is_dir():
+            raise unusable(address, setting, OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        return
     try:
         family, _, _, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

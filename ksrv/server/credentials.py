@@ -14,6 +14,8 @@ from ksrv.server.addresses import is_loopback, is_own_name
 from ksrv.server.launch.operator_file import read_operator_file
 from ksrv.server.settings import ServerSettings, SettingsError
 
+_WRITE_TOKENS = "write a token in each line, such as one of `openssl rand -hex 32`"
+
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
@@ -25,14 +27,18 @@ def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
     try:
         lines = read_operator_file(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"setting '{setting}': {path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SettingsError(
+            f"setting '{setting}': {path} cannot be read: {reason}; {_WRITE_TOKENS}"
+        ) from error
     tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not tokens:
-        raise SettingsError(f"setting '{setting}': {path} holds no token")
+        raise SettingsError(f"setting '{setting}': {path} holds no token; {_WRITE_TOKENS}")
     for number, token in enumerate(tokens, 1):
         if not token.isprintable():  # as a file that was cut off by a crash holds zeros
             raise SettingsError(
-                f"setting '{setting}': token {number} of {path} has a control character, as no header may have"
+                f"setting '{setting}': token {number} of {path} has a control character, which no header may have; "
+                f"{_WRITE_TOKENS}"
             )
     return tuple(_digest(token) for token in tokens)
 

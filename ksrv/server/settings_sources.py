@@ -49,6 +49,18 @@ SEVERAL = "May be repeated, or separated by commas."
 SIZE_KEYS = frozenset(
     {"limits.body", "limits.json", "limits.in_flight", "limits.head", "models_memory"}
 )
+_WORDS = (
+    (r"`int \| null`", "`int`"),
+    (r"Expected `int` >= (\d+)", r"expected a whole number from \1"),
+    (r"Expected `float` >= ([\d.]+?)(?:\.0)?$", r"expected a number from \1"),
+    (r"Expected `(int|float)` <= (\d+)", r"expected a number up to \2"),
+    (r"Expected `int`, got .*", "expected a whole number"),
+    (r"Expected `float`, got .*", "expected a number"),
+    (r"Expected `bool`, got .*", "expected true or false"),
+    (r"Expected `str(?: \| null)?`, got .*", "expected a text"),
+    (r"Expected `array`, got .*", "expected a list"),
+)
+"""What msgspec says of a value, and the words for it."""
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -159,11 +171,15 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
         text = Path(path).read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.endswith(".toml") else yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise SettingsError(
+            f"settings file {path} cannot be read: {reason}; expected {'TOML' if path.endswith('.toml') else 'YAML'} "
+            f"with settings as its keys"
+        ) from error
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise SettingsError(f"settings file {path} must hold a mapping of settings")
+        raise SettingsError(f"settings file {path}: expected keys and values, such as workers: 2")
     given = _flatten(document, path)
     for key, item in given.items():
         if key not in known:
@@ -222,10 +238,17 @@ def _convert(field: Field, given: _Given) -> Any:
             _check_origins(converted)
         return converted
     except (msgspec.ValidationError, ValueError, OSError) as error:
-        why = f"expected {_either(field.choices)}" if field.choices else str(error)
+        why = f"expected {_either(field.choices)}" if field.choices else _in_words(str(error))
         raise SettingsError(
             f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"
         ) from error
+
+
+def _in_words(fault: str) -> str:
+    """Return a fault of msgspec's in words that need no Python."""
+    for pattern, words in _WORDS:
+        fault = re.sub(pattern, words, fault)
+    return fault
 
 
 def _between_commas(text: str) -> list[str]:

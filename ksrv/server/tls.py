@@ -34,7 +34,9 @@ def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
     if settings.tls_cert is None:
         for key in ("tls_key", "tls_client_ca"):
             if getattr(settings, key) is not None:
-                raise SettingsError(f"setting '{key}': it needs tls_cert, the server's certificate")
+                raise SettingsError(
+                    f"setting '{key}': it needs tls_cert, the server's certificate; name it with --tls-cert"
+                )
         return {}
     options: dict[str, Any] = {"certfile": settings.tls_cert, "keyfile": settings.tls_key}
     if settings.tls_client_ca is not None:
@@ -54,11 +56,13 @@ class Certificates:
 
     def __init__(self, config: Any) -> None:
         if not config.certfile:
-            raise SettingsError("TLS: there is a key, but no certificate (certfile)")
+            raise SettingsError(
+                "TLS: there is a key, but no certificate (certfile); name it with --tls-cert"
+            )
         self._demanding = needs_certificate(config)
         if self._demanding and not config.ca_certs:
             raise SettingsError(
-                "TLS: certificates of clients are wanted, but no authority (ca_certs)"
+                "TLS: certificates of clients are wanted, but no authority (ca_certs); name it with --tls-client-ca"
             )
         self._config = config
         try:
@@ -69,15 +73,15 @@ class Certificates:
         except OSError as error:
             names = " and ".join(name for name in (config.certfile, config.keyfile) if name)
             raise SettingsError(
-                f"TLS: {names} cannot be used: {error}; expected a certificate and its key, without "
-                f"a password, as PEM"
+                f"TLS: {names} cannot be used: {_reason(error)}; expected a certificate and its key, without "
+                f"a password, as PEM{self._without_key()}"
             ) from error
         try:
             self._authority = read_operator_file(config.ca_certs) if config.ca_certs else None
             self._rules = self._make_rules()
         except OSError as error:
             raise SettingsError(
-                f"TLS: {config.ca_certs} cannot be used: {error}; expected certificates as PEM"
+                f"TLS: {config.ca_certs} cannot be used: {_reason(error)}; expected certificates as PEM"
             ) from error
         self.expiry = _expiry(self._chain.decode("latin-1"))
         # The same for all workers, so that a session goes on at any of them, and others with each reading:
@@ -86,6 +90,13 @@ class Certificates:
         if why_no_tls() is None:
             self._ticket_keys = TicketKeys()
             self.native_context()  # what it cannot use is told before anything listens
+
+    def _without_key(self) -> str:
+        """Return what to do about a chain that should hold the key too, and does not; else ""."""
+        chain = getattr(self, "_chain", b"")
+        if self._config.keyfile or b"CERTIFICATE" not in chain or b"PRIVATE KEY" in chain:
+            return ""
+        return f"; {self._config.certfile} holds no key: name its file with --tls-key"
 
     def _load(self, context: ssl.SSLContext) -> None:
         with _as_file(self._chain) as chain, _as_file(self._key) as key:
@@ -136,7 +147,10 @@ class Certificates:
                     ticket_keys=self._ticket_keys,
                 )
             except (ValueError, RuntimeError) as error:
-                raise SettingsError(f"{error}; Python's ssl module has taken the files") from error
+                raise SettingsError(
+                    f"{error}, although Python's ssl module accepts the same files; `ksrv doctor` names the OpenSSL that "
+                    f"refuses them"
+                ) from error
 
     def grpc_credentials(self) -> "grpc.ServerCredentials":
         """Return what gRPC listens with."""
@@ -145,6 +159,13 @@ class Certificates:
         return grpc.ssl_server_credentials(
             [(self._key, self._chain)], self._authority, require_client_auth=self._demanding
         )
+
+
+def _reason(error: OSError) -> str:
+    """Return what OpenSSL or the system says, without the number of a line in C or the path."""
+    if isinstance(error, ssl.SSLError):
+        return re.sub(r" \(_ssl\.c:\d+\)$", "", str(error))
+    return error.strerror or str(error)
 
 
 @contextmanager

@@ -39,4 +39,6 @@ def _model_settings(settings: ServerSettings) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(settings.model_settings, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise SettingsError(f"setting 'model_settings': expected a JSON object: {error}") from None
+        raise SettingsError(
+            f"setting 'model_settings': expected a JSON object such as {{\"instances\": 2}}: {error}"
+        ) from None

@@ -198,6 +198,8 @@ class Master:
                 for bound in server.cfg.address:
                     if isinstance(bound, tuple):
                         check_free(Address(*bound[:2]), "http")
+                    elif isinstance(bound, str):
+                        check_free(Address(path=bound), "http")
         except (AddressError, SettingsError, OSError) as error:
             raise RuntimeError(str(error)) from error
 
@@ -205,13 +207,15 @@ class Master:
         """Refuse gRPC on the HTTP address alone where HTTP/2 is not served there."""
         reason = None
         if self._http is None or not self.settings.http2:
-            reason = "setting 'http' or 'http2' is off"
+            reason = "the setting 'http' or 'http2' is off"
         elif not native:
             reason = "libnghttp2 is not used"
         elif not issubclass(server.cfg.worker_class, KsrvWorker):
             reason = f"worker_class is {server.cfg.worker_class_str}"
         if reason is not None:
-            raise SettingsError(f"setting 'grpc': the HTTP address does not carry gRPC: {reason}")
+            raise SettingsError(
+                f"setting 'grpc': the HTTP address does not carry gRPC, because {reason}; give gRPC an address of its own with --grpc HOST:PORT"
+            )
 
     def _take_grpc(self, address: Address, umask: int, *, native: bool) -> None:
         """Take the gRPC address, so that port 0 means one port and a second server fails.

@@ -22,17 +22,17 @@ def check_model_control(settings: ServerSettings) -> None:
     control = settings.model_control
     if settings.watch_seconds > 0 and control in ("none", "explicit"):
         raise SettingsError(
-            f"setting 'poll_interval': nothing is polled with --model-control {control}"
+            f"setting 'poll_interval': nothing is polled with --model-control {control}; leave one of the two out"
         )
     if settings.models_memory and control != "lazy":
         raise SettingsError(
-            f"setting 'models_memory': with --model-control {control} no model is put away; lazy loads models when"
-            " requests name them, and puts them away"
+            f"setting 'models_memory': with --model-control {control} no model is unloaded to save memory; leave it out, or "
+            "set --model-control lazy"
         )
     if settings.load_model and control != "explicit":
         raise SettingsError(
-            f"setting 'load_model': with --model-control {control} all models are loaded; explicit"
-            " loads those that are named"
+            f"setting 'load_model': with --model-control {control} all models are loaded; leave it out, or set"
+            " --model-control explicit"
         )
 
 
@@ -55,5 +55,9 @@ def unloaded_at_start(
         return replicator.unloaded
     held = set(names)
     for name in sorted(set(settings.load_model) - held):
-        log.error("setting 'load_model': the repository holds no model %s", quote(name))
+        log.error(
+            "setting 'load_model': the repository holds no model %s; its models are %s",
+            quote(name),
+            ", ".join(sorted(held)) or "none",
+        )
     return held - (set(settings.load_model) - replicator.unloaded) - replicator.loaded

@@ -215,7 +215,10 @@ def test_a_server_without_grpc_has_rest_over_http2(models):
 
 def test_grpc_on_the_http_address_alone_needs_http2(models):
     for settings in ({"http2": False}, {"http": "off"}, {"worker_class": "gthread"}):
-        with pytest.raises(ServerFailed, match="the HTTP address does not carry gRPC"):
+        with pytest.raises(
+            ServerFailed,
+            match=r"the HTTP address does not carry gRPC, because .* address of its own with --grpc",
+        ):
             Server(models, grpc="http", **settings).start()
 
 

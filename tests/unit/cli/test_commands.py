@@ -32,10 +32,20 @@ def test_help_has_sections(context):
         assert f"\n{title}:\n" in text
 
 
-def test_an_unknown_command_is_told_with_status_2():
-    done = CliRunner().invoke(main, ["sevre"])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("sevre", "there is no command 'sevre'; did you mean 'serve'?"),
+        ("models", "to serve these models: ksrv serve models"),
+        ("xyz", "`ksrv --help` lists the commands"),
+    ],
+)
+def test_an_unknown_command_is_told_with_status_2(tmp_path, monkeypatch, name, says):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, [name])
     assert done.exit_code == 2
-    assert "sevre" in done.output
+    assert says in done.output
 
 
 def test_completion_knows_the_commands():

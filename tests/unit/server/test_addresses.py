@@ -1,9 +1,12 @@
+import socket
+
 import pytest
 
 from ksrv.server.addresses import (
     Address,
     AddressError,
     check_exposure,
+    check_free,
     is_loopback,
     parse_address,
 )
@@ -60,3 +63,28 @@ def test_a_wide_address_needs_credentials_or_the_explicit_word():
     check_exposure(wide, "http", insecure=False, credentials=True)
     check_exposure(Address("::1", 80), "http", insecure=False, credentials=False)
     check_exposure(Address(path="/s"), "http", insecure=False, credentials=False)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        (
+            Address(host="192.0.2.1", port=0),
+            r"cannot be listened on: .*; this machine has no such address",
+        ),
+        (
+            Address(path="/nowhere/x.sock"),
+            "cannot be listened on: No such file or directory; make the folder",
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_with_what_to_do(address, says):
+    with pytest.raises(AddressError, match=f"setting 'http': .*{says}"):
+        check_free(address, "http")
+
+
+def test_a_port_in_use_is_refused_with_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        address = Address(host="127.0.0.1", port=held.getsockname()[1])
+        with pytest.raises(AddressError, match="is in use; stop the server that listens there, or"):
+            check_free(address, "http")

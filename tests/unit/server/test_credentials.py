@@ -38,7 +38,7 @@ def test_a_token_behind_a_byte_order_mark_is_that_token(tmp_path):
         (bytes(4096), "control character"),
         (b"good\nto\x00ken\n", "token 2 of .*control character"),
         (b"x" * (5 << 20), "larger than 4 MiB"),
-        (None, "holds no token"),
+        (None, "holds no token; write a token in each line"),
     ],
     ids=["zeros", "a zero", "another file", "a pipe without a writer"],
 )

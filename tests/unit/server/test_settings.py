@@ -121,15 +121,27 @@ def test_build_variables_are_not_settings():
     [
         ({}, {}, "limits: {bodi: 1}", ["ksrv.yaml", "'limits.bodi'", "'limits.body'"]),
         ({"nope": 1}, {}, None, ["command line", "'nope'"]),
-        ({"threads": "many"}, {}, None, ["flag --threads", "'threads'", "many"]),
-        ({"workers": 0}, {}, None, ["flag --workers", "'workers'", ">= 1"]),
+        (
+            {"threads": "many"},
+            {},
+            None,
+            ["flag --threads", "'threads'", "'many': expected a whole number"],
+        ),
+        (
+            {"workers": 0},
+            {},
+            None,
+            ["flag --workers", "'workers'", "expected a whole number from 1"],
+        ),
         ({}, {"KSRV_LIMITS__BODY": "64 apples"}, None, ["KSRV_LIMITS__BODY", "64 apples"]),
-        ({"limits.body": "99999999T"}, {}, None, ["--limits-body", "'limits.body'", "<= "]),
-        ({"limits.body": "0"}, {}, None, ["--limits-body", "'limits.body'", ">= 1"]),
-        ({"limits.rank": "33"}, {}, None, ["--limits-rank", "'limits.rank'", "<= 32"]),
-        ({}, {"KSRV_LIMITS__JSON_DEPTH": "-1"}, None, ["LIMITS__JSON_DEPTH", ">= 1"]),
-        ({}, {}, "- 1", ["ksrv.yaml", "mapping"]),
-        ({}, {}, "a: [", ["ksrv.yaml", "cannot be read"]),
+        ({"limits.body": "99999999T"}, {}, None, ["--limits-body", "'limits.body'", "up to "]),
+        ({"limits.body": "0"}, {}, None, ["--limits-body", "'limits.body'", "from 1"]),
+        ({"limits.rank": "33"}, {}, None, ["--limits-rank", "'limits.rank'", "up to 32"]),
+        ({}, {"KSRV_LIMITS__JSON_DEPTH": "-1"}, None, ["LIMITS__JSON_DEPTH", "from 1"]),
+        ({}, {}, "- 1", ["ksrv.yaml", "expected keys and values"]),
+        ({}, {}, "a: [", ["ksrv.yaml", "cannot be read", "expected YAML"]),
+        ({"drain_delay": "-1"}, {}, None, ["--drain-delay", "expected a number from 0"]),
+        ({"reload": "maybe"}, {}, None, ["--reload", "expected true or false"]),
         ({}, {}, "!!python/object/apply:os.system [ls]", ["ksrv.yaml", "cannot be read"]),
         ({"log_format": "xml"}, {}, None, ["'log_format'", "xml"]),
     ],
@@ -145,7 +157,9 @@ def test_a_mistake_names_the_setting_and_its_source(tmp_path, flags, environment
 
 
 def test_a_missing_file_is_an_error(tmp_path):
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(
+        SettingsError, match=r"none.yaml cannot be read: No such file or directory; expected YAML"
+    ):
         resolve({}, {}, str(tmp_path / "none.yaml"))
 
 
