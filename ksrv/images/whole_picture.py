@@ -170,7 +170,8 @@ class WholePictures:
         pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
         if pixels is None:
             raise self._input.refusal(
-                picture.position, f"is not a whole {header.format.upper()}: it cannot be decoded"
+                picture.position,
+                f"is not a whole {header.format.upper()}: it cannot be decoded; the file is cut off or damaged",
             )
         pixels = _with_channels(pixels)
         # A decoder that sees another size than the header check did is not to be trusted.

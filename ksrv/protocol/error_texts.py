@@ -14,6 +14,7 @@ from ksrv._native.json.number_array import NumbersError
 from ksrv.datatypes import DTYPES
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, limit_name, show_limit
+from ksrv.protocol.tensors import no_datatype
 
 _KINDS = {
     ord('"'): "a string",
@@ -168,14 +169,14 @@ def _tensor_fault(error: BodyError, body: memoryview, subject: str) -> str | Non
     """Datatype, shape and bytes of one input."""
     match error.code:
         case "datatype":
-            return f"{subject}: {quote(error.name)} is not a datatype"
+            return no_datatype(subject, error.name)
         case "dimension":
             return (
                 f"{subject}: dimension {error.expected} of 'shape' must be an integer from 0 to "
                 f"2147483647, but there is {_kind(body, error.offset)} at byte {error.offset}"
             )
         case "negative":
-            return f"{subject}: dimension {error.expected} of 'shape' is negative"
+            return f"{subject}: dimension {error.expected} of 'shape' is negative; expected the size of this request"
         case "overflow":
             return f"{subject}: the product of the shape exceeds the limit"
         case "size_invalid":

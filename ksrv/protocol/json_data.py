@@ -77,8 +77,17 @@ def to_element(value: object, is_base64: bool, subject: str, place: int) -> Elem
         return from_base64(text)
     except Base64Error as error:
         raise InvalidRequest(
-            f"{subject}: element {place} of 'data' is not base64: {error}"
+            f"{subject}: element {place} of 'data' is not base64: {error}{_instead_of(text)}"
         ) from None
+
+
+def _instead_of(text: str) -> str:
+    """Return what to send in place of a text that is often taken for a file in base64."""
+    if text.startswith(("http://", "https://")):
+        return "; ksrv fetches no URLs: send the bytes of the file in base64"
+    if text.startswith("data:"):
+        return "; leave out what stands before the comma of a data: URL"
+    return "; expected the bytes of the file in base64"
 
 
 def _strings(

@@ -67,7 +67,8 @@ def parse_predict(
     instances = document.get("instances") if isinstance(document, dict) else None
     if not isinstance(instances, list) or not instances:
         raise InvalidRequest(
-            "a predict request is a JSON object whose 'instances' are an array of at least one row"
+            "a predict request is a JSON object whose 'instances' are an array of at least one row; the 'inputs' of KServe "
+            "v2 go to /v2/models/NAME/infer"
         )
     columns = _columns(instances, spec)
     if len(columns) > limits.inputs:

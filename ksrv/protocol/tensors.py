@@ -9,10 +9,27 @@ import numpy as np
 
 from ksrv._native.memory.buffer_pool import block_under, count_copy
 from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
-from ksrv.datatypes import DTYPES
+from ksrv.datatypes import DTYPES, NAME_BY_DTYPE
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.request import Array
+
+_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
+    "float": "FP32",
+    "int": "INT64",
+    "str": "BYTES",
+    "string": "BYTES",
+}
+"""What Python and numpy call the datatypes."""
+
+
+def no_datatype(subject: str, given: str) -> str:
+    """Return the sentence for a name that is no datatype."""
+    name = given.lower()
+    known = [*DTYPES, "BYTES"]
+    meant = _NAMES.get(name) or (name.upper() if name.upper() in known else "")
+    expected = f"expected {meant}" if meant else f"expected one of {', '.join(known)}"
+    return f"{subject}: {quote(given)} is not a datatype; {expected}"
 
 
 def subject(name: str, index: int) -> str:
@@ -33,7 +50,7 @@ def measure(
         InvalidRequest: There is no such datatype, or the shape has no size within the limits.
     """
     if not is_datatype(datatype):
-        raise InvalidRequest(f"{subject(name, index)}: {quote(datatype)} is not a datatype")
+        raise InvalidRequest(no_datatype(subject(name, index), datatype))
     try:
         return sizes(datatype, shape, limits.body)
     except ShapeError as error:

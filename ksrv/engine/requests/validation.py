@@ -30,7 +30,7 @@ from ksrv.images.preparer import ImagePreparer
 from ksrv.input_rules import lengths_of
 from ksrv.limits import show_limit
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
-from ksrv.spec import Dimension, ModelSpec, TensorSpec
+from ksrv.spec import Dimension, ModelSpec, TensorSpec, fits
 
 KNOWN_GROUPS = 4096
 LARGEST_EMPTY = 65_536
@@ -239,7 +239,7 @@ class RequestValidator:
                     )
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
-                f"model {self.spec.name} expects {spec.datatype}{images}"
+                f"model {self.spec.name} expects {spec.datatype}{images or _no_numbers(tensor)}"
             )
         shape = tensor.shape
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
@@ -399,7 +399,7 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
     if not fits:
         raise InvalidRequest(
             f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
-            f"expects {shape_text(declared)}"
+            f"expects {shape_text(declared)}{_add_rows(shape, expected.spec)}"
         )
     data = tensor.data
     if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != expected.dtype:
@@ -467,3 +467,14 @@ def _cut_shape(shape: Sequence[int]) -> str:
 def _listed(names: object) -> str:
     listed: Callable[[object], list[str]] = sorted  # type: ignore[assignment]
     return ", ".join(quote(name) for name in listed(names))
+
+
+def _no_numbers(tensor: Tensor) -> str:
+    return "; texts and files are BYTES: send numbers" if tensor.datatype == "BYTES" else ""
+
+
+def _add_rows(shape: tuple[int, ...], spec: TensorSpec) -> str:
+    """Return what to do about a row that was sent without the dimension that counts the rows; else ""."""
+    if not spec.batched or not fits((1, *shape), spec.shape):
+        return ""
+    return f"; the first dimension counts the rows: one row is {[1, *shape]}"

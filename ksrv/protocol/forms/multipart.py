@@ -62,7 +62,7 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
     if not boundary or len(boundary) > BOUNDARY or not boundary.isascii():
         raise InvalidRequest(
             f"a multipart body needs a boundary of 1 to {BOUNDARY} ASCII characters, got "
-            f"{quote(boundary)}"
+            f"{quote(boundary)}; curl -F and the form encoders of libraries write it into the Content-Type"
         )
     opening = b"--" + boundary.encode("ascii")
     delimiter = re.compile(re.escape(b"\r\n" + opening))
@@ -137,7 +137,10 @@ def _next_delimiter(
     while True:
         found = delimiter.search(body, start)
         if found is None:
-            raise InvalidRequest("the multipart body ends without its closing boundary")
+            raise InvalidRequest(
+                "the multipart body ends without its closing boundary; it ends with --BOUNDARY--, where BOUNDARY is that "
+                "of the Content-Type"
+            )
         rest = _AFTER_DELIMITER.match(body, found.end())
         if rest is not None:
             return found.start(), (rest.end(), rest[1] is not None)
@@ -150,7 +153,8 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
     found = _END_OF_HEAD.search(body, start - 2, start + PART_HEAD)
     if found is None:
         raise InvalidRequest(
-            f"part {number} of the multipart body has no head that ends within {PART_HEAD} bytes"
+            f"part {number} of the multipart body has no head that ends within {PART_HEAD} bytes; expected header fields "
+            f"and an empty line before the content"
         )
     name, kind, is_file = None, "", False
     for line in bytes(body[start : found.start()]).split(b"\r\n"):

@@ -99,7 +99,9 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         ([ONE | {"income": [1, 2]}], "'income'"),
         ([{"zip": 1}], "'zip' is no input of the model; it has 'age', 'income', 'city', 'rank'"),
         ([{}], "age"),
-        (ONE | {"age": "forty"}, "'age'"),
+        (ONE | {"age": "forty"}, "'age' has the datatype 'BYTES'; the model customer expects INT64; texts and files are BYTES: send numbers"),
+        ({"inputs": []}, "'inputs' is no input of the model; it has 'age', 'income', 'city', 'rank'; as a parameter 'inputs' is an array, "
+         "and expected is a string, a number or a boolean; a request with 'inputs' goes to the same path with /infer"),
         (ONE | {"age": 1.5}, "'age'"),
         (ONE | {"age": 10**30}, "'age'"),
         (

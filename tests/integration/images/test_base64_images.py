@@ -71,6 +71,7 @@ def test_a_nested_array_is_the_same(address):
         lambda text: text[:40] + "-" + text[41:],
         lambda text: text[:40] + "é" + text[41:],
         lambda text: "data:image/jpeg," + text,
+        lambda text: "https://host/picture.jpg",
     ],
 )
 def test_what_is_not_base64_is_refused_with_its_place(address, change):
@@ -78,6 +79,12 @@ def test_what_is_not_base64_is_refused_with_its_place(address, change):
     answer = ask(address, [good[0], change(good[1]), good[2]])
     assert answer.status_code == 400
     assert "input 'x' (index 0): element 1 of 'data' is not base64" in answer.json()["error"]
+    remedies = {
+        "data:": "leave out what stands before the comma of a data: URL",
+        "https": "ksrv fetches no URLs: send the bytes of the file in base64",
+    }
+    expected = remedies.get(change(good[1])[:5], "expected the bytes of the file in base64")
+    assert answer.json()["error"].endswith(f"; {expected}")
 
 
 def test_base64_of_what_is_no_image_is_refused_as_such(address):

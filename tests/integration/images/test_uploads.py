@@ -296,12 +296,12 @@ def test_a_model_of_planes_says_how_it_would_take_images(client):
         (
             b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\n' + CAT,
             "multipart/form-data; boundary=b",
-            "without its closing boundary",
+            "without its closing boundary; it ends with --BOUNDARY--",
         ),
         (
             b'--b\r\nContent-Disposition: form-data; name="image"; ' + b"x" * 9000,
             "multipart/form-data; boundary=b",
-            "no head that ends",
+            "no head that ends within 8192 bytes; expected header fields and an empty line",
         ),
         (
             b'--b\r\nContent-Disposition: form-data; name="' + b";" * 500 + b"\r\n\r\n",
