@@ -200,6 +200,28 @@ def _infer_result(document: dict[str, Any]) -> InferResult:
     return InferResult(outputs, document)
 
 
+_FAULTS = (
+    ("Connection refused", "nothing listens there; start `ksrv serve`, or give the server's URL"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS; begin the URL with grpc:// and not grpcs://"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not accepted; the option --ca FILE, or ca= in Python, names an authority to trust",
+    ),
+    (
+        "Socket closed",
+        "it closed the connection; if the server has TLS, begin the URL with grpcs:// and not grpc://",
+    ),
+    ("DNS", "no host has this name; check the server's URL"),
+)
+"""What grpcio says of a connection that fails, in part, and the words for it."""
+
+
+def _in_words(text: str) -> str:
+    """Return grpcio's text with what to do, where that is known."""
+    words = next((words for part, words in _FAULTS if part in text), None)
+    return text if words is None else f"{words} ({text})"
+
+
 def error_of(error: Any, address: str) -> ClientError:
     """Return the exception that stands for one of grpcio's.
 
@@ -214,7 +236,7 @@ def error_of(error: Any, address: str) -> ClientError:
     if pause is not None and code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
         return status_error(HTTPStatus.SERVICE_UNAVAILABLE, text, pause)
     if code == "UNAVAILABLE":  # grpcio's own word for a connection that fails
-        return ConnectionFailed(f"no answer from {address}: {text}")
+        return ConnectionFailed(f"no answer from {address}: {_in_words(text)}")
     if code == "DEADLINE_EXCEEDED":  # whose clock it was does not show
         return DeadlineExceeded(f"no answer from {address} in time: {text}")
     return status_error(_STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), text)

@@ -98,7 +98,9 @@ def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"the input {name!r} is no array: {error}") from error
+        raise ValueError(
+            f"the input {name!r} is no array: {error}; give rows of one shape, or one request for each shape"
+        ) from error
     if array.dtype.kind in "OSU":
         return _encode_bytes(name, array, declared)
     if declared is not None and array.ndim + 1 == len(declared.shape):

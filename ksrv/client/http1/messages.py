@@ -2,6 +2,7 @@
 
 import re
 import select
+import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -254,7 +255,7 @@ def failure_text(error: BaseException, target: Target) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {target.authority} is not accepted: {error.verify_message}; "
-            f"ca= names the file of an authority to trust"
+            f"the option --ca FILE, or ca= in Python, names an authority to trust"
         )
     if isinstance(error, ConnectionRefusedError):
         why = "nothing listens there; start `ksrv serve`, or give the server's URL"
@@ -262,6 +263,8 @@ def failure_text(error: BaseException, target: Target) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         why = "it does not speak TLS; begin the URL with http:// and not https://"
         return f"no answer from {target.authority}: {why}"
+    if isinstance(error, socket.gaierror):
+        return f"no answer from {target.authority}: no host has this name ({error.strerror}); check the server's URL"
     return f"no answer from {target.authority}: {error}"
 
 

@@ -33,6 +33,10 @@ def test_https_to_http_and_http_to_grpc(tmp_path):
         for text in told(f"http://{server.grpc}", InvalidRequest):
             assert "this address speaks gRPC over HTTP/2" in text
             assert f"REST is at http://{server.http}" in text
+        for text in told(f"grpcs://{server.grpc}"):
+            assert "begin the URL with grpc:// and not grpcs://" in text
+    for text in told(f"grpc://{server.grpc}"):  # which has ended
+        assert "nothing listens there; start `ksrv serve`" in text
 
 
 def test_http_to_the_grpc_of_grpcio(tmp_path):
@@ -50,3 +54,15 @@ def test_http_to_https(tmp_path):
         pytest.raises(InvalidRequest, match=r"without TLS.*use https"),
     ):
         Client(f"http://{server.http}").metadata("double")
+
+
+def test_grpc_without_tls_and_without_its_authority(tmp_path):
+    write_double(tmp_path / "models")
+    key, cert = self_signed(tmp_path / "tls")
+    with Server(tmp_path / "models", tls_cert=str(cert), tls_key=str(key)) as server:
+        for text in told(f"grpc://{server.grpc}"):
+            assert "if the server has TLS, begin the URL with grpcs:// and not grpc://" in text
+        for text in told(f"grpcs://{server.grpc}"):
+            assert "its certificate is not accepted; the option --ca FILE" in text
+        for text in told(f"https://{server.http}"):
+            assert "the option --ca FILE, or ca= in Python, names an authority to trust" in text

@@ -242,6 +242,16 @@ def test_nobody_listens(kind):
         client.metadata()
 
 
+def test_a_host_that_no_name_service_knows(kind):
+    with (
+        kind("no-such-host.invalid:80") as client,
+        pytest.raises(
+            ConnectionFailed, match=r"no host has this name \(.*\); check the server's URL"
+        ),
+    ):
+        client.metadata()
+
+
 def test_the_timeout_is_that_of_the_call(kind):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
