@@ -494,7 +494,8 @@ void Connection::make_room() noexcept {
     uint32_t most = (unfinished.load(std::memory_order_relaxed) + 1) / 2;
     char text[160];
     snprintf(text, sizeof text,
-             "%u calls wait for their messages, which is the limit, and this connection has the most of them",
+             "%u calls wait for their messages, which is the limit, and this connection has the most of them; "
+             "send fewer calls at a time",
              server_->config.calls);
     for (Call *call = oldest_call(); call && most; call = call->previous)
         if (call->waits_for_first && !call->discards) {

@@ -116,7 +116,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const bool partial = call->prefix_got != 0;
     if (!partial && call->method && call->method->streams) return;  // the thread that takes its messages judges their pace
     if (silent) {
-        refuse(call, UNAVAILABLE, "the server stops, and no whole request message has come", RETRY_SECONDS);
+        refuse(call, UNAVAILABLE, "the server stops, and no whole request message has come; send it again", RETRY_SECONDS);
         return;
     }
     const uint64_t begin = config.head_ns;

@@ -150,7 +150,7 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
         return;
     }
     if (call->head_lost) {
-        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the call's metadata", RETRY_SECONDS);
+        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the call's metadata; try again later", RETRY_SECONDS);
         return;
     }
     if (call->verb != "POST") {
@@ -256,7 +256,7 @@ bool Connection::begin_message(Call *call) noexcept {
     char text[200];
     if (prefix[0] > 1) {
         server_->count(GRPC_INVALID);
-        snprintf(text, sizeof text, "a message begins with the byte %u, not with 0 or 1", prefix[0]);
+        snprintf(text, sizeof text, "a message begins with the byte %u; expected 0 or 1, then the message's length in 4 bytes", prefix[0]);
         refuse(call, INTERNAL, text);
         return false;
     }
@@ -269,12 +269,12 @@ bool Connection::begin_message(Call *call) noexcept {
     }
     if (prefix[0] && call->encoding == Call::Encoding::identity) {
         server_->count(GRPC_INVALID);
-        refuse(call, INTERNAL, "the message is marked as compressed, and the call has no grpc-encoding");
+        refuse(call, INTERNAL, "the message is marked as compressed, and the call has no grpc-encoding; send one of both or none");
         return false;
     }
     if (call->method->small && length > config.small_message) {
         server_->count(GRPC_TOO_LARGE);
-        snprintf(text, sizeof text, "the request message holds more than %llu bytes",
+        snprintf(text, sizeof text, "the request message has more than %llu bytes, the limit of this method",
                  static_cast<unsigned long long>(config.small_message));
         refuse(call, RESOURCE_EXHAUSTED, text);
         return false;
@@ -303,7 +303,7 @@ bool Connection::place_message(Call *call, const unsigned char *first, size_t le
     message.block = process_pool().lease_body(message.length + offset);
     message.offset = offset;
     if (message.block) return true;
-    refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message", RETRY_SECONDS);
+    refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message; try again later", RETRY_SECONDS);
     return false;
 }
 
@@ -341,7 +341,10 @@ void Connection::end_message(Call *call) noexcept {
         if (!call->method->small &&
             server_->open_calls.load(std::memory_order_relaxed) >= server_->config.calls) {
             server_->count(GRPC_TOO_MANY_CALLS);
-            refuse(call, RESOURCE_EXHAUSTED, "as many calls are open as this server holds at a time", RETRY_SECONDS);
+            char text[120];
+            snprintf(text, sizeof text, "%u calls are open, the most of this server; send fewer at a time",
+                     server_->config.calls);
+            refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
             return;
         }
     }
@@ -369,7 +372,7 @@ void Connection::end_message(Call *call) noexcept {
         return;
     }
     if (!stored) {
-        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message", RETRY_SECONDS);
+        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message; try again later", RETRY_SECONDS);
         return;
     }
     call->prefix_got = call->got = 0;
@@ -444,7 +447,7 @@ void Connection::peer_over(void *stream) noexcept {
     if (call->discards || !call->method) return;
     if (partial) {
         server_->count(GRPC_INVALID);
-        refuse(call, INVALID_ARGUMENT, "the call ended within a message");
+        refuse(call, INVALID_ARGUMENT, "the call ended within a message; send the whole message before the end of the call");
     } else if (!call->method->streams && none) {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");

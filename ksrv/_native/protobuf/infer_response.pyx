@@ -281,7 +281,8 @@ def render(
         total += 1 + varint_size(wrapped)
     if total > <uint64_t>0x7FFFFFFF:
         raise ValueError(
-            f"the answer has {total} bytes, and a gRPC message holds at most {0x7FFFFFFF}"
+            f"the answer has {total} bytes, and a gRPC message holds at most {0x7FFFFFFF}; "
+            f"send smaller batches, or use REST"
         )
     if apart and not stream:
         parts = _parts(head, payloads)
