@@ -32,7 +32,9 @@ def replica_options(replicas: str) -> dict[str, Any]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers[-1] < numbers[0]:
-        raise SettingsError(f"--ray-replicas: expected N or MIN:MAX from 1 on, got '{replicas}'")
+        raise SettingsError(
+            f"--ray-replicas: expected a whole number from 1, or MIN:MAX such as 1:4, got '{replicas}'"
+        )
     if not colon:
         return {"num_replicas": numbers[0]}
     return {"autoscaling": {"min_replicas": numbers[0], "max_replicas": numbers[1]}}

@@ -111,7 +111,9 @@ class Forwarder:
                 ssl=self._server.tls_context() or False,
             )
         except (ClientError, OSError) as error:
-            raise OSError(f"the replica's server does not answer: {error}") from error
+            raise OSError(
+                f"the replica's server does not answer: {error}; its log, in that of the replica, says why"
+            ) from error
 
     def _headers(self, request: Any) -> list[tuple[str, str]]:
         named = request.headers.get("connection", "").lower().split(",")

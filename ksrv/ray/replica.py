@@ -111,12 +111,18 @@ class Replica:
                 lost = False
             except Exception as error:  # noqa: BLE001
                 if not lost:
-                    log.warning("the address of this replica is not renewed: %s", error)
+                    log.warning(
+                        "the address of this replica could not be renewed, so clients may miss it; it is tried again: %s",
+                        error,
+                    )
                 lost = True
         try:
             self._address_list.withdraw.remote(self._address.replica).result(timeout_s=2)
         except Exception as error:  # noqa: BLE001
-            log.warning("the address of this replica is not withdrawn: %s", error)
+            log.warning(
+                "the address of this replica could not be withdrawn; it expires by itself: %s",
+                error,
+            )
         self._server.stop(self._stop_seconds)
 
     async def __call__(self, request: Any) -> Any:

@@ -34,13 +34,17 @@ def _tensor(output: dict[str, Any]) -> Tensor:
     if kind == "BYTES":
         return Tensor(name, kind, shape, [_element(value) for value in data])
     if kind not in NAME_BY_DTYPE.values():
-        raise ValueError(f"the output {name} has the datatype {kind!r}")
+        raise ValueError(
+            f"the output {name} has the datatype {kind!r}; expected one of KServe v2, such as FP32"
+        )
     array = np.asarray(data)
     if not array.size:
         return Tensor(name, kind, shape, np.empty(shape, DTYPES[kind]))
     own = NAME_BY_DTYPE.get(array.dtype)
     if own is None:
-        raise ValueError(f"the data of the output {name} are no numbers of the datatype {kind}")
+        raise ValueError(
+            f"the data of the output {name} are no numbers of the datatype {kind}; convert them, or name their datatype"
+        )
     try:
         numbers = cast(array, own, kind)
     except ValueError as error:

@@ -41,7 +41,9 @@ def read_metrics_file(path: Path) -> list[dict[str, Any]]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise ValueError(
+            f"{path} cannot be read: {' '.join(str(error).split())}; expected YAML"
+        ) from error
     try:
         declared = msgspec.convert(document, _MetricsFile).model_metrics
     except msgspec.ValidationError as error:

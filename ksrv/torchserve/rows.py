@@ -84,7 +84,7 @@ def predict_document(row: dict[str, Any], *, needs_instances: bool) -> dict[str,
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise InvalidRequest("a predict request is a JSON object")
+        raise InvalidRequest('a predict request is a JSON object, such as {"instances": [...]}')
     instances = document.get("instances")
     if needs_instances and not (isinstance(instances, list) and instances):
         raise InvalidRequest(

@@ -95,7 +95,8 @@ class TorchServeRunner:
         archive = None if config is None else config.dialect.get(FORMAT)
         if config is None or archive is None or self.source.error:
             raise HandlerLoadError(
-                self.source.error or f"{self.source.folder} is no TorchServe archive"
+                self.source.error
+                or f"{self.source.folder} is no TorchServe archive; torch-model-archiver makes one"
             )
         self._archive = archive
         self._envelope = config.envelope or ""
@@ -232,7 +233,9 @@ class TorchServeRunner:
             element, _ = answers.torchserve_item(describe() if callable(describe) else None)
         except BaseException as error:
             log.error("the model %s cannot be described", self.source.name, exc_info=error)
-            raise HandlerFailed(f"describe_handle failed with {type(error).__name__}") from error
+            raise HandlerFailed(
+                f"describe_handle failed with {type(error).__name__}; the server's log has its traceback"
+            ) from error
         return BatchOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
 
     def lease(self, nbytes: int) -> Block:

@@ -174,14 +174,17 @@ class Archives:
         for key in REFUSED:
             if given.get(key):
                 raise errors.bad_request(
-                    f"{key} comes from the archive's manifest, and cannot be given with a call"
+                    f"{key} comes from the archive's manifest, and cannot be given with a call; leave it out, or make the "
+                    f"archive again"
                 )
         known = [one.spec.version for one in self.engine.loaded() if one.spec.name == name]
         if version in known:
             text = f"Model version {version} is already registered for model {name}"
             raise TorchServeError(409, "ConflictStatusException", text)
         if source.config is None:
-            raise errors.bad_request(source.error or f"{quote(url)} has no settings")
+            raise errors.bad_request(
+                source.error or f"{quote(url)} has no settings; expected a TorchServe archive"
+            )
         config = _registered(source.config, given)
         others = self._configs(self._served(name)) if known else {}
         try:
@@ -218,7 +221,9 @@ class Archives:
         workers = _workers(given, "min_worker", 1)
         most = _workers(given, "max_worker", workers)
         if most < workers:
-            raise InvalidRequest(f"max_worker is {most}, below min_worker, which is {workers}")
+            raise InvalidRequest(
+                f"max_worker is {most}, below min_worker, which is {workers}; raise it, or lower min_worker"
+            )
         served = self._served(name)
         wanted = version or next(reversed(served))
         if wanted not in served:

@@ -95,7 +95,10 @@ def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Transl
     try:
         properties = read_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigPropertiesError(f"{path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigPropertiesError(
+            f"{path} cannot be read: {reason}; expected TorchServe's config.properties"
+        ) from error
     if properties.pop(ENVIRONMENT_WINS, "").lower() == "true":
         properties |= {
             name.removeprefix(VARIABLE_PREFIX).lower(): value
@@ -146,7 +149,7 @@ class _Translation:
             value = convert(text)
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigPropertiesError(
-                f"{self._path}: {key}={text!r} cannot be: {error}"
+                f"{self._path}: {key}={text!r} is not accepted: {error}"
             ) from None
         if type(value) is int and value < 1:
             raise ConfigPropertiesError(f"{self._path}: {key} must be at least 1, not {value}")
@@ -218,7 +221,7 @@ class _Translation:
 def _http_address(text: str) -> str:
     parts = urlsplit(text if "//" in text else f"//{text}")
     if parts.scheme not in ("", "http", "https") or not parts.hostname:
-        raise ValueError("it must be http://HOST:PORT or https://HOST:PORT")
+        raise ValueError("expected http://HOST:PORT or https://HOST:PORT")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     usual = 443 if parts.scheme == "https" else 80
     return f"{host}:{usual if parts.port is None else parts.port}"
@@ -226,7 +229,7 @@ def _http_address(text: str) -> str:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
+        raise ValueError("expected true or false")
     return text.lower() == "true"
 
 
@@ -239,17 +242,21 @@ def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str
     document = json.loads(text)
     models = document.get("models", {}) if isinstance(document, dict) else None
     if not isinstance(models, dict):
-        raise TypeError('it must be a JSON object with "models"')
+        raise TypeError('expected a JSON object with "models"')
     archives = []
     for name, versions in models.items():
         if not isinstance(versions, dict) or not all(
             isinstance(one, dict) for one in versions.values()
         ):
-            raise TypeError(f"the model {name!r} must have an object for each version")
+            raise TypeError(
+                f'the model {name!r} needs an object for each version, such as {{"1.0": {{"marName": "m.mar"}}}}'
+            )
         for version, keys in versions.items():
             archive = keys.get("marName")
             if not isinstance(archive, str) or not archive:
-                raise TypeError(f"the version {version} of the model {name!r} must have a marName")
+                raise TypeError(
+                    f"the version {version} of the model {name!r} needs a marName, the archive's file"
+                )
             archives.append(archive)
     return _models(json.dumps(models)), archives
 

@@ -61,7 +61,7 @@ def read_parts(
     else:
         parts.append(Part(BODY, as_element(body), content_type or ""))
     if len(parts) > PARTS:
-        raise InvalidRequest(f"the request has more than {PARTS} parts")
+        raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
     return list(_last_of_each_name(parts))
 
 
@@ -74,11 +74,15 @@ def _last_of_each_name(parts: Iterable[Part]) -> Iterable[Part]:
 
 def _form(body: memoryview) -> list[Part]:
     if len(body) > FORM_BYTES:
-        raise InvalidRequest(f"the form holds {len(body)} bytes; at most {FORM_BYTES} are read")
+        raise InvalidRequest(
+            f"the form holds {len(body)} bytes; at most {FORM_BYTES} are read: send a file as multipart/form-data"
+        )
     try:
         fields = parse_qsl(
             str(body, "utf-8"), keep_blank_values=True, max_num_fields=PARTS, errors="strict"
         )
     except ValueError as error:
-        raise InvalidRequest(f"the urlencoded form cannot be read: {error}") from None
+        raise InvalidRequest(
+            f"the urlencoded form cannot be read: {error}; expected NAME=VALUE pairs in UTF-8"
+        ) from None
     return [Part(name, value.encode()) for name, value in fields]

@@ -128,7 +128,7 @@ class PredictionCalls:
         if not name:
             raise InvalidRequest("Parameter model_name is required.")
         if len(received.input) > PARTS:
-            raise InvalidRequest(f"the request has more than {PARTS} parts")
+            raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
         target = self._archives.find(name, version, waits=waits)
         call.note_model(target.spec.name, target.spec.version)
         metadata = call.metadata()

@@ -84,7 +84,9 @@ class ModelsResource(_Resource):
             if (req.content_type or "").startswith("application/json") and req.content_length:
                 document = self._routes.read_document(req)
                 if not isinstance(document, dict):
-                    raise InvalidRequest("the body must be a JSON object")
+                    raise InvalidRequest(
+                        'the body must be a JSON object, such as {"url": "model.mar"}'
+                    )
                 given |= {key: _text(value) for key, value in document.items()}
             unknown = [key for key in given if key not in REGISTER_KEYS]
             if unknown:

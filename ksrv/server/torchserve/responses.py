@@ -116,7 +116,9 @@ class Exchange:
         try:
             last = self.answer()
         except KsrvError as error:
-            log.error("a streamed answer is broken off: %s", error.message)
+            log.error(
+                "a streamed answer was cut off, because the handler failed: %s", error.message
+            )
             raise
         if last.outputs:
             yield item_bytes(last)
@@ -197,6 +199,9 @@ def _status(text: str) -> str:
     if not text:
         return status_line(HTTPStatus.OK)
     if not _STATUS.fullmatch(text):
-        log.warning("a handler's response status %.64r is no status; it is sent as 500", text)
+        log.warning(
+            "a handler set the response status %.64r, which is none; it is sent as 500: set a number from 100 to 599",
+            text,
+        )
         return status_line(HTTPStatus.INTERNAL_SERVER_ERROR)
     return text if " " in text else status_line(int(text))

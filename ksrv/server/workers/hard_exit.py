@@ -39,7 +39,8 @@ class WorkerEnd:
         self._status = status if isinstance(status, int) else 0
         if left := instances_left():
             log.warning(
-                "%d instances have not come back from their handlers; the worker ends", left
+                "%d instances still run their handlers after --stop-timeout; the worker ends without them",
+                left,
             )
             self._exit(self._status)
 

@@ -297,7 +297,9 @@ class Service:
         try:
             self._peers.publish(self.engine)
         except Exception:
-            log.exception("the statistics of this worker cannot be shared")
+            log.exception(
+                "the statistics of this worker could not be written for the others; it is tried again"
+            )
 
     def _models(self) -> tuple[Mapping[str, ModelEntry], Collection[str]]:
         """Return the models to load by, and which of them are not loaded."""
@@ -352,7 +354,7 @@ class Service:
         while not self._signals.at_once:
             self._signals.wait()
         time.sleep(IMPATIENT_SECONDS)
-        log.warning("asked to stop once more: what still runs is cut off")
+        log.warning("a second signal to stop: requests that still run are cut off")
         if self._engine is not None:
             self._publish_statistics()
         logging.shutdown()

@@ -70,7 +70,7 @@ class ChangeReplicator:
         for entry in left:
             if entry.change is not None and entry.position in self._abandoned:
                 log.error(
-                    "the %s of %s is not made: the workers that made it have ended; ask for it again",
+                    "the %s of %s was not carried out, because the workers that were at it have ended; ask for it again",
                     entry.kind,
                     quote(entry.change.name),
                 )
@@ -123,7 +123,11 @@ class ChangeReplicator:
             try:
                 positions = self._file.append([entry], since=since if more else None)
             except NotReady as held:
-                log.error("a worker that replaces this one will read the disk: %s", held.message)
+                log.error(
+                    "a worker that replaces this one will load the models as they are on the disk then, which may "
+                    "differ from those that serve now: %s",
+                    held.message,
+                )
                 break
             if positions is not None:
                 entry.position = positions[0]
@@ -157,7 +161,11 @@ class ChangeReplicator:
         try:
             self._file.append([done])
         except NotReady as held:
-            log.error("a worker that replaces this one will read the disk: %s", held.message)
+            log.error(
+                "a worker that replaces this one will load the models as they are on the disk then, which may "
+                "differ from those that serve now: %s",
+                held.message,
+            )
 
     def _is_abandoned(self, entry: LogEntry) -> bool:
         """Whether no worker has made a change, and none is left that makes it: it may have ended them."""
@@ -245,10 +253,10 @@ class ChangeReplicator:
             if time.monotonic() > give_up:
                 shown = ", ".join(str(self._table.pid(slot)) for slot in late)
                 text = (
-                    f"{len(late)} of {len(self._table.followers(positions[0]))} workers have not made the change in"
-                    f" time, and make it when they go on: process {shown}"
+                    f"{len(late)} of {len(self._table.followers(positions[0]))} workers did not carry out the change"
+                    f" in time, and do so as soon as they can: process {shown}; call again to wait for them"
                 )
-                log.error("a change was made here, but %s", text)
+                log.error("this worker carried out a change, but %s", text)
                 raise DeadlineExceeded(text)
             self._wake.set()
             with self._changed:
@@ -274,8 +282,8 @@ class ChangeReplicator:
         if failed:
             slot, error = next(iter(failed.items()))
             raise HandlerFailed(
-                f"{len(failed)} of the workers could not make the change, process"
-                f" {self._table.pid(slot)}: {error}"
+                f"{len(failed)} of the workers could not carry out the change; process"
+                f" {self._table.pid(slot)} says: {error}"
             )
 
     # ---- following --------------------------------------------------------------------------
@@ -292,7 +300,7 @@ class ChangeReplicator:
             try:
                 self._look(engine)
             except Exception:
-                log.exception("the log of changes cannot be followed")
+                log.exception("changes of the other workers cannot be read; it is tried again")
 
     def _look(self, engine: "Engine") -> None:
         for position, entry in self._file.read(self._position):
@@ -365,7 +373,10 @@ class ChangeReplicator:
         try:
             self._file.append([done])
         except NotReady as held:
-            log.error("the other workers do not learn of a change: %s", held.message)
+            log.error(
+                "the other workers are not told that this one carried out a change: %s",
+                held.message,
+            )
 
     def _note(self, position: int, slot: int, error: str) -> None:
         with self._changed:
@@ -376,9 +387,19 @@ class ChangeReplicator:
     def _log_failure(self, entry: LogEntry, error: Exception) -> None:
         subject = quote(entry.change.name) if entry.change is not None else "a setting"
         if isinstance(error, KsrvError):
-            log.error("another worker's %s of %s: %s", entry.kind, subject, error.message)
+            log.error(
+                "the %s of %s, asked of another worker, failed here: %s",
+                entry.kind,
+                subject,
+                error.message,
+            )
         else:
-            log.error("another worker's %s of %s failed", entry.kind, subject, exc_info=error)
+            log.error(
+                "the %s of %s, asked of another worker, failed here",
+                entry.kind,
+                subject,
+                exc_info=error,
+            )
 
 
 def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntry]:

@@ -59,7 +59,8 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
         return found, None
     if function:
         raise EntryError(
-            f"{file} has no function {function!r}, which the handler {handler!r} names"
+            f"{file} has no function {function!r}, which the handler {handler!r} names; define it, or name "
+            f"another in the archive's handler"
         )
     classes = list_classes_from_module(module)
     if len(classes) != 1:
@@ -80,7 +81,9 @@ def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
         raise EntryError(f"Expect handle method in class {made.__name__}, defined in {file}")
     initialize = getattr(service, "initialize", None)
     if not callable(initialize):
-        raise EntryError(f"{made.__name__} in {file} has no initialize method")
+        raise EntryError(
+            f"{made.__name__} in {file} has no initialize method; add initialize(self, context)"
+        )
     initialize(context)
     return entry, service
 

@@ -211,6 +211,7 @@ def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
     classes = list_classes_from_module(module, base)
     if len(classes) != 1:
         raise ValueError(
-            f"{module_name}.py must define one subclass of BaseEnvelope, not {classes}"
+            f"{module_name}.py must define one subclass of BaseEnvelope, not {classes or 'none'}; take "
+            f"the others out"
         )
     return classes[0]

@@ -26,7 +26,9 @@ def load_label_mapping(mapping_file_path: str) -> dict[str, Any] | None:
         return None
     mapping = json.loads(path.read_text())
     if not isinstance(mapping, dict):
-        raise Exception(f"{path.name} must hold an object of labels by class index")
+        raise Exception(
+            f'{path.name} must hold a JSON object of labels by class index, such as {{"0": "cat"}}'
+        )
     if "object_type_names" in mapping and isinstance(mapping["object_type_names"], (list, tuple)):
         mapping = {str(index): name for index, name in enumerate(mapping["object_type_names"])}
     for key, value in mapping.items():
@@ -54,9 +56,9 @@ def map_class_to_label(
         Exception: `probs` is not a list, or `mapping` not a dict.
     """
     if not isinstance(probs, list):
-        raise Exception("probabilities must be a list of lists")
+        raise Exception("probabilities must be a list with a list of numbers for each row")
     if mapping is not None and not isinstance(mapping, dict):
-        raise Exception("the mapping must be a dict of labels by class index")
+        raise Exception("the mapping must be a dict of labels by class index, such as {'0': 'cat'}")
     if lbl_classes is None:
         lbl_classes = [list(range(len(row))) for row in probs]
     labels = mapping or {}

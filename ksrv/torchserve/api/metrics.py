@@ -95,14 +95,20 @@ class Metric:
             self.dimension_names = [f"Dimension{n + 1}" for n in range(len(dimension_values))]
         if len(dimension_values) != len(self.dimension_names):
             logger.error(
-                "metric %s has the dimensions %s and was given %d values: dropped",
+                "the metric %s has the dimensions %s and was given %d values for them; the update is dropped: give one "
+                "value for each",
                 self.metric_name,
                 self.dimension_names,
                 len(dimension_values),
             )
             return
         if self.metric_type is MetricTypes.COUNTER and value < 0:
-            logger.error("counter %s was given the negative %s: dropped", self.metric_name, value)
+            logger.error(
+                "the counter %s was given the negative %s; the update is dropped: a counter only grows, a gauge "
+                "may fall",
+                self.metric_name,
+                value,
+            )
             return
         labels = (
             *zip(self.dimension_names, map(str, dimension_values), strict=True),

@@ -34,10 +34,14 @@ def send_intermediate_predict_response(
     for row, name in known.items():
         rows.setdefault(name, []).append(row)
     if max(wanted, default=-1) >= len(ret):
-        raise ValueError(f"{len(ret)} intermediate answers were given for {len(wanted)} requests")
+        raise ValueError(
+            f"{len(ret)} intermediate answers were given for {len(wanted)} requests; give one for each"
+        )
     chosen: dict[int, Any] = {}
     for index, name in wanted.items():
         if not rows.get(name):
-            raise ValueError(f"the running batch has no further row of a request {name!r}")
+            raise ValueError(
+                f"the running batch has no further row of a request {name!r}; give the ids of context.request_ids"
+            )
         chosen[rows[name].pop(0)] = ret[index]  # a request may own several rows
     chunks.send(chosen)

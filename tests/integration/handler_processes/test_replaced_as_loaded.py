@@ -446,7 +446,7 @@ def test_a_deployment_that_kills_its_workers_does_not_kill_those_that_replace_th
         (folder / "net.py").write_text(KILLING)
         with contextlib.suppress(requests.ConnectionError):
             served.load()
-        wait_until(lambda: "the load of 'm' is not made: the workers that made it" in server.log)
+        wait_until(lambda: "the load of 'm' was not carried out, because the workers" in server.log)
 
         def all_have_loaded():
             found = children(server.pid)

@@ -143,7 +143,7 @@ def test_what_another_worker_could_not_load_is_told_to_the_caller(models):
         handler = models / "m" / "handler.py"
         handler.write_text(source.replace("== 0", f"== {failing}"))
         # Whichever worker is asked, the caller learns that the change does not hold everywhere.
-        text = "1 of the workers could not make the change"
+        text = "1 of the workers could not carry out the change"
 
         def told():
             answer = change(server, "load")

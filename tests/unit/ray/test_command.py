@@ -26,7 +26,7 @@ def test_numbers_of_replicas(text, options):
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "1:", ":4", "4:1", "0:4", "1:2:3", "1.5"])
 def test_numbers_that_are_none(text):
-    with pytest.raises(SettingsError, match=r"expected N or MIN:MAX from 1 on"):
+    with pytest.raises(SettingsError, match=r"expected a whole number from 1, or MIN:MAX"):
         replica_options(text)
 
 

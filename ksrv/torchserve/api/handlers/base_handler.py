@@ -196,7 +196,7 @@ class BaseHandler:
         """Instantiate the one class that the model file defines and fill it with the state dict."""
         definition = os.path.join(model_dir, model_file)
         if not os.path.isfile(definition):
-            raise RuntimeError("Missing the model.py file")
+            raise RuntimeError(f"Missing the model.py file: the archive has no {model_file}")
         module = import_module(os.path.splitext(model_file)[0])
         classes = list_classes_from_module(module)
         if len(classes) != 1:
@@ -294,7 +294,8 @@ class BaseHandler:
         insights = getattr(self, "get_insights", None)
         if insights is None:
             raise RuntimeError(
-                f"{type(self).__name__} has no get_insights method, which explanations need"
+                f"{type(self).__name__} has no get_insights method, which explanations need; define "
+                f"get_insights(self, tensor_data, raw_data, target)"
             )
         return insights(data_preprocess, inputs, target)  # type: ignore[no-any-return]
 
@@ -361,7 +362,9 @@ def _compile_options(pt2: Any) -> dict[str, Any] | None:
         logger.warning("pt2 as a string is deprecated: use pt2.compile with a backend")
         return {"backend": pt2}
     if not isinstance(pt2, dict):
-        raise ValueError(f"pt2 must be a mapping or the name of a backend, not {pt2!r}")
+        raise ValueError(
+            f"pt2 must be a mapping such as {{compile: {{enable: true}}}} or the name of a backend, not {pt2!r}"
+        )
     if "compile" in pt2:
         options = dict(pt2["compile"] or {})
         return options if options.pop("enable", False) else None

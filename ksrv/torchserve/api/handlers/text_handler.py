@@ -155,7 +155,9 @@ def load_vocabulary(folder: str, name: str) -> Any:
     if name.endswith(".json") or not os.path.isfile(path):
         path = path if name.endswith(".json") else alternative
         if not os.path.isfile(path):
-            raise RuntimeError(f"the vocabulary {name} is missing")
+            raise RuntimeError(
+                f"the vocabulary {name} is not in the archive; add it with --extra-files or --source-vocab"
+            )
         with open(path) as file:
             return json.load(file)
     import torch

@@ -65,7 +65,7 @@ def _rgb(file: memoryview) -> Pixels:
 def _decoded(file: memoryview, flags: int) -> Any:
     pixels = opencv.decode(file, flags)
     if pixels is None:
-        raise ValueError("the bytes are no image that can be decoded")
+        raise ValueError("the bytes are no image that can be decoded; expected a file of an image")
     return pixels
 
 
