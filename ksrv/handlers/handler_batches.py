@@ -166,7 +166,11 @@ class HandlerBatches(StageRunner):
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
         kind = HandlerTypeError if isinstance(error, TypeError) else HandlerFailed
         # Clients are told the type alone; a warm-up has none, and whoever starts the server sees what to mend.
-        where = _where_it_failed(error, self.source.root) if _is_warm_up(inputs) else ""
+        where = ""
+        if _is_warm_up(inputs):
+            where = _where_it_failed(error, self.source.root)
+        elif not self.source.debug:
+            where = "; the server's log has its traceback"
         text = f"the stage {stage} of {self._shown()} failed with {type(error).__name__}{where}"
         failure = kind(text)
         if self.source.debug:

@@ -6,7 +6,7 @@ handlers in processes of their own.
 
 from collections.abc import Collection
 
-from ksrv._native.images.image_header import FORMATS, Header, ImageError, probe
+from ksrv._native.images.image_header import FORMATS, Header, ImageError, UnknownFormat, probe
 from ksrv.limits import Limits, show_limit
 from ksrv.request import Element
 
@@ -70,9 +70,12 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
                 f"is {unbounded}, which is not decoded because its decoders take no limit on pixels;"
                 f" the accepted formats are {accepted}"
             ) from None
-        raise ImageRefused(
-            f"cannot be read: {error}; the accepted formats are {accepted}"
-        ) from None
+        remedy = (
+            f"the accepted formats are {accepted}"
+            if isinstance(error, UnknownFormat)
+            else "expected a whole, undamaged file"
+        )
+        raise ImageRefused(f"cannot be read: {error}; {remedy}") from None
     if header.format not in formats:
         raise ImageRefused(f"is {header.format}, and the accepted formats are {accepted}")
     if header.width == 0 or header.height == 0:

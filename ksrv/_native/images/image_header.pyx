@@ -21,6 +21,10 @@ class ImageError(ValueError):
     """Bytes whose header does not say what picture follows."""
 
 
+class UnknownFormat(ImageError):
+    """Bytes that begin as no picture does."""
+
+
 class Header(NamedTuple):
     """What a picture's header says.
 
@@ -74,7 +78,7 @@ def probe(data: Buffer) -> Header:
         with nogil:
             error = read_image_header(file.data, file.length, &header)
     if error == ImageFault.unknown_format:
-        raise ImageError("the first bytes are of no known image format")
+        raise UnknownFormat("the first bytes are of no known image format")
     name = _NAMES[header.format]
     if error == ImageFault.truncated:
         raise ImageError(f"the {name.upper()} ends before its dimensions")

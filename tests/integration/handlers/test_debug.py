@@ -186,7 +186,9 @@ def test_a_profile_of_torch(server):
 
 def test_without_debug_nothing_more_is_told(repository):
     with Server(repository) as server:
-        assert message(server, 1).endswith("failed with NameError")
+        assert message(server, 1).endswith(
+            "failed with NameError; the server's log has its traceback"
+        )
         _, answer = post(server, request(0, profile="python"))
         assert answer.get("parameters") is None
 

@@ -76,7 +76,9 @@ def test_the_log_shows_the_line(server, name):
     answer = requests.post(f"{server.url}/v2/models/sets/infer", json=document, timeout=60)
     kind = "TypeError" if name == "name that is no text" else "ValueError"
     assert answer.status_code == 500
-    assert answer.json()["error"] == f"the stage inference of the model sets failed with {kind}"
+    assert answer.json()["error"] == (
+        f"the stage inference of the model sets failed with {kind}; the server's log has its traceback"
+    )
 
     def traceback():
         return server.log.partition(f"(id {name!r})")[2]

@@ -34,6 +34,24 @@ def test_other_files_cannot_be_read(file):
         checked_header(file, Limits())
 
 
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (b"", "there are no bytes; expected a whole, undamaged file"),
+        (
+            files.jpeg(9, 8)[:20],
+            "the JPEG ends before its dimensions; expected a whole, undamaged file",
+        ),
+        (files.encode(files.picture(9, 8), "PNG")[:40], "left; expected a whole, undamaged file"),
+        (b"%PDF-1.4", "no known image format; the accepted formats are jpeg, png"),
+    ],
+    ids=["empty", "cut", "cut in a chunk", "another kind"],
+)
+def test_files_that_cannot_be_read_are_told_with_what_to_do(file, says):
+    with pytest.raises(ImageRefused, match=f"cannot be read: .*{says}"):
+        checked_header(file, Limits(), ("jpeg", "png"))
+
+
 @pytest.mark.skipif(not features.check("avif"), reason="Pillow writes no AVIF here")
 def test_a_real_avif_is_refused_by_name():
     file = io.BytesIO()
