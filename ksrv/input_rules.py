@@ -47,7 +47,7 @@ def problems(
     for key in ("mean", "std"):
         count = len(given.get(key, ()))
         if isinstance(channels, int) and channels > 0 and count not in (0, 1, channels):
-            yield key, f"has {count} numbers for {channels} channels"
+            yield key, f"has {count} numbers for {channels} channels; write one for each"
     if any(number <= 0 for number in given.get("std", ())):
         yield "std", "must be above 0"
     if datatype not in FLOATING:

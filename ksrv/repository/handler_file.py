@@ -16,9 +16,12 @@ from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_code import HandlerCode
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.settings.values import read_model_keys
+from ksrv.repository.yaml_document import Document
 from ksrv.source import ModelConfig, ModelSource
 
 NO_SETTINGS: Mapping[str, Any] = {}
+_GIVEN = Path("the settings of --model-settings or serve()")
+"""How errors name what is given beside a file."""
 
 _TARGET = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?", re.DOTALL)
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -58,7 +61,8 @@ def handler_file(
     document = code.settings(name)
     code.check(name)
     relative = str(path.relative_to(root))
-    document.value |= {**given, "handler": f"{relative}:{name}" if name else relative}
+    document.take(Document.of(_GIVEN, dict(given), {}))
+    document.value["handler"] = f"{relative}:{name}" if name else relative
     keys = document.value
     config = read_model_keys(document, document.convert(ModelKeys, keys), root)
     function = name if name in code.functions else ""

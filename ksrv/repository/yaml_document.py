@@ -95,6 +95,8 @@ class Document:
             problem = error.problem or error.context or ""
             if "'\\t'" in problem:
                 problem += "; indent with spaces, because YAML allows no tabs there"
+            else:
+                problem += "; a key and its value are written as KEY: VALUE, and keys of one section are indented alike"
             raise ConfigError(f"{path}{where}: {problem}") from None
         except yaml.YAMLError as error:
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
@@ -248,7 +250,7 @@ class Document:
             self._lines.setdefault(entry, line)
             if key in seen:
                 self._lines[entry] = line
-                self.fail(entry, f"written twice; first on line {seen[key]}")
+                self.fail(entry, f"written twice; first on line {seen[key]}; remove one of them")
             seen[key] = line
             yield key, self._build(loader, value_node, entry)
 

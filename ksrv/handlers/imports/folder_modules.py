@@ -258,7 +258,8 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _remedy_of(error: BaseException) -> str:
     """Return what mends an error of Python's whose text does not say it."""
     if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
-        return _near(absent[1], dir(sys.modules.get(error.name or "")))
+        module = sys.modules.get(error.name or "")
+        return _near(absent[1], [*dir(module), *getattr(module, "__all__", ())])
     file = error.filename if isinstance(error, FileNotFoundError) else None
     if isinstance(file, str) and not Path(file).is_absolute():
         return (

@@ -210,7 +210,7 @@ class _Parser:
             if found is None:
                 shown = _Token("", text[at : at + 1], line)
                 if shown.text in ("'", '"'):
-                    self._fail(shown, "a text is not ended on its line")
+                    self._fail(shown, "a text is not ended on its line; add the closing quote")
                 self._fail(shown, f"{shown.text!r} is not read here")
             if found.lastgroup != "space":
                 yield _Token(str(found.lastgroup), found[0], line)
