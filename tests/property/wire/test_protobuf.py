@@ -216,6 +216,62 @@ def test_arbitrary_bytes(data):
     compare(data)
 
 
+def typed(field, packed):
+    """A request with one input, of which one typed field holds these bytes."""
+    contents = bytes([field << 3 | 2, len(packed)]) + packed
+    entry = b"\x2a" + bytes([len(contents)]) + contents
+    return b"\x2a" + bytes([len(entry)]) + entry
+
+
+NINE = b"\xff" * 9
+
+
+@pytest.mark.parametrize(
+    ("data", "outcome"),
+    [
+        (b"\x0a\x01", "malformed"),  # a text that is cut
+        (b"\x0a", "malformed"),
+        (b"\x8a", "malformed"),
+        (b"\x0a" + NINE + b"\xff\x01", "malformed"),  # a varint of 11 bytes
+        (b"\x02\x00", "refused"),  # field 0: protobuf refuses it
+        (b"\x0c", "malformed"),  # the end of a group that has not begun
+        (b"\x0b\x14", "malformed"),  # of another one
+        (b"\x0b", "malformed"),  # none
+        (b"\x0b\x08\x01\x0c", "rewritten"),
+        (b"\x0b" * 100 + b"\x0c" * 100, "rewritten"),
+        (b"\x0b" * 101 + b"\x0c" * 101, "malformed"),
+        (b"\x0f", "malformed"),  # kinds of fields that there are not
+        (b"\x0e", "malformed"),
+        (b"\x48", "malformed"),  # fields that nobody knows, cut
+        (b"\x49" + b"x" * 7, "malformed"),
+        (b"\x4a\x02x", "malformed"),
+        (b"\x4d" + b"x" * 3, "malformed"),
+        (b"\x48\x01", "rewritten"),  # and whole
+        (b"\x49" + b"x" * 8, "rewritten"),
+        (b"\x4a\x02xx", "rewritten"),
+        (b"\x4d" + b"x" * 4, "rewritten"),
+        (typed(3, NINE + b"\x01"), "certain"),
+        (typed(3, NINE + b"\x02"), "rewritten"),  # bits beyond the 64th
+        (typed(3, b"\xff" * 10 + b"\x01"), "malformed"),
+        (typed(3, b"\x80"), "malformed"),
+        (typed(3, b"\x80" * 8 + b"\x01\x01"), "certain"),
+        (typed(6, b"xxxx"), "certain"),
+        (typed(6, b"xxx"), "malformed"),
+        (typed(6, b"xxxxx"), "malformed"),
+        (typed(7, b"x" * 8), "certain"),
+        (typed(7, b"x" * 7), "malformed"),
+        (typed(7, b"x" * 12), "malformed"),
+        (typed(8, b"\xff"), "certain"),
+        (b"\x22\x07\x12\x05\x21xxxx", "malformed"),  # half a double of a parameter
+        (b"\x22\x03\x12\x01\x10", "malformed"),  # a parameter's number that is cut
+        (b"\x22\x04\x12\x02\x00\x01", "refused"),  # its field 0
+        (b"\x22\x04\x12\x02\x30\x01", "rewritten"),  # its field 6
+    ],
+)
+def test_what_is_said_of_a_message(data, outcome):
+    assert compare(data) == outcome
+
+
 def test_all_outcomes_are_reached():
     good = message_class("inference.ModelInferRequest")(model_name="m").SerializeToString()
     assert compare(good) == "certain"
