@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.tensor.padding import LENGTH_KEYS
-from ksrv.engine.requests.validation import RequestValidator, buckets_of
+from ksrv.engine.requests.validation import LARGEST_EMPTY, RequestValidator, buckets_of
 from ksrv.errors import InvalidRequest
 from ksrv.input_rules import with_lengths
 from ksrv.request import InferRequest, Tensor
@@ -55,6 +55,29 @@ def test_explanations_are_joined_with_none_else():
     keys = {key(made, ids=(1, 8), explain=explain) for explain in (False, True)}
     assert len(keys) == 2
     assert not keys & {key(made, ids=(1, 4)), key(made, ids=(1, 12))}
+
+
+def test_the_key_tells_how_the_request_is_answered():
+    made = validator(IDS, MASK)
+    asked = request(ids=(1, 8), explain=True)
+    asked.stream = object()
+    plain = key(made, ids=(1, 8))
+    assert key(made, ids=(1, 8), explain=True) == plain + 1
+    assert made.validate(asked).batch_key == plain + 3
+    asked.explain = False
+    assert made.validate(asked).batch_key == plain + 2
+
+
+def test_rows_without_values_are_bounded():
+    """Their lengths and masks take memory for which the client has sent no bytes."""
+    made = validator(IDS, MASK, max_batch_size=0)
+    assert made.validate(request(ids=(LARGEST_EMPTY, 0))).rows == LARGEST_EMPTY
+    assert made.validate(request(ids=(1, LARGEST_EMPTY + 1))).rows == 1
+    with pytest.raises(
+        InvalidRequest, match=rf"the shape \[{LARGEST_EMPTY + 1}, 0\] and no values"
+    ):
+        made.validate(request(ids=(LARGEST_EMPTY + 1, 0)))
+    assert LARGEST_EMPTY == 65_536
 
 
 def test_each_of_several_lengths_has_its_bucket():

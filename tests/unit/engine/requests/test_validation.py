@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
+from ksrv._native.images.image_header import DECODED_APART_NS
+from ksrv._native.server.batch_runner import APART
 from ksrv.engine.requests.validation import KNOWN_GROUPS, RequestValidator, shape_text
 from ksrv.errors import InvalidRequest
-from ksrv.request import InferRequest, RequestedOutput, Tensor
-from ksrv.spec import ModelSpec, OutputImageSpec, TensorSpec
+from ksrv.request import CheckedImages, InferRequest, RequestedOutput, Tensor
+from ksrv.spec import ANY_SIZE, ModelSpec, OutputImageSpec, TensorSpec
 
 X = TensorSpec("x", "FP32", (-1, 4))
 OPEN = TensorSpec("open", "FP32", (-1, -1, (2, 5)))
 TEXT = TensorSpec("text", "BYTES", (-1, 1))
 SIDE = TensorSpec("side", "INT64", (2, 3))
+SECOND = TensorSpec("second", "FP32", (-1, 2))
 MAYBE = TensorSpec("maybe", "FP32", (-1, 4), optional=True)
 Y = TensorSpec("y", "FP32", (-1, 4))
 PICTURE = TensorSpec("picture", "UINT8", (-1, 8, 8, 3), output_image=OutputImageSpec())
@@ -47,6 +50,7 @@ def refusal(made, request):
     ("inputs", "tensors", "sentence"),
     [
         ((X,), [], "the input 'x' is missing; the inputs of the model m are 'x'"),
+        ((X, SECOND), [zeros("x", (1, 4))], "the input 'second' is missing"),
         ((X,), [zeros("z", (1, 4))], "there is no input 'z'; the inputs of the model m are 'x'"),
         ((X,), [zeros("x", (1, 4))] * 2, "the input 'x' is given twice"),
         ((X, MAYBE), [zeros("x", (1, 4))] * 2, "the input 'x' is given twice"),
@@ -54,6 +58,8 @@ def refusal(made, request):
         ((X, SIDE), [zeros("x", (1, 4)), zeros("z", (1, 4))], "there is no input 'z'"),
         ((X,), [zeros("x", (1, 5))], "the input 'x' has the shape [1, 5]; the model m expects [-1, 4]"),
         ((X,), [zeros("x", (4,))], "the input 'x' has the shape [4]; the model m expects [-1, 4]"),
+        ((X,), [zeros("x", (1, 1, 4))], "the input 'x' has the shape [1, 1, 4]"),
+        ((X,), [Tensor("x", "INT64", (1, 4), np.zeros((1, 4), np.float32))], "has the datatype 'INT64'"),
         ((X,), [zeros("x", (1, 4, 1))], "the input 'x' has the shape [1, 4, 1]"),
         ((X,), [zeros("x", (1,) * 9)], "has the shape [1, 1, 1, 1, 1, 1, 1]... (9 long)"),
         ((X,), [zeros("x", (1,) * 8)], "has the shape [1, 1, 1, 1, 1, 1, 1, 1];"),
@@ -87,6 +93,7 @@ def test_refusals_of_inputs(inputs, tensors, sentence):
         ((X, MAYBE), [zeros("maybe", (3, 4)), zeros("x", (3, 4))], 3),
         ((X, SIDE), [zeros("side", (2, 3), "INT64"), zeros("x", (5, 4))], 5),
         ((SIDE,), [zeros("side", (2, 3), "INT64")], 2),
+        ((SIDE, MAYBE), [zeros("side", (2, 3), "INT64")], 1),
         ((OPEN,), [zeros("open", (2, 0, 2))], 2),
         ((OPEN,), [zeros("open", (2, 9, 5))], 2),
         ((TEXT,), [texts("text", (2, 1), b"a", "b")], 2),
@@ -104,7 +111,105 @@ def test_more_rows_than_a_batch_has():
     assert validator(X, split=True).validate(nine).rows == 9
     assert validator(X, max_batch_size=0).validate(nine).rows == 9
     assert validator(X, row_limit=9).validate(nine).rows == 9
+    assert "9 rows" in refusal(
+        RequestValidator(ModelSpec("m", inputs=(X,), max_batch_size=8)), nine
+    )
     assert "9 rows" in refusal(validator(X, row_limit=8, max_batch_size=16), nine)
+
+
+class Pictures:
+    """Stands for the preparer of an input: each image has the height 8 and a time to decode of its own."""
+
+    def __init__(self, decode_ns=1, height=8):
+        self.decode_ns = decode_ns
+        self.height = height
+
+    def check(self, elements, count):
+        assert len(elements) == count
+        return CheckedImages((count, self.height, 8, 3), [None] * count, self.decode_ns)
+
+
+def shown(shape, pictures=None, **facts):
+    facts.setdefault("max_batch_size", 8)
+    spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", shape),), **facts)
+    return RequestValidator(spec, {"x": pictures or Pictures()})
+
+
+def files(*shape):
+    return texts("x", shape, *[b"png"] * int(np.prod(shape)))
+
+
+@pytest.mark.parametrize(
+    ("declared", "tensor", "sentence"),
+    [
+        ((-1, 8, 8, 3), zeros("x", (1, 8, 8, 3), "INT64"), "expects FP32 or BYTES with encoded images"),
+        ((-1, 8, 8, 3), files(1, 2), "holds images in the shape [1, 2]; expected [N] or [N, 1] for N images"),
+        ((-1, 8, 8, 3), files(2, 1, 1), "holds images in the shape [2, 1, 1]"),
+        ((-1, 8, 8, 3), files(), "holds images in the shape []"),
+        ((-1, 8, 8, 3), files(0), "the input 'x' holds no image"),
+        ((-1, 8, 8, 3), texts("x", (2,), b"png"), "the input 'x' holds 1 elements; its shape [2] announces 2"),
+        ((-1, 8, 8, 3), files(9), "the request has 9 rows, above the"),
+        ((2, 8, 8, 3), files(3), "the input 'x' holds 3 images; the model m expects 2"),
+        ((ANY_SIZE, 8, 8, 3), files(2), "the input 'x' holds 2 images; the model m expects 1"),
+    ],
+)  # fmt: skip
+def test_refusals_of_images(declared, tensor, sentence):
+    assert sentence in refusal(shown(declared), asked(tensor))
+
+
+@pytest.mark.parametrize(
+    ("declared", "tensor", "rows"),
+    [
+        ((-1, 8, 8, 3), files(2), 2),
+        ((-1, 8, 8, 3), files(3, 1), 3),
+        ((-1, 8, 8, 3), files(8), 8),
+        ((2, 8, 8, 3), files(2), 2),
+        ((ANY_SIZE, 8, 8, 3), files(1), 1),
+        ((-1, 8, 8, 3), zeros("x", (3, 8, 8, 3)), 3),
+    ],
+)
+def test_the_rows_of_images(declared, tensor, rows):
+    request = asked(tensor)
+    assert shown(declared).validate(request).rows == rows
+    if tensor.datatype == "BYTES":
+        assert request.images["x"].shape == (rows, 8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "remedy"),
+    [
+        ((-1, 1, 8, 8), True, True),
+        ((-1, 3, 8, 8), True, True),
+        ((-1, 2, 8, 8), True, False),
+        ((-1, 8, 8), False, False),
+    ],
+)
+def test_an_input_that_takes_no_images_says_how_it_would(shape, layout, remedy):
+    made = validator(TensorSpec("x", "FP32", shape))
+    said = refusal(made, asked(files(1)))
+    assert ("encoded images need the layout NHWC" in said) == layout
+    assert ("write 'handler: image_classifier'" in said) == remedy
+    assert "layout" not in refusal(made, asked(zeros("x", (1, *shape[1:]), "INT64")))
+
+
+def test_images_that_take_long_are_joined_with_none():
+    def keys(decode_ns, **options):
+        spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", (-1, 8, 8, 3)),), max_batch_size=8)
+        made = RequestValidator(spec, {"x": Pictures(decode_ns)}, **options)
+        return [key(made, files(1)) for _ in range(2)]
+
+    assert keys(DECODED_APART_NS - 1) == [0, 0]
+    assert keys(DECODED_APART_NS) == [APART, APART + 1]
+    assert keys(DECODED_APART_NS, apart=False) == [0, 0]
+
+
+def test_images_of_one_size_are_joined():
+    pictures = Pictures()
+    made = shown((-1, -1, -1, 3), pictures)
+    eight = key(made, files(1))
+    assert key(made, files(2)) == eight
+    pictures.height = 9
+    assert key(made, files(1)) != eight
 
 
 @pytest.mark.parametrize(
@@ -200,6 +305,9 @@ def test_an_example_of_inputs_lets_any_others_come():
     assert made.validate(asked(zeros("z", (0, 2)))).rows == 1
     assert made.validate(asked()).rows == 1
     assert key(made, zeros("z", ())) != key(made, zeros("z", ()))
+    assert key(made, zeros("z", (1, 2))) == key(made, zeros("z", (1, 2)))
+    unlike = [zeros("a", (1,)), zeros("b", (2,)), zeros("c", (2,))]
+    assert key(made, *unlike) != key(made, *unlike)
 
 
 def test_batch_keys_are_never_used_again():

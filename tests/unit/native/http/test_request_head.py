@@ -121,6 +121,7 @@ def test_every_prefix_of_a_native_head_is_incomplete(head):
     [
         b"Accept-Encoding: gzip, deflate, br, zstd",
         b"Accept-Encoding: identity",
+        b"Accept-Encoding: sequitur, q",
         b"Connection: Keep-Alive",
         b"Connection:keep-alive",
         b"X-Empty:",
@@ -143,6 +144,9 @@ def test_fields_that_stay_native(field):
     "field",
     [
         b"Accept: application/jsonl",
+        b"Accept-Encoding: gzip;q=0",
+        b"Accept-Encoding: gzip;Q =0",
+        b"Accept-Encoding: gzip;q\t=0",
         b"Accept: text/event-stream",
         b"Accept: application/x-ndjson, */*",
         b"Content-Encoding: identity",
