@@ -269,6 +269,36 @@ def test_words_and_forms_that_are_numbers(datatype):
     assert got.tobytes() == np.array(values, got.dtype).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("token", "value"),
+    [
+        ("1e-400", 0.0),
+        ("123456e-500", 0.0),
+        ("0." + "0" * 800 + "1e400", 0.0),
+        ("1e-99999999999999999999", 0.0),
+        ("0e99999999999999999999", 0.0),
+        ("0." + "0" * 30 + "e400", 0.0),
+        ("0." + "0" * 400 + "1e401", 1.0),
+        ("1" + "0" * 400 + "e-400", 1.0),
+        ("1" + "0" * 309, None),
+        ("12" + "0" * 400 + ".5", None),
+        ("1." + "1" * 500 + "e400", None),
+        ("0.5e309", None),
+        ("0.001e312", None),
+        ("1" + "0" * 620 + "e-300", None),
+        ("1" + "0" * 2000 + "e-1690", None),
+        ("1e99999999999999999999", None),
+    ],
+)
+def test_what_is_too_small_is_zero_and_what_is_too_large_is_refused(token, value):
+    for sign in ("", "-"):
+        got = read(f"[{sign}{token}]", "FP64", 1)
+        if value is None:
+            assert isinstance(got, NumbersError) and got.code == "range"
+        else:
+            assert got.tobytes() == np.array([-value if sign else value]).tobytes()
+
+
 def test_truth_values():
     assert read("[true,false, true]", "BOOL", 3).tolist() == [True, False, True]
 

@@ -240,12 +240,17 @@ NINE = b"\xff" * 9
         (b"\x0b\x08\x01\x0c", "rewritten"),
         (b"\x0b" * 100 + b"\x0c" * 100, "rewritten"),
         (b"\x0b" * 101 + b"\x0c" * 101, "malformed"),
+        (b"\x0b" * 101, "malformed"),
+        (b"\x0b\x0b\x0c", "malformed"),
         (b"\x0f", "malformed"),  # kinds of fields that there are not
         (b"\x0e", "malformed"),
         (b"\x48", "malformed"),  # fields that nobody knows, cut
         (b"\x49" + b"x" * 7, "malformed"),
         (b"\x4a\x02x", "malformed"),
         (b"\x4d" + b"x" * 3, "malformed"),
+        (b"\x49" + b"\x0a\x00" * 3, "malformed"),  # although what is there are fields
+        (b"\x4a\x05" + b"\x0a\x00", "malformed"),
+        (b"\x4d" + b"\x0a\x00", "malformed"),
         (b"\x48\x01", "rewritten"),  # and whole
         (b"\x49" + b"x" * 8, "rewritten"),
         (b"\x4a\x02xx", "rewritten"),

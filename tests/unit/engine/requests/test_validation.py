@@ -100,6 +100,7 @@ def test_refusals_of_inputs(inputs, tensors, sentence):
         ((TensorSpec("s", "FP32", ()),), [zeros("s", ())], 1),
         ((), [zeros("a", (3, 2)), zeros("b", (3,))], 3),
         ((), [texts("a", (2,), b"", b"")], 2),
+        ((), [zeros("a", (0, 2))], 0),
     ],
 )  # fmt: skip
 def test_the_rows_of_what_is_right(inputs, tensors, rows):
@@ -123,16 +124,17 @@ class Pictures:
     def __init__(self, decode_ns=1, height=8):
         self.decode_ns = decode_ns
         self.height = height
+        self.checked = 0
 
     def check(self, elements, count):
         assert len(elements) == count
+        self.checked += count
         return CheckedImages((count, self.height, 8, 3), [None] * count, self.decode_ns)
 
 
-def shown(shape, pictures=None, **facts):
-    facts.setdefault("max_batch_size", 8)
-    spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", shape),), **facts)
-    return RequestValidator(spec, {"x": pictures or Pictures()})
+def shown(shape, pictures=None, *, split=False):
+    spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", shape),), max_batch_size=8)
+    return RequestValidator(spec, {"x": pictures or Pictures()}, split=split)
 
 
 def files(*shape):
@@ -173,6 +175,15 @@ def test_the_rows_of_images(declared, tensor, rows):
     assert shown(declared).validate(request).rows == rows
     if tensor.datatype == "BYTES":
         assert request.images["x"].shape == (rows, 8, 8, 3)
+
+
+def test_no_header_is_read_of_more_images_than_a_request_may_have():
+    pictures = Pictures()
+    assert "9 rows" in refusal(shown((-1, 8, 8, 3), pictures), asked(files(9)))
+    assert pictures.checked == 0
+    nine = asked(files(9))
+    assert shown((-1, 8, 8, 3), pictures, split=True).validate(nine).rows == 9
+    assert nine.images["x"].shape == (9, 8, 8, 3)
 
 
 @pytest.mark.parametrize(
@@ -318,9 +329,11 @@ def test_batch_keys_are_never_used_again():
     assert key(made, zeros("open", (1, 0, 2))) not in keys - {first}
 
 
-def test_a_model_that_joins_nothing_has_one_key():
+def test_a_model_without_batches_has_one_key():
     made = validator(OPEN, max_batch_size=0)
     assert key(made, zeros("open", (1, 3, 2))) == key(made, zeros("open", (1, 4, 5))) == 0
+    single = validator(OPEN, max_batch_size=1)
+    assert key(single, zeros("open", (1, 3, 2))) != key(single, zeros("open", (1, 4, 5)))
     unbatched = validator(SIDE, OPEN)
     assert key(unbatched, zeros("side", (2, 3), "INT64"), zeros("open", (1, 3, 2))) == 0
 
