@@ -271,6 +271,25 @@ NINE = b"\xff" * 9
         (b"\x22\x03\x12\x01\x10", "malformed"),  # a parameter's number that is cut
         (b"\x22\x04\x12\x02\x00\x01", "refused"),  # its field 0
         (b"\x22\x04\x12\x02\x30\x01", "rewritten"),  # its field 6
+        (b"\x22\x05\x12\x03\x1a\x01a", "certain"),
+        (b"\x22\x05\x12\x03\x1a\x01\xff", "malformed"),  # no UTF-8
+        (b"\x22\x04\x12\x02\x1a\x01", "malformed"),
+        (b"\x22\x06\x1a\x04\x1a\x02hi", "rewritten"),  # an entry's field 3
+        (b"\x2a\x01\x0a", "malformed"),  # of an input
+        (b"\x2a\x01\x8a", "malformed"),
+        (b"\x2a\x02\x02\x00", "refused"),
+        (b"\x2a\x02\x08\x01", "rewritten"),  # a name that is a number
+        (b"\x2a\x02\x32\x00", "rewritten"),
+        (b"\x2a\x03\x31\x0a\x00", "malformed"),
+        (b"\x2a\x40" + b"\x18\x01" * 32, "rewritten"),  # a shape of 32 dimensions, one by one
+        (b"\x2a\x42" + b"\x18\x01" * 33, "limit"),
+        (b"\x2a\x42" + b"\x30\x01" * 33, "rewritten"),
+        (b"\x2a\x22\x1a\x20" + b"\x01" * 32, "certain"),
+        (b"\x2a\x23\x1a\x21" + b"\x01" * 33, "limit"),
+        (b"\x2a\x25\x1a\x23" + b"\x01" * 33 + b"\xff" * 2, "malformed"),
+        (b"\x32\x02\x18\x01", "rewritten"),  # of an output
+        (b"\x32\x02\x1a\x00", "rewritten"),
+        (b"\x32\x01\x0a", "malformed"),
     ],
 )
 def test_what_is_said_of_a_message(data, outcome):

@@ -124,6 +124,7 @@ def test_every_prefix_of_a_native_head_is_incomplete(head):
         b"Accept-Encoding: sequitur, q",
         b"Connection: Keep-Alive",
         b"Connection:keep-alive",
+        b"Connection: \tkeep-alive \t ",
         b"X-Empty:",
         b"X-Tab:\ta\tb",
         b"X-Long: " + b"a" * 1000,
@@ -176,7 +177,7 @@ def test_each_byte_of_a_value():
             assert (value, verdict(with_fields(b"Content-Length: 2", b"X: " + value))) == (value, expected)  # fmt: skip
 
 
-HOSTS = [b"", b"a", b"a.B-c_d~!$&'()*+;=9", b"a%41", b"%4a%aFb", b"x:", b"x:80", b"[::1]", b"[::1]:80", b"[fe80::1%25e]", b" a\t"]  # fmt: skip
+HOSTS = [b"", b"a", b"a.B-c_d~!$&'()*+;=9", b"a%41", b"%4a%aFb", b"x:", b"x:80", b"[::1]", b"[::1]:80", b"[fe80::1%25e]", b" a\t", b"\ta  "]  # fmt: skip
 NO_HOSTS = [b":80", b":", b"a,b", b"a/b", b"a b", b"a%", b"a%4", b"a%4g", b"a%g4", b"[::1", b"[]", b"[", b"]", b"[::1]x", b"[::1]80",
             b"a:b", b"a:8x", b"a:80:90", b"::1", b"a]", b"a@b", b"a#b", b"a\"b"]  # fmt: skip
 
