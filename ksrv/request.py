@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
 import numpy.typing as npt
 
 from ksrv._native.batch.batch import BatchInputs as BatchInputs
@@ -231,8 +232,7 @@ class RequestHandle(Protocol):
         """Have `callback` called once the request has ended, on the thread that ended it."""
 
 
-@dataclass(slots=True)
-class BatchRequest:
+class BatchRequest(msgspec.Struct, array_like=True):
     """One request's part of a batch, as a handler sees it: `batch.requests[i]`.
 
     Attributes:
@@ -249,16 +249,16 @@ class BatchRequest:
 
     slice: Slice
     id: str = ""
-    parameters: Parameters = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    input_parameters: Mapping[str, Parameters] = field(default_factory=dict)
-    output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
+    parameters: Parameters = {}
+    headers: Mapping[str, str] = {}
+    input_parameters: Mapping[str, Parameters] = {}
+    output_parameters: Mapping[str, Parameters] = {}
     dialect: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     sequence: SequenceRequest | None = None
-    outputs: Sequence[str] = ()
+    outputs: tuple[str, ...] = ()
     deadline_ns: int | None = None
-    lengths: Mapping[str, int] = field(default_factory=dict)
+    lengths: Mapping[str, int] = {}
 
     @property
     def rows(self) -> int:

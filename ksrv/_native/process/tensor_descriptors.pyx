@@ -47,6 +47,8 @@ if not cython.compiled:
 
 cnp.import_array()
 
+MOST_TENSORS: int = 65536
+"""The most of one message."""
 ELEMENT_VIEW_BYTES: int = 64 * 1024
 """BYTES elements of this size and above are views; smaller ones are copied out."""
 
@@ -58,11 +60,11 @@ cdef struct Inlined:
 
 cdef enum:
     INLINE_BYTES = 32 * 1024  # of a message's tensors; above it a block costs less
-    MOST_TENSORS = 65536
     DIRECT_BLOCKS = 64  # of one message; further ones are copied, because descriptors are few
     RELEASE_GIL_BYTES = 128 * 1024
 
 cdef size_t VIEW_BYTES = ELEMENT_VIEW_BYTES
+cdef uint32_t TENSOR_LIMIT = MOST_TENSORS
 cdef uint64_t REFERRED_TO = <uint64_t>1 << 63  # in an element's size: a reference is in its place
 
 cdef tuple DTYPES = _datatype.DTYPES
@@ -99,8 +101,8 @@ def write(tensors: Iterable[Any], ExportedBlocks exported not None) -> tuple[byt
     """Put tensors into a message and into shared blocks.
 
     Args:
-        tensors: Objects with `name`, `datatype`, `shape` and `data`: an array of the datatype's
-            dtype, or a list of BYTES elements.
+        tensors: At most `MOST_TENSORS` objects with `name`, `datatype`, `shape` and `data`: an
+            array of the datatype's dtype, or a list of BYTES elements.
 
     Returns:
         The head, the descriptors and the bytes in the message, as `read` takes them, and the blocks
@@ -110,7 +112,6 @@ def write(tensors: Iterable[Any], ExportedBlocks exported not None) -> tuple[byt
         TypeError: An array's dtype is not its datatype's.
         MemoryError: There is no memory for a block.
         TooLarge: The other side takes no message with so many bytes of tensors.
-        ValueError: They are too many.
     """
     cdef list places = []
     cdef list blocks = []
@@ -119,11 +120,6 @@ def write(tensors: Iterable[Any], ExportedBlocks exported not None) -> tuple[byt
     cdef size_t total = 0
     cdef uint64_t nbytes = 0
     cdef Py_ssize_t i
-    if len(written) > MOST_TENSORS:
-        raise ValueError(
-            f"{len(written)} tensors are too many for a handler process, which exchanges at most "
-            f"{MOST_TENSORS} at a time"
-        )
     for i in range(len(written)):
         place = place_of(written[i])
         places.append(place)
@@ -403,7 +399,7 @@ def read(
     memcpy(&head, at, sizeof(Head))
     at += sizeof(Head)
     left -= sizeof(Head)
-    if head.count > MOST_TENSORS:
+    if head.count > TENSOR_LIMIT:
         raise ValueError(f"{head.count} tensors are too many")
     if head.described > left or head.inlined > left - head.described:
         raise ValueError(

@@ -19,6 +19,7 @@ from ksrv import errors
 from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.channel import ChannelError, Frame
 from ksrv._native.process.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
+from ksrv._native.process.tensor_descriptors import MOST_TENSORS
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.diagnostics.timing import stage_name
@@ -32,13 +33,12 @@ from ksrv.request import (
     InferRequest,
     Parameter,
     RequestedOutput,
-    SequenceRequest,
     Tensor,
 )
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
@@ -48,15 +48,13 @@ MOST_CALLS = 1024
 """Calls of one process that are under way, or whose results it has not taken."""
 KEPT_BYTES = 1 << 29
 """Of the blocks that a handler process may have beside those of its largest messages."""
-MOST_TENSORS = 65_536
-"""The most of one message."""
 
 _STAGE = re.compile("[A-Za-z0-9_]+")
 
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
 """Datatype, shape and data of a tensor; its name is in the JSON beside the descriptors."""
 
-Message = TypeVar("Message", bound=msgspec.Struct)
+Message = TypeVar("Message")
 
 
 class MessageType(IntEnum):
@@ -83,7 +81,7 @@ class MessageType(IntEnum):
     CANCEL_CALL = 22
     GIVE_UP = 23
     LOG = 32
-    METRICS = 33
+    METRIC = 33
 
 
 class LoadMessage(msgspec.Struct):
@@ -110,30 +108,12 @@ class LevelMessage(msgspec.Struct):
     level: int
 
 
-class RequestMessage(msgspec.Struct, array_like=True):
-    """A `BatchRequest`."""
-
-    start: int
-    stop: int
-    id: str
-    parameters: dict[str, Parameter]
-    headers: dict[str, str]
-    input_parameters: dict[str, dict[str, Parameter]] = {}
-    output_parameters: dict[str, dict[str, Parameter]] = {}
-    dialect: str = ""
-    facts: dict[str, Any] = {}
-    sequence: SequenceRequest | None = None
-    outputs: tuple[str, ...] = ()
-    deadline_ns: int | None = None
-    lengths: dict[str, int] = {}
-
-
 class RunMessage(msgspec.Struct, omit_defaults=True):
     """The part of `BatchInputs` that is not tensor bytes."""
 
     names: list[str]
     rows: int
-    requests: list[RequestMessage]
+    requests: list[BatchRequest]
     explain: bool = False
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     streamed: bool = False
@@ -233,17 +213,26 @@ class LogMessage(msgspec.Struct):
     request_ids: list[str] = []
 
 
-class SpecMessage(msgspec.Struct):
-    spec: ModelSpec
+def _encoded(value: object) -> object:
+    """Return a value that JSON has no form for as one that it has."""
+    if isinstance(value, slice):
+        return value.start, value.stop
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a message has no form for {type(value)}")
 
 
-class MetricsMessage(msgspec.Struct):
-    records: list[MetricRecord]
+def _decoded(kind: type, value: Any) -> object:
+    """Return what `_encoded` was given."""
+    if kind is not slice:
+        return value  # of a field that holds any object
+    start, stop = value
+    return slice(int(start), int(stop))
 
 
-_ENCODER = msgspec.json.Encoder()
+_ENCODER = msgspec.json.Encoder(enc_hook=_encoded)
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind)
+    kind: msgspec.json.Decoder(kind, dec_hook=_decoded)
     for kind in (
         LoadMessage,
         LevelMessage,
@@ -256,8 +245,8 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         ChunkCredit,
         EndSequences,
         LogMessage,
-        SpecMessage,
-        MetricsMessage,
+        ModelSpec,
+        MetricRecord,
     )
 }
 
@@ -320,7 +309,7 @@ class Packed(NamedTuple):
 EMPTY = Packed()
 
 
-def dump(note: msgspec.Struct, parameters: Iterable[Mapping[str, Parameter]] = ()) -> Packed:
+def dump(note: Any, parameters: Iterable[Mapping[str, Parameter]] = ()) -> Packed:
     """Return a message that is a note alone.
 
     Args:
@@ -331,7 +320,7 @@ def dump(note: msgspec.Struct, parameters: Iterable[Mapping[str, Parameter]] = (
             return Packed(_ENCODER.encode(note))
         except UnicodeEncodeError:
             pass  # a lone surrogate, which the standard library writes as an escape
-    text = json.dumps(msgspec.to_builtins(note, str_keys=True))
+    text = json.dumps(msgspec.to_builtins(note, str_keys=True, enc_hook=_encoded))
     return Packed(text.encode("ascii"), lenient=True)
 
 
@@ -347,7 +336,7 @@ def load(kind: type[Message], frame: Frame) -> Message:
 def _load(kind: type[Message], text: bytes, lenient: bool) -> Message:
     try:
         if lenient:
-            return msgspec.convert(json.loads(text), kind, str_keys=True)
+            return msgspec.convert(json.loads(text), kind, str_keys=True, dec_hook=_decoded)
         note: Message = _DECODERS[kind].decode(text)
         return note
     except (ValueError, RecursionError) as error:
@@ -405,24 +394,7 @@ def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
     note = RunMessage(
         names=list(batch.tensors),
         rows=batch.rows,
-        requests=[
-            RequestMessage(
-                request.slice.start,
-                request.slice.stop,
-                request.id,
-                dict(request.parameters),
-                dict(request.headers),
-                {name: dict(own) for name, own in request.input_parameters.items()},
-                {name: dict(own) for name, own in request.output_parameters.items()},
-                request.dialect,
-                dict(request.facts),
-                request.sequence,
-                tuple(request.outputs),
-                request.deadline_ns,
-                dict(request.lengths),
-            )
-            for request in batch.requests
-        ],
+        requests=list(batch.requests),
         explain=batch.explain,
         tensor_parameters=_tensor_parameters(list(batch.tensors.values())),
         streamed=batch.emit is not None,
@@ -460,23 +432,7 @@ def unpack_batch(
     batch = BatchInputs(
         tensors={tensor.name: tensor for tensor in named},
         rows=note.rows,
-        requests=[
-            BatchRequest(
-                slice(request.start, request.stop),
-                request.id,
-                request.parameters,
-                request.headers,
-                request.input_parameters,
-                request.output_parameters,
-                request.dialect,
-                request.facts,
-                request.sequence,
-                request.outputs,
-                request.deadline_ns,
-                request.lengths,
-            )
-            for request in note.requests
-        ],
+        requests=note.requests,
         explain=note.explain,
         emit=emitter() if note.streamed else None,
     )
@@ -618,31 +574,3 @@ def to_error(fault: ErrorMessage) -> KsrvError:
     error.http_status = fault.status
     error.grpc_code = fault.grpc_code
     return error
-
-
-def pack_spec(spec: ModelSpec) -> Packed:
-    """Return the payload of LOADED."""
-    return Packed(_ENCODER.encode(SpecMessage(spec)))
-
-
-def unpack_spec(frame: Frame) -> ModelSpec:
-    """Return the description in a LOADED message.
-
-    Raises:
-        ChannelError: It is not one.
-    """
-    return load(SpecMessage, frame).spec
-
-
-def pack_metrics(records: list[MetricRecord]) -> Packed:
-    """Return the payload of METRICS, and whether its JSON is the standard library's."""
-    return dump(MetricsMessage(records), [{"value": record.value} for record in records])
-
-
-def unpack_metrics(frame: Frame) -> list[MetricRecord]:
-    """Return the records of a METRICS message.
-
-    Raises:
-        ChannelError: They are not of that form.
-    """
-    return load(MetricsMessage, frame).records

@@ -51,6 +51,7 @@ from ksrv.limits import Limits
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
+from ksrv.statistics import MetricRecord
 
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
@@ -146,9 +147,7 @@ class ProcessExecutor:
     @property
     def ring(self) -> WorkerRing | None:
         """The memory for batches of the process that lives; None before it has loaded the handler."""
-        process = self._process
-        lives = self._loaded and process is not None and process.ending is None
-        return self._ring if lives and self._uses_ring else None
+        return self._ring if self.alive and self._uses_ring else None
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         """Have the process drop the state of sequences; see `Executor.end_sequences`."""
@@ -296,7 +295,7 @@ class ProcessExecutor:
             link.send(MessageType.LOAD, payload, lenient=lenient)
             frame = link.receive(deadline_ns)
             if frame.kind == MessageType.LOADED:
-                return messages.unpack_spec(frame)
+                return messages.load(ModelSpec, frame)
             raise self._load_failure(frame)
         except TimeoutError as error:
             process.kill()
@@ -343,12 +342,12 @@ class ProcessExecutor:
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
         # This thread does not wait while the process is replaced.
-        batches, _ = self._living()
+        batches = self._living()
         if batches.has_coroutines:
             self._backoff.served()
             return batches.run(batch, deadline_ns)
         with self._lock:
-            batches, _ = self._living()
+            batches = self._living()
             self._backoff.served()
             return batches.run(batch, deadline_ns)
 
@@ -366,7 +365,7 @@ class ProcessExecutor:
             ExecutorAbsent: The process has gone.
             Overloaded: There is no memory for the message.
         """
-        batches, _ = self._living()
+        batches = self._living()
         self._backoff.served()
         return batches.begin(batch, done, deadline_ns)
 
@@ -420,13 +419,13 @@ class ProcessExecutor:
         finally:
             self._lock.release()
 
-    def _living(self) -> tuple[ProcessBatches, HandlerProcess]:
+    def _living(self) -> ProcessBatches:
         batches, process = self._batches, self._process
         if batches is None or process is None or not self._loaded:
             raise ExecutorAbsent(f"{self._label} is not running")
         if process.ending is not None:
             raise ExecutorAbsent(f"{self._label} {process.ending}")
-        return batches, process
+        return batches
 
     def _drop_process(self) -> None:
         """End the process and its children, and free everything that belonged to it."""
@@ -476,9 +475,8 @@ class ProcessExecutor:
     def _take_event(self, frame: Frame) -> None:
         if frame.kind == MessageType.LOG:
             self._log.record(messages.load(LogMessage, frame))
-        elif frame.kind == MessageType.METRICS:
-            for record in messages.unpack_metrics(frame):
-                self._emit(record)
+        elif frame.kind == MessageType.METRIC:
+            self._emit(messages.load(MetricRecord, frame))
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 

@@ -79,9 +79,9 @@ class Events:
                 logging.getLogger().setLevel(note.level)
                 log.debug("the process logs from %s on", logging.getLevelName(note.level))
 
-    def metrics(self, records: list[MetricRecord]) -> None:
-        """Send values that the handler reported."""
-        self.send(MessageType.METRICS, messages.pack_metrics(records))
+    def metric(self, record: MetricRecord) -> None:
+        """Send a value that the handler reported."""
+        self.send(MessageType.METRIC, messages.dump(record, [{"value": record.value}]))
 
 
 class EventLogHandler(logging.Handler):
@@ -171,14 +171,14 @@ class Child:
                 source,
                 instance=note.instance,
                 threads=note.threads,
-                emit=lambda record: self._events.metrics([record]),
+                emit=self._events.metric,
             )
             runner.submit = self._calls
             runner.lease_answer = self._link.exported.lease
             runner.on_device_lost = _leave_device
             spec = runner.load()
             buffer_pool.trim_malloc()  # reading a model may take twice its size
-            payload = messages.pack_spec(spec)
+            payload = messages.dump(spec)
             self._is_concurrent = bool(spec.concurrency)
             self._ring = self._calls.ring = self._open_ring(spec) if uses_ring(spec) else None
         except BaseException as error:  # the worker is told, whatever it is
