@@ -1,5 +1,6 @@
 #include "memory/buffer_pool.hpp"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <pthread.h>
@@ -41,16 +42,12 @@ bool heap_allocate(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// The descriptor is sealed against shrinking, so that no holder of it can make another one's mapping fault, and
-// closed on exec.
+// The descriptor is sealed against shrinking, so that no holder of it can make another one's mapping fault.
 bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
-#ifdef MFD_ALLOW_SEALING
     const std::size_t capacity = whole_pages(nbytes);
-    const int fd = memfd_create("ksrv-block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int fd = make_memfd("ksrv-block", capacity, 0, F_SEAL_SHRINK);
     if (fd < 0) return false;
-    void *data = MAP_FAILED;
-    if (ftruncate(fd, static_cast<off_t>(capacity)) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0)
-        data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
         close(fd);
         return false;
@@ -59,10 +56,6 @@ bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
     block->capacity = capacity;
     block->fd = fd;
     return true;
-#else
-    (void)block, (void)nbytes;
-    return false;
-#endif
 }
 
 // Shared, so that a fork copies no page which a device still writes to at its old place.
@@ -137,10 +130,8 @@ AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) no
     if (fstat(fd, &status) != 0) return ADOPT_STAT;
     if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < nbytes || nbytes == 0)
         return ADOPT_SIZE;
-#ifdef F_GET_SEALS
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_ordinary_pages(fd)) return ADOPT_SEALS;
-#endif
     const std::size_t capacity = whole_pages(nbytes);
     const int sharing = backend == BACKEND_BORROWED ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
     void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, sharing, fd, 0);
@@ -161,7 +152,34 @@ void free_memory(const Block *block) noexcept {
     if (block->fd >= 0) close(block->fd);
 }
 
+// Takes the first pages of a memfd. A signal interrupts that, and what was taken stays.
+bool take_pages(int fd, std::size_t nbytes) noexcept {
+    int error = 0;
+    do {
+        if (nbytes != 0) error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
+    } while (error == EINTR);
+    return error == 0;
+}
+
 }  // namespace
+
+int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seals) noexcept {
+    const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd >= 0 && ftruncate(fd, static_cast<off_t>(nbytes)) == 0 && take_pages(fd, taken) &&
+        fcntl(fd, F_ADD_SEALS, seals) == 0)
+        return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+// A hole that the other process punches would take pages from this one, whose next writes ask for them again: where there
+// are none left, that is a SIGBUS. The seal refuses holes (fallocate and MADV_REMOVE alike) and leaves mappings as they
+// are. What was punched before is filled here.
+bool keep_pages(int fd, std::size_t nbytes) noexcept {
+    const bool sealed = fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+    if (!sealed && errno != EINVAL) return false;  // Linux before 5.1 has no such seal
+    return take_pages(fd, nbytes);
+}
 
 // ---- the pool -------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -14,12 +13,11 @@
 
 #include "base/clock.hpp"
 #include "base/utf8.hpp"
+#include "memory/buffer_pool.hpp"
+#include "process/channel.hpp"
 
 namespace ksrv {
 
-#ifndef F_SEAL_FUTURE_WRITE  // headers before Linux 5.1, which refuses it
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 #ifndef MADV_POPULATE_WRITE  // headers before Linux 5.14, which refuses it
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -30,15 +28,6 @@ void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
-}
-
-// Takes the pages of the first `nbytes`. A signal interrupts that, and what was taken stays.
-bool take_pages(int fd, std::size_t nbytes) noexcept {
-    int error;
-    do {
-        error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
-    } while (error == EINTR);
-    return error == 0;
 }
 
 }  // namespace
@@ -67,21 +56,14 @@ const char *ring_fault_text(RingFault fault) noexcept {
 }
 
 BatchRing *BatchRing::make() noexcept {
-    const int fd = memfd_create("ksrv-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int fd = make_memfd("ksrv-ring", SIZE, SMALL, F_SEAL_SHRINK | F_SEAL_GROW);
     if (fd < 0) return nullptr;
-    void *data = MAP_FAILED;
-    // Taken now, so that a lack of memory shows here and not as a SIGBUS of a writer.
-    if (ftruncate(fd, static_cast<off_t>(SIZE)) == 0 && take_pages(fd, SMALL) &&
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
-        data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    BatchRing *ring = data == MAP_FAILED
-                          ? nullptr
-                          : new (std::nothrow) BatchRing(static_cast<unsigned char *>(data), fd);
+    BatchRing *ring = map(fd);
     if (ring == nullptr) {
-        if (data != MAP_FAILED) munmap(data, SIZE);
         close(fd);
         return nullptr;
     }
+    ring->fd_ = fd;
     new (ring->data_) RingControl{};
     return ring;
 }
@@ -91,7 +73,7 @@ BatchRing *BatchRing::map(int fd) noexcept {
     if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != SIZE) return nullptr;
     void *data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return nullptr;
-    BatchRing *ring = new (std::nothrow) BatchRing(static_cast<unsigned char *>(data), -1);
+    BatchRing *ring = new (std::nothrow) BatchRing(static_cast<unsigned char *>(data));
     if (ring == nullptr) munmap(data, SIZE);
     return ring;
 }
@@ -99,15 +81,6 @@ BatchRing *BatchRing::map(int fd) noexcept {
 BatchRing::~BatchRing() {
     close_fd();
     munmap(data_, SIZE);
-}
-
-// A hole that the process punches would take pages from the worker, which its next writes ask for again: where there are
-// none left, that is a SIGBUS. The seal refuses holes (fallocate and MADV_REMOVE alike) and leaves mappings as they
-// are. What was punched before is filled here.
-bool BatchRing::seal() noexcept {
-    const bool sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
-    if (!sealed && errno != EINVAL) return false;  // Linux before 5.1 has no such seal
-    return take_pages(fd_, SMALL);
 }
 
 void BatchRing::close_fd() noexcept {
@@ -164,17 +137,9 @@ void ring_bell(int channel) noexcept {
 
 Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
     for (;;) {
-        timespec timeout{};
-        if (deadline_ns != NEVER) {
-            std::int64_t left = deadline_ns - now_ns();
-            if (left < 0) left = 0;
-            timeout.tv_sec = static_cast<time_t>(left / 1000000000);
-            timeout.tv_nsec = static_cast<long>(left % 1000000000);
-        }
-        pollfd entry = {channel, POLLIN, 0};
-        const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
-        if (ready == 0) return BELL_PASSED;
-        if (ready < 0) return errno == EINTR ? BELL_INTERRUPTED : BELL_CLOSED;
+        const Wait waited = wait_readable(channel, deadline_ns);
+        if (waited == WAIT_PASSED) return BELL_PASSED;
+        if (waited != WAIT_READY) return waited == WAIT_INTERRUPTED ? BELL_INTERRUPTED : BELL_CLOSED;
         unsigned char room[1] = {};
         const ssize_t length = recv(channel, room, sizeof room, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
         if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "memory/buffer_pool.hpp"
 #include "tensor/datatype.hpp"
 
 namespace ksrv {
@@ -140,9 +141,8 @@ class BatchRing {
     // The worker's: has memory for so many bytes of a large place; false where there is none.
     bool reserve(int place, std::size_t nbytes) noexcept;
 
-    // The worker's, once the process has mapped it: has all memory of the small places, which nobody takes away from
-    // now on. False where there is no memory, or the process has sealed the descriptor itself.
-    bool seal() noexcept;
+    // The worker's, once the process has mapped it: `keep_pages` of the small places.
+    bool seal() noexcept { return keep_pages(fd_, SMALL); }
 
     int fd() const noexcept { return fd_; }
     void close_fd() noexcept;
@@ -159,10 +159,10 @@ class BatchRing {
         ~std::size_t{4095};
     static constexpr std::size_t SIZE = SMALL + RING_LARGE_PLACES * RING_LARGE_BYTES;
 
-    BatchRing(unsigned char *data, int fd) noexcept : data_(data), fd_(fd) {}
+    explicit BatchRing(unsigned char *data) noexcept : data_(data) {}
 
     unsigned char *data_;
-    int fd_;  // -1 once it is closed, or where it is the caller's
+    int fd_ = -1;  // -1 once it is closed, or where it is the caller's
     std::size_t reserved_[RING_LARGE_PLACES] = {};
 };
 

@@ -18,7 +18,7 @@ inline constexpr int MESSAGE_DESCRIPTORS = 128;
 
 enum Wait : int { WAIT_READY = 0, WAIT_PASSED, WAIT_INTERRUPTED, WAIT_FAILED };
 
-// Waits until something can be read, or `deadline_ns` of the monotonic clock has passed.
+// Waits until something can be read, or `deadline_ns` of the monotonic clock has passed; NEVER does not.
 Wait wait_readable(int fd, std::int64_t deadline_ns) noexcept;
 
 // As sendmsg: the bytes sent, or -1 and errno.

@@ -18,8 +18,6 @@ lent for one message. The other side cannot write there, maps it for as long as 
 there refers to it, and gives nothing back; this side goes on with it as if it had not been lent.
 """
 
-import errno
-import fcntl
 import os
 import threading
 
@@ -35,7 +33,17 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *object)
 
 
-cdef int F_SEAL_FUTURE_WRITE = 0x0010  # which Python 3.11 has no name for
+cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
+    int make_memfd(const char *name, size_t nbytes, size_t taken, int seals) noexcept
+    bint keep_pages(int fd, size_t nbytes) noexcept
+
+
+cdef extern from "<fcntl.h>":
+    cdef enum:
+        F_SEAL_SHRINK
+        F_SEAL_GROW
+
+
 cdef size_t SMALLEST = 64 * 1024
 cdef size_t NAMED_BLOCKS = 16
 cdef size_t IDLE_BLOCKS = 8
@@ -79,12 +87,12 @@ cdef Block make(size_t nbytes):
     Not a lease of the buffer pool, which would hand the memory to others while a handler process
     still has it mapped.
     """
-    descriptor = os.memfd_create("ksrv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    cdef int descriptor
+    with nogil:
+        descriptor = make_memfd(b"ksrv", nbytes, nbytes, F_SEAL_SHRINK | F_SEAL_GROW)
+    if descriptor < 0:
+        raise OSError("a memfd of this size cannot be made")
     try:
-        # Taken now, so that a lack of memory is an error here and not a SIGBUS of a writer.
-        os.posix_fallocate(descriptor, 0, nbytes)
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         return buffer_pool.adopt_fd(descriptor, nbytes)
     except BaseException:
         os.close(descriptor)
@@ -92,25 +100,11 @@ cdef Block make(size_t nbytes):
 
 
 cdef bint keeps_its_memory(Shared shared) noexcept:
-    """Whether a block that the other side has mapped has all its pages, and keeps them.
-
-    A hole that the other side punches would have this side's next writes ask for pages again, which
-    is a SIGBUS where there are none. The seal refuses holes and leaves mappings as they are.
-    """
-    cdef int descriptor = shared.block.block.fd
-    if shared.sealed:
-        return True
-    try:
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # Linux before 5.1 has no such seal
-                return False
-        os.posix_fallocate(descriptor, 0, shared.block.block.size)
-    except OSError:
-        return False
-    shared.sealed = True
-    return True
+    """Whether a block that the other side has mapped has all its pages, and keeps them."""
+    if not shared.sealed:
+        with nogil:
+            shared.sealed = keep_pages(shared.block.block.fd, shared.block.block.size)
+    return shared.sealed
 
 
 cdef class ExportedBlocks:
