@@ -137,10 +137,12 @@ class ImagePreparer:
         self,
         elements: Sequence[Element],
         out: Array,
-        first_row: int = 0,
+        rows: Sequence[int] | None = None,
         numbers: Sequence[int] | None = None,
         requests: Sequence[NativeHandle] | None = None,
         headers: Sequence[Header] | None = None,
+        *,
+        by_rows: bool = True,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.
 
@@ -149,46 +151,24 @@ class ImagePreparer:
 
         Args:
             out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
-            first_row: The row of the first image; the others follow.
+            rows: The row of each image; the first rows unless given.
             numbers: The numbers of the images in error texts, where they are of several requests; their
                 places in `elements` unless given.
             requests: The request of each image, where requests may end meanwhile.
             headers: The header of each image from `check`; read here unless given.
+            by_rows: Whether JPEGs may be decoded row by row; False for those that were left by that.
 
         Returns:
             For each image None, or its error; the row of an image with an error is all zero.
         """
-        rows = range(first_row, first_row + len(elements))
+        rows = range(len(elements)) if rows is None else rows
         pictures, errors = self._pictures(elements, out, rows, numbers, requests, headers)
-        if pictures and jpeg.decoder() == "libjpeg-turbo":
+        if by_rows and pictures and jpeg.decoder() == "libjpeg-turbo":
             try:
                 pictures = self._prepare_by_rows(pictures, out, errors)
             except BaseException:
                 out[[picture.row for picture in pictures]] = 0
                 raise
-        self._prepare_whole(pictures, out, errors)
-        return errors
-
-    def prepare_left(
-        self,
-        elements: Sequence[Element],
-        out: Array,
-        rows: Sequence[int],
-        numbers: Sequence[int],
-        requests: Sequence[NativeHandle],
-    ) -> list[KsrvError | None]:
-        """Decode the images that the native decoder has left, as whole pictures.
-
-        Args:
-            out: See `prepare`.
-            rows: The row of each image.
-            numbers: See `prepare`.
-            requests: See `prepare`.
-
-        Returns:
-            See `prepare`.
-        """
-        pictures, errors = self._pictures(elements, out, rows, numbers, requests, None)
         self._prepare_whole(pictures, out, errors)
         return errors
 
@@ -209,7 +189,7 @@ class ImagePreparer:
         return FastImages(
             self._row_plans.table(np.empty((height, width, channels), dtype)),
             self.pool,
-            self.prepare_left,
+            functools.partial(self.prepare, by_rows=False),
             shape=(height, width, channels),
             strict=self.input.image.channels == "strict",
             upright=self.input.image.exif == "apply",

@@ -21,7 +21,7 @@ cdef class FastImages:
     Args:
         plans: How JPEGs become rows, by their size.
         prepare_left: Decodes the images that the native decoder leaves; see
-            `ksrv.images.preparer.ImagePreparer.prepare_left`.
+            `ksrv.images.preparer.ImagePreparer.prepare`.
         shape: Height, width and channels of a row.
         strict: Whether an image must have the row's channels.
         upright: Whether images are turned as EXIF says.

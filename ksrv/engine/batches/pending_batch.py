@@ -23,6 +23,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.aliasing_check import InputReferences
 from ksrv.engine.batches.batch import fill, finish, leased
+from ksrv.engine.batches.fast_batch import read_requests
 from ksrv.engine.batches.padding import BatchPadding
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
@@ -33,7 +34,6 @@ from ksrv.request import (
     Array,
     BatchInputs,
     BatchOutputs,
-    BatchRequest,
     CheckedImages,
     Element,
     InferRequest,
@@ -109,7 +109,7 @@ class PendingBatch:
         else:
             self.handles.extend(handles)
             self.rows += sum(handle.rows for handle in handles)
-        if len(self.handles) > 1:
+        if self._copied < len(self.handles) > 1:
             self._room = max(self._room, self.rows)
             self._copy_raw()
         self.spent_ns += time.monotonic_ns() - began
@@ -143,17 +143,13 @@ class PendingBatch:
         if len(alive) == len(self.handles):
             return
         remaining = set(map(id, alive))
-        kept = np.concatenate(
-            [
-                np.full(handle.rows, id(handle) in remaining, dtype=np.bool_)
-                for handle in self.handles
-            ]
-        )
+        stays = [id(handle) in remaining for handle in self.handles]
+        kept = np.repeat(stays, [handle.rows for handle in self.handles])
         for array in self._filled.values():
             rows = array[: self.rows][kept[: len(array)]]
             buffer_pool.count_copy(rows.nbytes)
             array[: len(rows)] = rows
-        self._copied = sum(id(handle) in remaining for handle in self.handles[: self._copied])
+        self._copied = sum(stays[: self._copied])
         self.handles = list(alive)
         self.rows = int(kept.sum())
 
@@ -189,13 +185,6 @@ class PendingBatch:
         padded = self._padded()
         if len(self.handles) == 1 and not self._filled and not padded:
             return single_request(self._in_order(first), self.rows, first)
-        requests: list[BatchRequest] = []
-        row = 0
-        for handle in self.handles:
-            request: InferRequest = handle.request
-            end = row + handle.rows
-            requests.append(BatchRequest.of(request, slice(row, end)))
-            row = end
         own = len(self.handles) == 1 and not self._copied
         joined = padded | {
             tensor.name: tensor if own and tensor.name not in self._filled else self._joined(tensor)
@@ -204,7 +193,7 @@ class PendingBatch:
         }
         if padded:
             joined = {one.name: joined[one.name] for one in self._spec.inputs if one.name in joined}
-        return BatchInputs(joined, row, requests, first.explain)
+        return BatchInputs(joined, self.rows, read_requests(self.handles), first.explain)
 
     def _padded(self) -> dict[str, Tensor]:
         """Return the inputs that are padded, which may be masks that no request has."""
@@ -245,22 +234,17 @@ class PendingBatch:
     def _copy_raw(self) -> None:
         """Copy the raw tensors of requests that have become part of a joined batch."""
         new = self.handles[self._copied :]
-        first: InferRequest = self.handles[0].request
-        for like in first.inputs:
+        row = sum(handle.rows for handle in self.handles[: self._copied])
+        for like in self.handles[0].request.inputs:
             name = like.name
             if name in self._images or not isinstance(like.data, np.ndarray):
                 continue
             if self.handles[0].lengths and name in self._padding.inputs:
                 continue
-            target = self._rows(name, like.datatype, like.shape[1:])
-            row = sum(handle.rows for handle in self.handles[: self._copied])
-            copied = 0
-            for handle in new:
-                data = _tensor(handle.request, name).data
-                target[row : row + handle.rows] = data
-                row += handle.rows
-                copied += data.nbytes  # type: ignore[union-attr]
-            buffer_pool.count_copy(copied)
+            target = self._rows(name, like.datatype, like.shape[1:])[row : self.rows]
+            parts: list[Any] = [_tensor(handle.request, name).data for handle in new]
+            np.concatenate(parts, out=target, casting="unsafe")
+            buffer_pool.count_copy(target.nbytes)
         self._copied = len(self.handles)
 
     def _add_with_images(self, handles: Sequence[QueuedRequest]) -> None:
@@ -273,36 +257,35 @@ class PendingBatch:
         bad: dict[int, KsrvError] = {}
         self.handles.extend(handles)
         self.rows += sum(handle.rows for handle in handles)
-        given = {tensor.name for tensor in self.handles[0].request.inputs}
+        first: InferRequest = self.handles[0].request
+        given = {tensor.name for tensor in first.inputs}
         for name, images in self._images.items():
             if name not in given:
                 continue  # an optional input; the requests of a group have the same ones
-            target = self._image_rows(name, self.handles[0].request)
+            target = self._image_rows(name, first)
             row = began
             elements: list[Element] = []
+            rows: list[int] = []
             owners: list[int] = []
             numbers: list[int] = []
             headers: list[Header] = []
-            asked: list[QueuedRequest] = []
-            first_row = row
             for index, handle in enumerate(handles, known):
                 data = _tensor(handle.request, name).data
                 if isinstance(data, np.ndarray):
                     target[row : row + handle.rows] = data
                     buffer_pool.count_copy(data.nbytes)
-                    errors = images.prepare(elements, target, first_row, numbers, asked, headers)
-                    _note_bad(bad, owners, errors)
-                    elements, owners, numbers, asked, headers = [], [], [], [], []
-                    first_row = row + handle.rows
                 else:
                     elements += data
+                    rows += range(row, row + len(data))
                     owners += [index] * len(data)
                     numbers += range(len(data))
                     headers += self._checked(handle.request, name).headers
-                    asked += [handle] * len(data)
                 row += handle.rows
-            errors = images.prepare(elements, target, first_row, numbers, asked, headers)
-            _note_bad(bad, owners, errors)
+            asked = [self.handles[owner] for owner in owners]
+            errors = images.prepare(elements, target, rows, numbers, asked, headers)
+            for owner, error in zip(owners, errors, strict=True):
+                if error is not None:
+                    bad.setdefault(owner, error)
         if bad:
             self.failed += [(self.handles[index], error) for index, error in bad.items()]
             self.keep([one for index, one in enumerate(self.handles) if index not in bad])
@@ -325,9 +308,9 @@ class PendingBatch:
         like = _tensor(first, name)
         spec = self._spec.input(name)
         assert spec is not None  # there are images for declared inputs only
-        if isinstance(like.data, np.ndarray):
-            return self._rows(name, spec.datatype, like.shape[1:])
-        return self._rows(name, spec.datatype, self._checked(first, name).shape[1:])
+        is_raw = isinstance(like.data, np.ndarray)
+        shape = like.shape if is_raw else self._checked(first, name).shape
+        return self._rows(name, spec.datatype, shape[1:])
 
     def _rows(self, name: str, kind: str, tail: tuple[int, ...]) -> Array:
         """Return the array that holds an input's rows, leased on first use and grown when needed."""
@@ -342,15 +325,6 @@ class PendingBatch:
             buffer_pool.count_copy(array.nbytes)
         self._filled[name] = grown
         return grown
-
-
-def _note_bad(
-    bad: dict[int, KsrvError], owners: Sequence[int], errors: Sequence[KsrvError | None]
-) -> None:
-    """Note the first error of each request."""
-    for owner, error in zip(owners, errors, strict=True):
-        if error is not None:
-            bad.setdefault(owner, error)
 
 
 def _tensor(request: InferRequest, name: str) -> Tensor:

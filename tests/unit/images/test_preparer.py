@@ -459,7 +459,7 @@ def test_a_batch_equals_its_images_one_by_one():
 def test_rows_outside_of_the_call_stay_untouched():
     out = np.full((5, 16, 16, 3), 9, np.float32)
     elements = [files.jpeg(30, 30), files.png(30, 30)]
-    assert preparer((16, 16, 3)).prepare(elements, out, 2) == [None, None]
+    assert preparer((16, 16, 3)).prepare(elements, out, [2, 3]) == [None, None]
     assert (out[[0, 1, 4]] == 9).all()
     assert not (out[2:4] == 9).all()
 
