@@ -239,3 +239,202 @@ class TestRead:
             infer_body.read("{}", 2)
         with pytest.raises(BufferError):
             infer_body.read(memoryview(b"{ } ")[::2], 2)
+
+
+class TestFaults:
+    FORMS = {
+        "shape": '{"inputs":[{"name":"a","datatype":"INT8","shape":%s}]}',
+        "input": '{"inputs":[{"name":"a","datatype":"BYTES","shape":[1],"parameters":%s}]}',
+        "output": '{"inputs":[],"outputs":[{"name":"a","parameters":%s}]}',
+        "request": '{"inputs":[],"parameters":%s}',
+    }
+    FAULTS = (
+        ("shape", "[0@1]", "syntax"),
+        ("shape", "[1.@]", "syntax"),
+        ("shape", "[@1.0]", "dimension"),
+        ("shape", "[@1e1]", "dimension"),
+        ("shape", "[-@]", "syntax"),
+        ("shape", "[@-1]", "negative"),
+        ("shape", "[1,@]", "dimension"),
+        ("shape", "[1 @2]", "syntax"),
+        ("shape", "[@a]", "dimension"),
+        ("shape", '[@"1"]', "dimension"),
+        ("shape", "[@null]", "dimension"),
+        ("shape", "@{}", "type"),
+        ("shape", "@null", "type"),
+        ("shape", "[@2147483648]", "dimension"),
+        ("shape", '[0]},@{"name":"a","datatype":"INT8","shape":[0]', "duplicate_name"),
+        ("request", "@[]", "type"),
+        ("request", "@1", "type"),
+        ("request", '{"a":@}', "syntax"),
+        ("request", '{"a":0@1}', "syntax"),
+        ("request", '{"a":1.@}', "syntax"),
+        ("request", '{"a":-@}', "syntax"),
+        ("request", '{"a":nul@}', "syntax"),
+        ("request", '{"a":tru@}', "syntax"),
+        ("request", '{"a":@1e400}', "number"),
+        ("request", '{"a":@-1e400}', "number"),
+        ("request", '{"a":@18446744073709551616}', "number"),
+        ("request", '{"a":@-9223372036854775809}', "number"),
+        ("request", '{"a":1,"a":@1}', "twice"),
+        ("request", '{"timeout":1,"timeout":@1}', "twice"),
+        ("request", '{"priority":1,"priority":@1}', "twice"),
+        ("request", '{"timeout":0@1}', "syntax"),
+        ("request", '{"timeout":1.@}', "syntax"),
+        ("request", '{"timeout":@-1}', "type"),
+        ("request", '{"timeout":@1.5}', "type"),
+        ("request", '{"timeout":@18446744073709551616}', "number"),
+        ("request", '{"binary_data_output":tru@}', "syntax"),
+        ("request", '{"binary_data_output":fals@}', "syntax"),
+        ("request", '{"binary_data_output":@1}', "type"),
+        ("request", '{"sequence_id":@1.5}', "type"),
+        ("request", '{"sequence_id":@18446744073709551616}', "number"),
+        ("request", '{"sequence_start":@0}', "type"),
+        ("request", '{"sequence_end":@"x"}', "type"),
+        ("request", '{"triton_a":@1}', "reserved"),
+        ("request", '{"triton_":@1}', "reserved"),
+        ("request", '{"a":@{}}', "type"),
+        ("request", '{"a":@[]}', "type"),
+        ("request", "{@a:1}", "syntax"),
+        ("request", '{"a" @1}', "syntax"),
+        ("request", '{"a":1 @"b":2}', "syntax"),
+        ("request", '{"a":1,@}', "syntax"),
+        ("request", "{@,}", "syntax"),
+        ("request", '{},"parameters":@{}', "twice"),
+        ("input", '{"binary_data_size":@-1}', "size_invalid"),
+        ("input", '{"binary_data_size":@1.5}', "size_invalid"),
+        ("input", '{"binary_data_size":0@1}', "syntax"),
+        ("input", '{"binary_data_size":@10000000000}', "size_invalid"),
+        ("input", '{"binary_data_size":@12345678901}', "size_invalid"),
+        ("input", '{"binary_data_size":@true}', "size_invalid"),
+        ("input", '{"binary_data_size":@""}', "size_invalid"),
+        ("input", '{"binary_data_size":@"1,"}', "size_invalid"),
+        ("input", '{"binary_data_size":@"1;2"}', "size_invalid"),
+        ("input", '{"binary_data_size":@"1 2"}', "size_invalid"),
+        ("input", '{"binary_data_size":@"x"}', "size_invalid"),
+        ("input", '{"binary_data_size":1,"binary_data_size":@1}', "twice"),
+        ("input", '{"shared_memory_region":@1}', "type"),
+        ("input", '{"shared_memory_region":"r","shared_memory_region":@"r"}', "twice"),
+        ("input", '{"shared_memory_offset":@-1}', "type"),
+        ("input", '{"shared_memory_offset":1,"shared_memory_offset":@1}', "twice"),
+        ("input", '{"shared_memory_byte_size":@"1"}', "type"),
+        ("input", '{"shared_memory_byte_size":1,"shared_memory_byte_size":@1}', "twice"),
+        ("input", '{"a":1,"a":@1}', "twice"),
+        ("input", "@[]", "type"),
+        ("output", '{"binary_data":@1}', "type"),
+        ("output", '{"binary_data":true,"binary_data":@true}', "twice"),
+        ("output", '{"classification":@-1}', "type"),
+        ("output", '{"classification":1,"classification":@1}', "twice"),
+        ("output", '{"shared_memory_region":@1}', "type"),
+        ("output", '{"a":1,"a":@1}', "twice"),
+        ("output", "@[]", "type"),
+    )  # fmt: skip
+    """Of each form what is put into it, with @ in front of the byte at which it shows."""
+    DOCUMENTS = (
+        ('{"inputs":[],"parameters":{"sequence_id":"a}}@', "end", "request", "", "sequence_id"),
+        ("@{}", "missing", "request", "", ""),
+        ('{"inputs":@null}', "type", "request", "", ""),
+        ('{"inputs":[],"inputs":@[]}', "twice", "request", "", "inputs"),
+        ('{"inputs":[],"id":@1}', "type", "request", "", ""),
+        ('{"inputs":[],"id":"a","id":@"a"}', "twice", "request", "", "id"),
+        ('{"inputs":[],"outputs":@{}}', "type", "request", "", ""),
+        ('{"inputs":[],"outputs":[],"outputs":@[]}', "twice", "request", "", "outputs"),
+        ('{"inputs":[],"outputs":[@{}]}', "missing", "output 0", "", ""),
+        ('{"inputs":[],"outputs":[{"name":"a"},@{"name":"a"}]}', "duplicate_name", "output 1", "a", "a"),
+        ('{"inputs":[],"outputs":[{"name":"a","name":@"a"}]}', "twice", "output 0", "a", "name"),
+        ('{"inputs":[],"outputs":[{"name":"a","parameters":{},"parameters":@{}}]}', "twice", "output 0", "a", "parameters"),
+        ('{"inputs":[],"outputs":[{"name":@1}]}', "type", "output 0", "", ""),
+        ('{"inputs":[],"outputs":[@1]}', "type", "request", "", ""),
+        ('{"inputs":[@1]}', "type", "request", "", ""),
+        ('{"inputs":[@{}]}', "missing", "input 0", "", ""),
+        ('{"inputs":[@{"name":"a"}]}', "missing", "input 0", "a", ""),
+        ('{"inputs":[@{"name":"a","datatype":"INT8"}]}', "missing", "input 0", "a", "INT8"),
+        ('{"inputs":[@{"name":"a","shape":[0]}]}', "missing", "input 0", "a", ""),
+        ('{"inputs":[@{"datatype":"INT8","shape":[0]}]}', "missing", "input 0", "", "INT8"),
+        ('{"inputs":[{"name":"a","datatype":@"INT9"}]}', "datatype", "input 0", "a", "INT9"),
+        ('{"inputs":[{"name":"a","datatype":@1}]}', "type", "input 0", "a", ""),
+        ('{"inputs":[{"name":@1}]}', "type", "input 0", "", ""),
+        ('{"inputs":[{"name":"a","name":@"a"}]}', "twice", "input 0", "a", "name"),
+        ('{"inputs":[{"datatype":"INT8","datatype":@"INT8"}]}', "twice", "input 0", "", "datatype"),
+        ('{"inputs":[{"shape":[0],"shape":@[0]}]}', "twice", "input 0", "", "shape"),
+        ('{"inputs":[{"parameters":{},"parameters":@{}}]}', "twice", "input 0", "", "parameters"),
+        ('{"inputs":[{"data":[],"data":@[]}]}', "twice", "input 0", "", "data"),
+        ('{"inputs":[{"data":@{}}]}', "type", "input 0", "", ""),
+        ('{"inputs":[{"data":[@}]}', "syntax", "input 0", "", ""),
+        ('{"inputs":[]} @x', "trailing", "request", "", ""),
+        ("@", "empty", "request", "", ""),
+        ("[@", "end", "request", "", ""),
+        ("@[]", "type", "request", "", ""),
+        ("@1", "type", "request", "", ""),
+        ('{"inputs":[@', "end", "request", "", ""),
+        ('{"inputs":[]@', "end", "request", "", ""),
+        ('{"inputs"@', "end", "request", "", ""),
+        ('{"inputs":@', "end", "request", "", ""),
+        ('{"@', "end", "request", "", ""),
+        ("{@", "end", "request", "", ""),
+    )  # fmt: skip
+
+    def refused(self, marked):
+        before, behind = marked.split("@")
+        text = (before + behind).encode()
+        with pytest.raises(BodyError) as caught:
+            infer_body.read(text, len(text))
+        assert caught.value.offset == len(before)
+        return caught.value
+
+    @pytest.mark.parametrize(("form", "marked", "code"), FAULTS)
+    def test_values(self, form, marked, code):
+        error = self.refused(self.FORMS[form] % marked)
+        assert error.code == code
+        where = {"shape": ("input", "a"), "input": ("input", "a"), "output": ("output", "a")}
+        assert (error.place, error.owner) == where.get(form, ("request", ""))
+        assert code != "twice" or f'"{error.name}"' in marked
+
+    @pytest.mark.parametrize(("marked", "code", "place", "owner", "name"), DOCUMENTS)
+    def test_documents(self, marked, code, place, owner, name):
+        error = self.refused(marked)
+        assert (error.code, error.owner, error.name) == (code, owner, name)
+        assert place in (error.place, f"{error.place} {error.index}")
+
+    def test_what_is_odd_and_right(self):
+        given = (
+            '"a":null,"a":1,"triton":2,"zero":1e-400,"none":0e400,"low":-9223372036854775808,'
+            '"high":18446744073709551615,"sequence_id":18446744073709551615,"sequence_end":false'
+        )
+        head = '{"id":null,"outputs":null,"other":[{}],"inputs":[],"parameters":{'
+        text = (head + given + "}} \n").encode()
+        header = infer_body.read(text, len(text))
+        assert header.id == "" and header.outputs == []
+        assert header.parameters == {
+            "a": 1, "triton": 2, "zero": 0.0, "none": 0.0, "low": -(2**63), "high": 2**64 - 1,
+            "sequence_id": 2**64 - 1, "sequence_end": False,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("bounds", "code"),
+        [
+            ({"depth": 4}, "depth"),
+            ({"rank": 2}, "too_many"),
+            ({"dimension": 3}, "dimension"),
+            ({"inputs": 2}, "too_many"),
+            ({"parameters": 3}, "too_many"),
+            ({"size_list": 2}, "too_many"),
+        ],
+    )
+    def test_each_bound_at_and_below_it(self, bounds, code):
+        entry = {"shape": [1, 2], "datatype": "BYTES"}
+        sizes = {"binary_data_size": "0,0", "p": 1, "q": 2}
+        document = {
+            "inputs": [
+                {"name": "a", "parameters": sizes, **entry},
+                {"name": "b", "shape": [3, 0], "datatype": "INT8"},
+            ],
+            "outputs": [{"name": "y", "parameters": {"p": 1, "q": 2, "r": 3}}, {"name": "z"}],
+            "parameters": {"p": 1, "q": 2, "r": 3},
+        }
+        assert len(read(document, **bounds).inputs) == 2
+        ((name, bound),) = bounds.items()
+        with pytest.raises(BodyError) as caught:
+            read(document, **{name: bound - 1})
+        assert caught.value.code == code
+        assert caught.value.expected == bound - 1 or code in ("depth", "dimension")
