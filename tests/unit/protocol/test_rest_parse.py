@@ -412,3 +412,81 @@ class TestTextsOfOpenShape:
     def test_large_documents_are_not_read_a_second_time(self, monkeypatch):
         monkeypatch.setattr(rest, "COUNTED_JSON_BYTES", 1000)
         assert "is negative" in refusal(self.body(["a"] * 1000), spec=self.SPEC)
+
+
+class Regions:
+    """Stands for registered shared memory: each region holds the bytes of X."""
+
+    def read(self, ref):
+        return memoryview(X.tobytes())[ref.offset : ref.offset + ref.byte_size]
+
+
+class TestSharedMemory:
+    def body(self, *sizes):
+        body = one()
+        body["inputs"] = [
+            {
+                "name": f"x{index}",
+                "shape": [1, size // 4],
+                "datatype": "FP32",
+                "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": size},
+            }
+            for index, size in enumerate(sizes)
+        ]
+        return body
+
+    def test_what_lies_there_counts_as_the_request_does(self):
+        text = json.dumps(self.body(16, 8)).encode()
+        request = parse_infer(text, None, ADD, LIMITS, regions=Regions())
+        assert request.nbytes == len(text) + 24
+        assert [tensor.data.tolist() for tensor in request.inputs] == [[[0, 1, 2, 3]], [[0, 1]]]
+        alone = json.dumps(one(data=[1, 2, 3, 4])).encode()
+        assert parse_infer(alone, None, ADD, LIMITS, regions=Regions()).nbytes == len(alone)
+
+    def test_all_of_it_together_is_within_the_limit_of_a_body(self):
+        text = json.dumps(self.body(16, 8)).encode()
+        for body, fits in ((len(text) + 24, True), (len(text) + 23, False)):
+            limits = Limits(body=body, json=len(text))
+            if fits:
+                assert len(parse_infer(text, None, ADD, limits, regions=Regions()).inputs) == 2
+                continue
+            with pytest.raises(BodyTooLarge, match=f"shared memory have {len(text) + 24} bytes"):
+                parse_infer(text, None, ADD, limits, regions=Regions())
+
+
+@pytest.mark.parametrize("kind", ["b", "c", "H"])
+def test_a_body_may_be_any_buffer(kind):
+    text = json.dumps(one(data=[1, 2, 3, 4])).encode()
+    text += b" " * (len(text) % 2)
+    for body in (memoryview(text).cast(kind), np.frombuffer(text, np.uint8).reshape(2, -1)):
+        assert parse_infer(body, None, ADD, LIMITS).inputs[0].data.tolist() == [[1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("accept", "binary"),
+    [
+        (None, True),
+        ("", True),
+        ("*/*", True),
+        ("text/html", True),
+        ("application/json", False),
+        ("Application/JSON ; q=1", False),
+        ("text/html, application/json;charset=utf-8", False),
+        ("application/json, */*", True),
+        ("application/json, */*;q=0.1", True),
+    ],
+)
+def test_a_raw_body_is_answered_in_binary_unless_json_alone_is_accepted(accept, binary):
+    headers = {} if accept is None else {"accept": accept}
+    request = parse_infer(X.tobytes(), "0", ADD, LIMITS, headers=headers)
+    assert request.binary_output == binary
+
+
+def test_texts_of_open_shape_are_counted_alone():
+    spec = ModelSpec("any", accepts_any_inputs=True)
+    body = one("s", (-1,), "BYTES", data=["a", "b"])
+    body["inputs"].append({"name": "n", "shape": [1, 2], "datatype": "FP32", "data": [[3, 4]]})
+    texts, numbers = parse(body, spec=spec).inputs
+    assert (texts.shape, numbers.shape) == ((2,), (1, 2))
+    body["inputs"][1]["shape"] = [-1]
+    assert "is negative" in refusal(body, spec=spec)

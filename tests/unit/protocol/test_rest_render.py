@@ -8,8 +8,8 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.rest import render_infer
-from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
+from ksrv.protocol.rest import orjson_form, render_infer, shaped_values
+from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
 
 Y = np.arange(6, dtype=np.float32).reshape(2, 3)
 Z = np.array([9007199254740993, -1])
@@ -167,3 +167,37 @@ class TestBinary:
             "binary_data_size": 24,
         }
         assert output.parameters == {"a": 1}
+
+
+def test_values_of_a_shape():
+    numbers = shaped_values(tensor("y", np.array([[np.nan, 1]], np.float32)))
+    assert numbers.shape == (1, 2) and np.isnan(numbers[0, 0])
+    assert orjson_form(numbers) is numbers
+    texts = shaped_values(Tensor("t", "BYTES", (2, 1), [b"a", b"b"]))
+    assert texts.shape == (2, 1) and orjson_form(texts) == [["a"], ["b"]]
+    assert orjson_form(3) == 3
+
+
+class Regions:
+    """Stands for registered shared memory: notes what is written."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, ref, parts):
+        self.written.append((ref, b"".join(bytes(part) for part in parts)))
+
+
+def test_an_output_in_shared_memory_is_told_without_data_and_parameters():
+    ref = SharedMemoryRef("r", 8, 32)
+    for binary in (None, True, False):
+        regions = Regions()
+        asked = [RequestedOutput("y", binary, shared_memory=ref), RequestedOutput("z", True)]
+        body, joined = render(tensor("y", Y), tensor("z", Z), asked=asked, regions=regions)
+        placed, other = document(body, joined)["outputs"]
+        assert placed == {"name": "y", "datatype": "FP32", "shape": [2, 3]}
+        assert other["parameters"] == {"binary_data_size": 16}
+        assert joined[body.header_length :] == Z.tobytes()
+        assert regions.written == [(ref, Y.tobytes())]
+    small = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, Y.nbytes - 1))
+    assert f"at least {Y.nbytes} bytes" in refusal(tensor("y", Y), asked=[small], regions=Regions())
