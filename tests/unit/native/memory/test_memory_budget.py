@@ -19,6 +19,7 @@ def test_bytes_are_taken_up_to_the_bound_and_given_back():
 
 
 def test_a_share_is_kept_for_small_requests():
+    assert (SMALL_REQUEST, SMALL_SHARE) == (1 << 20, 8)
     budget = MemoryBudget(BOUND)
     kept = BOUND // SMALL_SHARE
     assert budget.most() == BOUND - kept
@@ -45,6 +46,19 @@ def test_one_answer_that_finds_no_room_is_sent_beside_the_bound():
     assert budget.reserve_answer(2 * BOUND) is not None  # and given back at once
     del second
     assert budget.held == 2000
+
+
+def test_a_small_answer_may_use_the_share_of_small_requests():
+    kept_free = BOUND - BOUND // SMALL_SHARE
+    for nbytes, answers in (
+        (SMALL_REQUEST, 2),
+        (SMALL_REQUEST + 1, 1),
+    ):  # the larger one stands beside the bound
+        budget = MemoryBudget(BOUND)
+        assert budget.reserve(kept_free)
+        held = [budget.reserve_answer(nbytes) for _ in range(2)]
+        assert [one is not None for one in held] == [True, answers == 2]
+        assert budget.held == kept_free + answers * nbytes
 
 
 @pytest.mark.parametrize("nbytes", [BOUND + 1, (1 << 64) - 1])
