@@ -242,6 +242,7 @@ NINE = b"\xff" * 9
         (b"\x0b" * 101 + b"\x0c" * 101, "malformed"),
         (b"\x0b" * 101, "malformed"),
         (b"\x0b\x0b\x0c", "malformed"),
+        (b"\x42\x00", "rewritten"),  # a field behind the last one that is known
         (b"\x0f", "malformed"),  # kinds of fields that there are not
         (b"\x0e", "malformed"),
         (b"\x48", "malformed"),  # fields that nobody knows, cut
@@ -277,6 +278,7 @@ NINE = b"\xff" * 9
         (b"\x22\x06\x1a\x04\x1a\x02hi", "rewritten"),  # an entry's field 3
         (b"\x2a\x01\x0a", "malformed"),  # of an input
         (b"\x2a\x01\x8a", "malformed"),
+        (b"\x2a\x01\x18", "malformed"),
         (b"\x2a\x02\x02\x00", "refused"),
         (b"\x2a\x02\x08\x01", "rewritten"),  # a name that is a number
         (b"\x2a\x02\x32\x00", "rewritten"),
@@ -294,6 +296,17 @@ NINE = b"\xff" * 9
 )
 def test_what_is_said_of_a_message(data, outcome):
     assert compare(data) == outcome
+
+
+def test_a_limit_says_how_many_there_are():
+    shape = b"\x2a\x25\x1a\x23" + b"\x01" * 35
+    with pytest.raises(
+        native.MessageLimit, match="a shape has 35 dimensions, and the limit --limits-rank is 32"
+    ):
+        native.scan(shape)
+    with pytest.raises(native.MessageLimit, match="names and strings have 5 bytes or more"):
+        native.scan(b"\x0a\x03abc\x1a\x02de", text=4)
+    assert native.scan(b"\x0a\x03abc\x1a\x02de", text=5).id == "de"
 
 
 def test_all_outcomes_are_reached():

@@ -91,6 +91,12 @@ def test_other_targets_are_the_apps(line):
     assert classify_head(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES).verdict == "app"
 
 
+@pytest.mark.parametrize("end", ["", "/", "/ready", "/infer/", "/infer?x", "/inferx", "/explain"])
+def test_other_targets_with_a_body_are_the_apps(end):
+    head = with_fields(b"Content-Length: 2").replace(b"/infer", end.encode())
+    assert verdict(head) == "app"
+
+
 @pytest.mark.parametrize(("head", "route"), [(LIVE, "live"), (READY, "ready")])
 def test_health(head, route):
     said = classify_head(head, RULES)
@@ -146,6 +152,7 @@ def test_fields_that_stay_native(field):
     [
         b"Accept: application/jsonl",
         b"Accept-Encoding: gzip;q=0",
+        b"Accept-Encoding: gzip;q=",
         b"Accept-Encoding: gzip;Q =0",
         b"Accept-Encoding: gzip;q\t=0",
         b"Accept: text/event-stream",
@@ -324,6 +331,9 @@ LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
         (b"GET /v2\r\n\r\n", "request line"),
         (LIVE.replace(b"GET", b"get"), "method"),
         (LIVE.replace(b"GET", b"G(T"), "method"),
+        (LIVE.replace(b"GET", b"GaT"), "method"),
+        (LIVE.replace(b"GET", b"GzT"), "method"),
+        (LIVE.replace(b"GET", b"G#T"), "method"),
         (LIVE.replace(b"GET", b"GO"), "method"),
         (LIVE.replace(b"GET", b"G" * 21), "method"),
         (LIVE.replace(b"GET /", b"GET  /"), "target"),
