@@ -155,6 +155,25 @@ class TestRead:
             b"\\\\",
             b"\\u00e9",
             b"\\ud83d\\ude00",
+            b"\\u0000",
+            b"\\u001F",
+            b"\\uD7ff",
+            b"\\ue000",
+            b"\\uffff",
+            b"\\ud800\\udc00",
+            b"\\udbff\\udfff",
+            b"\\ud800",
+            b"\\udc00",
+            b"\\ud800\\ud800",
+            b"\\ud800\\ue000",
+            b"\\ud800x",
+            b"\\ud800xudc00",
+            b"\\ud800\\xdc00",
+            b"\\u00g0",
+            b"\\u00",
+            b"\\/\\b\\f\\n\\r\\t",
+            b"\\a",
+            b"\\U0041",
             "é".encode(),
             "😀".encode(),
             b"\x7f",
@@ -331,6 +350,18 @@ class TestFaults:
     )  # fmt: skip
     """Of each form what is put into it, with @ in front of the byte at which it shows."""
     DOCUMENTS = (
+        ('{"inputs":[],"other":{@', "end", "request", "", ""),
+        ('{"inputs":[],"other":{"a"@', "end", "request", "", ""),
+        ('{"inputs":[],"other":{"a":@', "end", "request", "", ""),
+        ('{"inputs":[],"other":{"a":1@', "end", "request", "", ""),
+        ('{"inputs":[],"other":{"a":1,@', "end", "request", "", ""),
+        ('{"inputs":[],"other":[@', "end", "request", "", ""),
+        ('{"inputs":[],"other":[1@', "end", "request", "", ""),
+        ('{"inputs":[],"other":[1,@', "end", "request", "", ""),
+        ('{"inputs":[],"other":{@1}}', "syntax", "request", "", ""),
+        ('{"inputs":[],"other":{"a"@,1}}', "syntax", "request", "", ""),
+        ('{"inputs":[],"other":{"a":1@]}', "syntax", "request", "", ""),
+        ('{"inputs":[],"other":[1@}}', "syntax", "request", "", ""),
         ('{"inputs":[],"parameters":{"sequence_id":"a}}@', "end", "request", "", "sequence_id"),
         ("@{}", "missing", "request", "", ""),
         ('{"inputs":@null}', "type", "request", "", ""),
@@ -409,6 +440,25 @@ class TestFaults:
             "a": 1, "triton": 2, "zero": 0.0, "none": 0.0, "low": -(2**63), "high": 2**64 - 1,
             "sequence_id": 2**64 - 1, "sequence_end": False,
         }  # fmt: skip
+
+    @pytest.mark.parametrize("before", ["", "1,", "1,22,333,4444,", "[5],[6,7],"])
+    @pytest.mark.parametrize(
+        ("opens", "closes"), [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"]
+    )
+    def test_the_depth_of_what_is_read_over(self, before, opens, closes):
+        """64 levels, of which the data of an input is the fourth; arrays are looked at 8 and 32 bytes together."""
+        entry = '{"inputs":[{"name":"a","datatype":"INT8","shape":[0],"%s":%s}]}'
+        for key, levels in (("other", 61), ("data", 61)):
+            for more, fits in ((0, True), (1, False), (9, False), (100, False)):
+                inner = levels - 1 + more
+                value = "[" + before + opens * inner + "8" + closes * inner + "]"
+                text = (entry % (key, value)).encode()
+                try:
+                    infer_body.read(text, len(text))
+                    found = None
+                except BodyError as error:
+                    found = error.code
+                assert (found != "depth") == fits, (key, more, found)
 
     @pytest.mark.parametrize(
         ("bounds", "code"),
