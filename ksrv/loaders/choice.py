@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError
 
@@ -21,6 +22,7 @@ CPU_ONLY = ("openvino",)
 """The loaders whose models run on the CPU alone."""
 TORCH = ("torchscript", "eager", "package", "shared_object")
 """The loaders whose models are torch's."""
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def load_model(request: LoadRequest) -> LoadedModel:
@@ -39,8 +41,24 @@ def load_model(request: LoadRequest) -> LoadedModel:
         raise ModelLoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(LOADERS)}"
         )
-    if request.path is not None and request.path.is_file() and request.path.stat().st_size == 0:
-        raise ModelLoadError(f"{request.path} is empty (0 bytes); copy or export it again")
+    if request.path is not None and request.path.is_file():
+        _check_content(request.path)
     module = import_module(f"ksrv.loaders.{name}")
     load: Callable[[LoadRequest], LoadedModel] = module.load
     return load(request)
+
+
+def _check_content(path: Path) -> None:
+    """Refuse a file that is none of any format.
+
+    Raises:
+        ModelLoadError: It is empty, or stands for a file that was not downloaded.
+    """
+    with path.open("rb") as file:
+        start = file.read(len(_LFS_POINTER))
+    if not start:
+        raise ModelLoadError(f"{path} is empty (0 bytes); copy or export it again")
+    if start == _LFS_POINTER:
+        raise ModelLoadError(
+            f"{path} is a pointer of Git LFS and not the file itself; run `git lfs pull` in its repository"
+        )

@@ -107,4 +107,4 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
 
 def _short(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 400 else text[:400] + "..."
+    return text.rstrip(". ") if len(text) <= 400 else text[:400] + "..."

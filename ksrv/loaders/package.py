@@ -58,7 +58,7 @@ def load(request: LoadRequest) -> LoadedModel:
     except ModelLoadError:
         raise
     except Exception as error:  # noqa: BLE001  torch raises whatever its readers meet
-        text = " ".join(str(error).split())[:300]
+        text = " ".join(str(error).split())[:300].rstrip(". ")
         raise ModelLoadError(
             f"{path} cannot be loaded: {type(error).__name__}: {text}; export it again with torch "
             f"{torch.__version__}, as installed here"

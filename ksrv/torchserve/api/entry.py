@@ -67,7 +67,7 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
         names = [cls.__name__ for cls in classes]
         raise EntryError(
             "Expected only one class in custom service code or a function entry point"
-            f" {names} in {file}"
+            f" {names} in {file}; define handle(data, context), or one class with initialize and handle"
         )
     return _initialized(classes[0], file, context)
 
@@ -78,7 +78,9 @@ def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
     # `handle` may have been replaced in `__init__` (micro-batching): it is the instance's.
     entry = getattr(service, "handle", None)
     if not callable(entry):
-        raise EntryError(f"Expect handle method in class {made.__name__}, defined in {file}")
+        raise EntryError(
+            f"Expect handle method in class {made.__name__}, defined in {file}; add handle(self, data, context)"
+        )
     initialize = getattr(service, "initialize", None)
     if not callable(initialize):
         raise EntryError(

@@ -110,6 +110,10 @@ MISTAKES = {
         {"handler.py": HANDLER.replace("return x", "return {'a': x}")},
         "returned the outputs a; declared are output; return what is declared",
     ),
+    "a file that Git LFS did not download": (
+        {"model.yaml": "model: m.onnx\n", "m.onnx": "version https://git-lfs.github.com/spec/v1\noid sha256:a\nsize 9\n"},
+        "m.onnx is a pointer of Git LFS and not the file itself; run `git lfs pull`",
+    ),
     "tab": ({"model.yaml": "handler: handler.py\nbatching:\n\tmax_batch_size: 2\n", "handler.py": HANDLER},
             "line 3: .* indent with spaces"),
     "misspelt file": ({"model.yaml": "handler: handlr.py\n", "handler.py": HANDLER},
