@@ -35,7 +35,6 @@ cnp.import_array()
 
 cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
     cdef enum Served "ksrv::Served":
-        SERVED_REQUESTS "ksrv::Served::requests"
         SERVED_READY "ksrv::Served::ready"
         SERVED_CLOSED "ksrv::Served::closed"
         SERVED_NUDGED "ksrv::Served::nudged"
@@ -99,19 +98,16 @@ cdef class DispatchedBatch:
 
     cdef readonly WorkerRing ring
     cdef readonly list handles
-    cdef readonly object batch_number
-    cdef readonly object began_ns
+    cdef readonly uint64_t batch_number
+    cdef readonly int64_t began_ns
     cdef readonly object deadline_ns
-    cdef readonly object assemble_ns
+    cdef readonly uint64_t assemble_ns
     cdef readonly list outputs
     cdef readonly dict timings
     cdef readonly str fault
 
     handles: list[Any]
-    batch_number: int
-    began_ns: int
     deadline_ns: int | None
-    assemble_ns: int
     outputs: list[Any] | None
     timings: dict[str, int]
 

@@ -18,19 +18,15 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
 
     const size_t RING_BATCH_BYTES
     const size_t RING_ANSWER_BYTES
-    const size_t RING_ANSWER_HEAD
     const size_t RING_LARGE_BYTES
     const int RING_LARGE_PLACES
     size_t ring_aligned(size_t size) noexcept
 
     cdef enum RingFault:
-        RING_OK
+        pass
 
     cdef enum Bell:
         BELL_RANG
-        BELL_MESSAGE
-        BELL_CLOSED
-        BELL_PASSED
         BELL_INTERRUPTED
 
     cdef cppclass RingFlag "std::atomic<bool>":

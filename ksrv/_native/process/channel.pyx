@@ -352,10 +352,7 @@ cdef class Link:
             count += 1
             memcpy(at, &announced, sizeof(Announced))
             at += sizeof(Announced)
-        for number in returned:
-            memcpy(at, &number, sizeof(uint64_t))
-            at += sizeof(uint64_t)
-        for number in retired:
+        for number in returned + retired:
             memcpy(at, &number, sizeof(uint64_t))
             at += sizeof(uint64_t)
         memcpy(at, tail, tail_bytes)

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -342,11 +342,8 @@ class ProcessExecutor:
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
         # This thread does not wait while the process is replaced.
-        batches = self._living()
-        if batches.has_coroutines:
-            self._backoff.served()
-            return batches.run(batch, deadline_ns)
-        with self._lock:
+        beside_others = self._living().has_coroutines
+        with nullcontext() if beside_others else self._lock:
             batches = self._living()
             self._backoff.served()
             return batches.run(batch, deadline_ns)
@@ -460,14 +457,14 @@ class ProcessExecutor:
         self._kill(process, str(error))
         return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
-    def _failure(self, frame: Frame) -> KsrvError:
-        if frame.kind != MessageType.FAILED:
-            raise ChannelError(f"a message of the kind {frame.kind} has no place here")
-        return messages.to_error(messages.load(ErrorMessage, frame))
-
     def _load_failure(self, frame: Frame) -> KsrvError:
         """Return why the handler was not loaded; a package may lack in an interpreter of the model's own."""
-        failure, interpreter = self._failure(frame), self._interpreter
+        if frame.kind != MessageType.FAILED:
+            raise ChannelError(f"a message of the kind {frame.kind} has no place here")
+        failure, interpreter = (
+            messages.to_error(messages.load(ErrorMessage, frame)),
+            self._interpreter,
+        )
         if interpreter is None or interpreter.is_servers or type(failure) is not HandlerFailed:
             return failure
         return HandlerFailed(f"{failure.message} (in the interpreter {interpreter.program[0]})")
