@@ -6,6 +6,7 @@ those that were refused or failed. A token shows by the beginning of its digest,
 
 import hashlib
 import logging
+from typing import NamedTuple
 
 import falcon
 
@@ -15,9 +16,29 @@ from ksrv.server.http.request_ids import REQUEST_ID
 log = logging.getLogger("ksrv.audit")
 
 CONTROL_CALL = "ksrv.control_call"
-"""Set in the WSGI environment of a call that needs the control rights: the route's template."""
+"""Set in the WSGI environment of a call that needs the control rights: its `ControlCall`."""
 
 SHOWN_DIGITS = 8
+
+
+class ControlCall(NamedTuple):
+    """What a call that needs the control rights asks for.
+
+    Attributes:
+        action: What is to be done: "load", "unload".
+        subject: The model or region that it is to be done to; "" for the whole server.
+    """
+
+    action: str
+    subject: str
+
+
+def control_call(template: str, path: str) -> ControlCall:
+    """Return what a path of a route asks for: the template's last segment, and the first one that varies."""
+    *before, action = template.strip("/").split("/")
+    given = path.strip("/").split("/")
+    named = [part for name, part in zip(before, given, strict=False) if name.startswith("{")]
+    return ControlCall(action, next(iter(named), ""))
 
 
 def token_digest(authorization: str | None) -> str:
@@ -73,17 +94,11 @@ class AuditLog:
         self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
     ) -> None:
         """Write the record, once the answer is known."""
-        template = req.env.get(CONTROL_CALL)
-        if template is None or req.method in ("GET", "HEAD"):
+        asked: ControlCall | None = req.env.get(CONTROL_CALL)
+        if asked is None or req.method in ("GET", "HEAD"):
             return
-        *before, action = str(template).strip("/").split("/")
-        given = req.path.strip("/").split("/")
-        named = {
-            name: part for name, part in zip(before, given, strict=False) if name.startswith("{")
-        }
         write(
-            action,
-            next(iter(named.values()), ""),
+            *asked,
             str(resp.status_code),
             good=resp.status_code < 400,
             peer=req.env.get("REMOTE_ADDR", ""),

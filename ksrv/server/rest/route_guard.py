@@ -19,7 +19,7 @@ from falcon.routing import CompiledRouter
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
 from ksrv.request import FORWARDED
-from ksrv.server.audit import CONTROL_CALL
+from ksrv.server.audit import CONTROL_CALL, control_call
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
 
@@ -115,7 +115,7 @@ class GuardedRouter(CompiledRouter):
         template = "" if found is None else str(found[3])
         needs = Needs.TOKEN if found is None else self._needs.get(template, Needs.CONTROL)
         if needs is Needs.CONTROL:
-            req.env[CONTROL_CALL] = template
+            req.env[CONTROL_CALL] = control_call(template, req.path)
             check_control(self._access, req.env)
         if needs is not Needs.NOTHING:
             self._access.check(req.get_header("Authorization"))

@@ -7,7 +7,7 @@ from typing import Any
 import falcon
 
 from ksrv.errors import InvalidRequest, KsrvError, quote
-from ksrv.server.audit import CONTROL_CALL
+from ksrv.server.audit import CONTROL_CALL, ControlCall
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import status_line
 from ksrv.server.rest.route_guard import Needs, check_control
@@ -49,9 +49,14 @@ class ManagementRoutes:
             "/models/{name}/{version}/set-default", DefaultResource(self), needs=Needs.CONTROL
         )
 
-    def check(self, req: falcon.Request) -> None:
-        """Let a caller pass who may change what is served; on a path that others may read."""
-        req.env[CONTROL_CALL] = req.uri_template
+    def check(self, req: falcon.Request, action: str, subject: str) -> None:
+        """Let a caller pass who may change what is served; on a path that others may read.
+
+        Args:
+            action: What the record of the call says that it does.
+            subject: The model or archive that it does it to.
+        """
+        req.env[CONTROL_CALL] = ControlCall(action, subject)
         check_control(self._access, req.env)
 
 
@@ -77,17 +82,18 @@ class ModelsResource(_Resource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Register an archive; the answer comes once it serves, whatever `synchronous` says."""
-        self._routes.check(req)
+        given: dict[str, Any] = _query(req)
+        self._routes.check(req, "register", given.get("url", ""))
 
         def act() -> Any:
-            given: dict[str, Any] = _query(req)
             if (req.content_type or "").startswith("application/json") and req.content_length:
                 document = self._routes.read_document(req)
                 if not isinstance(document, dict):
                     raise InvalidRequest(
                         'the body must be a JSON object, such as {"url": "model.mar"}'
                     )
-                given |= {key: _text(value) for key, value in document.items()}
+                given.update({key: _text(value) for key, value in document.items()})
+                req.env[CONTROL_CALL] = ControlCall("register", given.get("url", ""))
             unknown = [key for key in given if key not in REGISTER_KEYS]
             if unknown:
                 raise InvalidRequest(
@@ -133,7 +139,7 @@ class ChangingResource(_Resource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
-        self._routes.check(req)
+        self._routes.check(req, "scale", name)
         given = _query(req)
         resp.status = _status(given)
         self._answer(resp, lambda: {"status": self._routes.archives.scale(name, version, given)})
@@ -142,6 +148,5 @@ class ChangingResource(_Resource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Unregister a model or a version."""
-        self._routes.check(req)
-
+        self._routes.check(req, "unregister", name)
         self._answer(resp, lambda: {"status": self._routes.archives.unregister(name, version)})

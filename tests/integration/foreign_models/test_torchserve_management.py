@@ -1,10 +1,13 @@
 """TorchServe's management API: register, list, scale, set the default version, unregister."""
 
+import re
+
 import pytest
 import requests
 
 from ksrv.testing import Server
 from tests.support.torchserve.archives import archive
+from tests.support.wait_until import wait_until
 
 CPU = {"deviceType": "cpu"}
 CONTROL = {"Authorization": "Bearer control-token"}
@@ -163,6 +166,11 @@ def shared(store):
         yield one
 
 
+def expect_audited(server, record):
+    """Wait for a record in the audit log."""
+    wait_until(lambda: re.search(f"ksrv.audit: {record}", server.log) is not None)
+
+
 def test_changes_need_the_control_token(store):
     tokens = store.parent / "control"
     tokens.write_text("control-token\n")
@@ -170,14 +178,18 @@ def test_changes_need_the_control_token(store):
         store, torchserve_api=True, control_token_file=str(tokens), ready_when="any"
     ) as server:
         changes = [
-            ("POST", "/models?url=absent.mar", 404),
-            ("PUT", "/models/echo?min_worker=1", 202),
-            ("DELETE", "/models/nope", 404),
-            ("PUT", "/models/echo/1.0/set-default", 200),
+            ("POST", "/models?url=absent.mar", 404, "register 'absent.mar'"),
+            ("PUT", "/models/echo?min_worker=1", 202, "scale 'echo'"),
+            ("DELETE", "/models/nope", 404, "unregister 'nope'"),
+            ("PUT", "/models/echo/1.0/set-default", 200, "set-default 'echo'"),
         ]
-        for method, path, status in changes:
+        for method, path, status, record in changes:
             assert call(server, method, path)[0] == 401, path
             assert call(server, method, path, headers=CONTROL)[0] == status, path
+            expect_audited(server, f"{record} by 127.0.0.1 over HTTP: 401")
+            expect_audited(server, f"{record} by 127.0.0.1 .*over HTTP: {status}")
+        assert call(server, "POST", "/models", headers=CONTROL, json={"url": "no.mar"})[0] == 404
+        expect_audited(server, "register 'no.mar' by 127.0.0.1 .*over HTTP: 404")
         assert call(server, "GET", "/models")[0] == 200
 
 
