@@ -315,3 +315,17 @@ class TestRawRequest:
     def test_what_is_neither_is_left_to_the_image_reader(self):
         (tensor,) = self.raw(b"text", TensorSpec("i", "FP32", (-1, -1, -1, 3), ImageSpec())).inputs
         assert tensor.data == [b"text"]
+
+
+def test_a_body_that_is_an_image_is_the_input():
+    for headers in (
+        {"content-type": "image/jpeg"},
+        {"content-type": "image/jpeg", "accept": "x/y"},
+    ):
+        request = parse_infer(JPEG, None, IMG, LIMITS, headers=headers)
+        (tensor,) = request.inputs
+        assert (tensor.name, tensor.datatype, tensor.shape) == ("image", "BYTES", (1,))
+        assert bytes(tensor.data[0]) == JPEG
+        assert (request.binary_output, request.nbytes) == (False, len(JPEG))
+    accept = {"content-type": "image/jpeg", "accept": "application/octet-stream;q=1"}
+    assert parse_infer(JPEG, None, IMG, LIMITS, headers=accept).binary_output

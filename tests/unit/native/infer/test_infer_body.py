@@ -1,5 +1,6 @@
 """The native body reader's own face: digits, views, bounds and what the header holds."""
 
+import itertools
 import json
 
 import numpy as np
@@ -350,6 +351,11 @@ class TestFaults:
     )  # fmt: skip
     """Of each form what is put into it, with @ in front of the byte at which it shows."""
     DOCUMENTS = (
+        ('{"inputs":[],"other":{"a":1,@2}}', "syntax", "request", "", ""),
+        ('{"inputs":[{"data":["abc@', "end", "input 0", "", ""),
+        ('{"inputs":[{"data":["abc\\@', "end", "input 0", "", ""),
+        ('{"inputs":[{"data":[@', "end", "input 0", "", ""),
+        ('{"inputs":[{"data":[1,2,3,4,5,6@', "end", "input 0", "", ""),
         ('{"inputs":[],"other":{@', "end", "request", "", ""),
         ('{"inputs":[],"other":{"a"@', "end", "request", "", ""),
         ('{"inputs":[],"other":{"a":@', "end", "request", "", ""),
@@ -432,7 +438,7 @@ class TestFaults:
             '"a":null,"a":1,"triton":2,"zero":1e-400,"none":0e400,"low":-9223372036854775808,'
             '"high":18446744073709551615,"sequence_id":18446744073709551615,"sequence_end":false'
         )
-        head = '{"id":null,"outputs":null,"other":[{}],"inputs":[],"parameters":{'
+        head = '{"id":null,"outputs":null,"other":[{},{"a":true,"b":[false,null],"c":-1.5e3}],"inputs":[],"parameters":{'
         text = (head + given + "}} \n").encode()
         header = infer_body.read(text, len(text))
         assert header.id == "" and header.outputs == []
@@ -440,6 +446,25 @@ class TestFaults:
             "a": 1, "triton": 2, "zero": 0.0, "none": 0.0, "low": -(2**63), "high": 2**64 - 1,
             "sequence_id": 2**64 - 1, "sequence_end": False,
         }  # fmt: skip
+
+    def test_levels_beyond_a_word_of_bits(self):
+        for levels in (60, 63, 64, 65, 100):
+            for opens in ('[{"a":', '{"a":['):
+                closes = "".join({"[": "]", "{": "}"}[c] for c in reversed(opens) if c in "[{")
+                value = opens * (levels // 2) + "1" + closes * (levels // 2)
+                text = ('{"inputs":[],"other":' + value + "}").encode()
+                assert infer_body.read(text, len(text), Bounds(depth=128)).inputs == []
+
+    @pytest.mark.parametrize("mark", ["]", "}", "[", "{", '\\"', "\\\\", '\\"]', ","])
+    def test_brackets_and_quotes_in_texts(self, mark):
+        """Texts are looked at 8 bytes together: each place in a word, in front of a text and behind it."""
+        for before, behind in itertools.product(range(20), (0, 1, 7, 8, 9, 31)):
+            first, second = "x" * before + mark + "y" * behind, "z" * behind
+            data = f'["{first}","{second}"]'
+            head = '{"inputs":[{"name":"a","datatype":"BYTES","shape":[2],"data":'
+            body = (head + data + "}]}").encode()
+            begin, end = infer_body.read(body, len(body)).inputs[0].data
+            assert body[begin:end].decode() == data
 
     @pytest.mark.parametrize("before", ["", "1,", "1,22,333,4444,", "[5],[6,7],"])
     @pytest.mark.parametrize(
