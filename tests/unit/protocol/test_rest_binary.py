@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import InvalidRequest
+from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
@@ -329,3 +329,39 @@ def test_a_body_that_is_an_image_is_the_input():
         assert (request.binary_output, request.nbytes) == (False, len(JPEG))
     accept = {"content-type": "image/jpeg", "accept": "application/octet-stream;q=1"}
     assert parse_infer(JPEG, None, IMG, LIMITS, headers=accept).binary_output
+    document = json.dumps(one(size=16)).encode()
+    request = parse_infer(document + X.tobytes(), str(len(document)), ADD, LIMITS, headers=accept)
+    assert (
+        request.inputs[0].data.tolist() == X.tolist()
+    )  # its header has a length: it is a document
+
+
+def test_files_for_an_input_of_numbers_need_no_frame():
+    """Validation says then why the input takes none."""
+    body = one("x", (1,), "BYTES", size=len(JPEG))
+    assert [bytes(file) for file in parse(body, JPEG).inputs[0].data] == [JPEG]
+
+
+def test_a_raw_body_is_the_only_input_that_a_request_needs():
+    spec = ModelSpec("m", inputs=(*ADD.inputs, TensorSpec("m", "FP32", (-1, 4), optional=True)))
+    (tensor,) = parse_infer(X.tobytes(), "0", spec, LIMITS).inputs
+    assert (tensor.name, tensor.shape) == ("x", (1, 4))
+
+
+def test_a_raw_body_of_numbers():
+    pixels = np.arange(8 * 8 * 3, dtype="<f4")
+    (tensor,) = parse_infer(pixels.tobytes(), "0", IMG, LIMITS).inputs
+    assert (tensor.datatype, tensor.shape) == ("FP32", (1, 8, 8, 3))
+    free = TensorSpec("x", "FP32", (-1, -1))
+    for most, shape in ((1, (1, 4)), (8, (1, 4))):
+        spec = ModelSpec("m", inputs=(free,), max_batch_size=most)
+        assert parse_infer(X.tobytes(), "0", spec, LIMITS).inputs[0].shape == shape
+    with pytest.raises(InvalidRequest, match="at most one variable dimension"):
+        parse_infer(X.tobytes(), "0", ModelSpec("m", inputs=(free,)), LIMITS)
+
+
+def test_a_body_as_large_as_the_limit():
+    text = json.dumps(one(data=[1, 2, 3, 4])).encode()
+    assert parse(text, limits=Limits(body=len(text), json=len(text))).inputs
+    with pytest.raises(BodyTooLarge, match=f"the body has {len(text)} bytes"):
+        parse(text, limits=Limits(body=len(text) - 1, json=len(text) - 1))

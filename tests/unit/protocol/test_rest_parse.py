@@ -488,5 +488,6 @@ def test_texts_of_open_shape_are_counted_alone():
     body["inputs"].append({"name": "n", "shape": [1, 2], "datatype": "FP32", "data": [[3, 4]]})
     texts, numbers = parse(body, spec=spec).inputs
     assert (texts.shape, numbers.shape) == ((2,), (1, 2))
+    assert "is negative" in refusal(one("s", (-1,), "BYTES", data=["a"]), spec=STR)
     body["inputs"][1]["shape"] = [-1]
     assert "is negative" in refusal(body, spec=spec)

@@ -165,6 +165,7 @@ class TestRead:
             b"\\udbff\\udfff",
             b"\\ud800",
             b"\\udc00",
+            b"\\udfff",
             b"\\ud800\\ud800",
             b"\\ud800\\ue000",
             b"\\ud800x",
@@ -293,6 +294,7 @@ class TestFaults:
         ("request", '{"a":nul@}', "syntax"),
         ("request", '{"a":tru@}', "syntax"),
         ("request", '{"a":@1e400}', "number"),
+        ("request", '{"a":@9e400}', "number"),
         ("request", '{"a":@-1e400}', "number"),
         ("request", '{"a":@18446744073709551616}', "number"),
         ("request", '{"a":@-9223372036854775809}', "number"),
@@ -474,16 +476,16 @@ class TestFaults:
         """64 levels, of which the data of an input is the fourth; arrays are looked at 8 and 32 bytes together."""
         entry = '{"inputs":[{"name":"a","datatype":"INT8","shape":[0],"%s":%s}]}'
         for key, levels in (("other", 61), ("data", 61)):
-            for more, fits in ((0, True), (1, False), (9, False), (100, False)):
+            for more, leaf in itertools.product((0, 1, 9, 100), ("8", '"a"')):
                 inner = levels - 1 + more
-                value = "[" + before + opens * inner + "8" + closes * inner + "]"
+                value = "[" + before + opens * inner + leaf + closes * inner + "]"
                 text = (entry % (key, value)).encode()
                 try:
                     infer_body.read(text, len(text))
                     found = None
                 except BodyError as error:
                     found = error.code
-                assert (found != "depth") == fits, (key, more, found)
+                assert (found == "depth") == (more > 0), (key, more, leaf, found)
 
     @pytest.mark.parametrize(
         ("bounds", "code"),
