@@ -256,7 +256,8 @@ bool Connection::begin_message(Call *call) noexcept {
     char text[200];
     if (prefix[0] > 1) {
         server_->count(GRPC_INVALID);
-        snprintf(text, sizeof text, "a message begins with the byte %u; expected 0 or 1, then the message's length in 4 bytes", prefix[0]);
+        snprintf(text, sizeof text,
+                 "a message begins with the byte %u, not with 0 or 1 and the message's length in 4 bytes", prefix[0]);
         refuse(call, INTERNAL, text);
         return false;
     }
@@ -269,7 +270,8 @@ bool Connection::begin_message(Call *call) noexcept {
     }
     if (prefix[0] && call->encoding == Call::Encoding::identity) {
         server_->count(GRPC_INVALID);
-        refuse(call, INTERNAL, "the message is marked as compressed, and the call has no grpc-encoding; send one of both or none");
+        refuse(call, INTERNAL,
+               "the message is marked as compressed, and the call has no grpc-encoding; send both or none");
         return false;
     }
     if (call->method->small && length > config.small_message) {
@@ -447,7 +449,8 @@ void Connection::peer_over(void *stream) noexcept {
     if (call->discards || !call->method) return;
     if (partial) {
         server_->count(GRPC_INVALID);
-        refuse(call, INVALID_ARGUMENT, "the call ended within a message; send the whole message before the end of the call");
+        refuse(call, INVALID_ARGUMENT,
+               "the call ended within a message; send the whole message before the end of the call");
     } else if (!call->method->streams && none) {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");
