@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -131,7 +132,10 @@ RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexc
 
 void ring_bell(int channel) noexcept {
     const char one = 1;
-    while (send(channel, &one, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    while (send(channel, &one, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+        // The kernel has no memory for the byte. The other side says that it sleeps, and would do so for ever.
+        if (errno == ENOBUFS || errno == ENOMEM) sched_yield();
+        else if (errno != EINTR) return;
     }
 }
 
