@@ -325,7 +325,7 @@ coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 # SEED is the first one: `make simulate SEED=N SEEDS=1` repeats what a run has found.
 SEEDS ?= 1000000
 
-simulate: $(VENV)/.built ## simulate the native event loop, SEEDS (1000000) simulations from SEED on, for MINUTES (60) at most
+simulate: $(VENV)/.built ## simulate the native event loop and handlers in processes, SEEDS (1000000) simulations from SEED on, for MINUTES (60) at most
 	$(BIN)/python -m tests.simulator.run --first $(SEED) --seeds $(SEEDS) --minutes $(MINUTES) --jobs $(JOBS)
 
 FUZZ_SECONDS ?= 80

@@ -29,6 +29,7 @@ struct Scene {  // what holds for all clients of a simulation
     bool stops = false;    // the server drains, or stops accepting, meanwhile
     bool tight = false;    // there are few bytes, places or streams: refusals are answers as well
     uint64_t answers = 0, refusals = 0, lost = 0, ended = 0;
+    uint64_t failures = 0;  // of models
 };
 
 class Client {

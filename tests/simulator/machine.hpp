@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <setjmp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -50,7 +51,8 @@ class Random {
 // The names of what can fail, one for each seam that can.
 enum Fault : int {
     FAULT_MALLOC, FAULT_ACCEPT, FAULT_RECEIVE, FAULT_SEND, FAULT_EPOLL_WAIT, FAULT_EPOLL_CTL, FAULT_SOCKET_OPTION,
-    FAULT_WAKE, FAULT_MMAP, FAULT_MEMFD, FAULTS,
+    FAULT_WAKE, FAULT_MMAP, FAULT_MEMFD,
+    FAULT_PAGES, FAULT_CHANNEL, FAULTS,  // where there is a handler process
 };
 
 struct Thread {
@@ -61,6 +63,8 @@ struct Thread {
     bool timed_out = false;
     int held = 0;          // mutexes
     int64_t spent = 0;     // of the clock, by its own seams
+    jmp_buf *end = nullptr;  // of a thread of another process, which may be killed: it goes on there then
+    bool killed = false;
     sem_t baton;
     pthread_t real{};
     void *(*run)(void *) = nullptr;
@@ -142,6 +146,7 @@ class Machine {
         } else if (random.chance(preempts)) {
             hand_over();
         }
+        end_if_killed();
     }
     void spend(int64_t some) {
         now += some;
@@ -210,6 +215,18 @@ class Machine {
         if (follower_ && follower_->on == what && !followed_) followed_ = self();
     }
 
+    // A thread of another process, by SIGKILL: it does nothing more where it is. And by SIGSTOP, until SIGCONT comes.
+    void kill(Thread *one) {
+        if (one->state == Thread::over || one->killed) return;
+        if (follower_ == one) follower_ = followed_ = nullptr;
+        one->killed = true;
+        one->frozen_until = 0;
+        one->state = Thread::ready;
+    }
+    void stop(Thread *one, int64_t until) {
+        if (one->state != Thread::over && !one->killed) one->frozen_until = std::max(one->frozen_until, until);
+    }
+
     // Lets another thread run, or the same one go on; the clock jumps where all wait.
     void hand_over() { hand_to(choose()); }
 
@@ -238,9 +255,11 @@ class Machine {
         sem_post(&following->baton);
         return mine->result;
     }
-    Thread *thread_of(pthread_t real) {
+    // By what pthread_create has given for it. The system's own identity may be another thread's, once this one has ended.
+    static pthread_t identity_of(const Thread *one) { return reinterpret_cast<pthread_t>(one); }
+    Thread *thread_of(pthread_t identity) {
         for (Thread *one : threads_)
-            if (one->run && pthread_equal(one->real, real)) return one;
+            if (one->run && identity_of(one) == identity) return one;
         return nullptr;
     }
     size_t running() const {
@@ -305,10 +324,19 @@ class Machine {
 
     void hand_to(Thread *chosen) {
         Thread *me = self();
-        if (chosen == me) return;
-        chosen->state = Thread::ready;
-        sem_post(&chosen->baton);
-        if (me->state != Thread::over) take_baton(me);
+        if (chosen != me) {
+            chosen->state = Thread::ready;
+            sem_post(&chosen->baton);
+            if (me->state != Thread::over) take_baton(me);
+        }
+        end_if_killed();
+    }
+    static void end_if_killed() {
+        Thread *me = self();
+        if (!me->killed || !me->end) return;
+        jmp_buf *end = me->end;
+        me->end = nullptr;
+        longjmp(*end, 1);
     }
 
     static void take_baton(Thread *mine) {
@@ -366,16 +394,21 @@ class Machine {
             int64_t next = events_.empty() ? FOREVER : events_.begin()->first;
             for (const Thread *one : threads_) {
                 if (one->state == Thread::over) continue;
-                if (one->frozen_until > now) next = std::min(next, one->frozen_until);
-                if (one->state == Thread::waiting || one->state == Thread::polling) next = std::min(next, std::max(one->until, now + 1));
+                if (one->frozen_until > now) {
+                    next = std::min(next, one->frozen_until);
+                } else if (one->state == Thread::waiting || one->state == Thread::polling) {
+                    next = std::min(next, std::max(one->until, now + 1));
+                }
             }
             if (next == FOREVER) fail("every thread waits, and nobody is left to wake one: a lock is held for ever");
             now = std::max(now, next);
         }
     }
 
+    // But for the timer of the queues, which waits for ever.
     void clear_threads() {
         for (Thread *one : threads_) {
+            if (one != self() && one->state != Thread::over) continue;
             sem_destroy(&one->baton);
             delete one;
         }

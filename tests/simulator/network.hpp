@@ -1,4 +1,4 @@
-// Descriptors that no kernel knows: sockets and the network between them, epoll, eventfd.
+// Descriptors that no kernel knows: sockets and the network between them, epoll, eventfd, and channels to other processes.
 //
 // Strategy: a link is one connection. Its client is no thread: it puts bytes on the way, which arrive later and in other pieces,
 // and takes bytes out of what the server has sent. The process's end behaves as Linux says: level and edge triggered
@@ -15,6 +15,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "machine.hpp"
 
@@ -86,11 +87,15 @@ struct Watch {
 };
 
 struct File {
-    enum Kind : uint8_t { epoll, event, listener, server_end, client_end } kind;
+    enum Kind : uint8_t { epoll, event, listener, server_end, client_end, channel } kind;
     LinkPointer link;
     Listener listening;
     uint64_t count = 0;              // an eventfd's
     std::map<int, Watch> watched;    // an epoll's
+    std::deque<std::string> inbox;   // a channel's, and what it has room for
+    size_t inbox_room = 0;
+    int peer = -1;                   // the descriptor of its other end, -1 once that is closed
+    bool unread = false;             // the other end was closed before it had read all: an error, once
 };
 
 class Network {
@@ -126,6 +131,33 @@ class Network {
         const size_t place = static_cast<size_t>(fd - FIRST_FD);
         if (place >= files_.size() || !files_[place]) machine().fail("%s with descriptor %d, which is not open", call, fd);
         return *files_[place];
+    }
+
+    // ---- a channel: a pair of AF_UNIX sockets of the type SOCK_SEQPACKET ----
+    void open_channel(int ends[2], size_t room) {
+        for (int i = 0; i < 2; ++i) ends[i] = add(File::channel);
+        for (int i = 0; i < 2; ++i) {
+            at(ends[i], "open_channel").peer = ends[1 - i];
+            at(ends[i], "open_channel").inbox_room = room;
+        }
+    }
+    ssize_t send_message(File &file, const std::string &message) {
+        if (file.peer < 0) return fails(EPIPE);
+        File &other = at(file.peer, "send");
+        if (other.inbox.size() >= other.inbox_room) return fails(EAGAIN);
+        other.inbox.push_back(message);
+        machine().tell("%zu bytes for channel %d", message.size(), file.peer);
+        return static_cast<ssize_t>(message.size());
+    }
+    ssize_t receive_message(File &file, void *out, size_t room, int flags) {
+        Machine::Outside outside;
+        if (std::exchange(file.unread, false)) return fails(ECONNRESET);
+        if (file.inbox.empty()) return file.peer < 0 ? 0 : fails(EAGAIN);
+        const std::string &first = file.inbox.front();
+        const size_t length = first.size(), some = std::min(room, length);
+        memcpy(out, first.data(), some);
+        if (!(flags & MSG_PEEK)) file.inbox.pop_front();
+        return static_cast<ssize_t>(flags & MSG_TRUNC ? length : some);
     }
 
     // ---- the client's end ----
@@ -194,6 +226,10 @@ class Network {
                 waiting->refused = true;
                 tell(*waiting);
             }
+        } else if (file.kind == File::channel && file.peer >= 0) {
+            File &other = at(file.peer, "close");
+            other.peer = -1;
+            other.unread = !file.inbox.empty();
         }
     }
     ssize_t receive(File &file, void *out, size_t most, bool peeks, bool discards) {
@@ -275,6 +311,7 @@ class Network {
         switch (file.kind) {
         case File::event: return file.count ? EPOLLOUT | EPOLLIN : EPOLLOUT;
         case File::listener: return file.listening.backlog.empty() ? 0u : EPOLLIN;
+        case File::channel: return (file.inbox.empty() && file.peer >= 0 ? 0u : EPOLLIN) | (file.peer < 0 ? EPOLLHUP : 0u);
         case File::server_end: {
             const Link &link = *file.link;
             if (link.up_over || link.reset || link.up.size() >= static_cast<size_t>(link.low_water)) now |= EPOLLIN;
@@ -288,6 +325,7 @@ class Network {
         }
     }
     bool has_events(const File *epoll) const {
+        if (epoll->kind == File::channel) return ready(*epoll) != 0;
         for (const auto &one : epoll->watched)
             if (found(one.first, one.second)) return true;
         return false;
@@ -349,6 +387,10 @@ class Network {
     uint64_t accepted = 0;  // connections
 
   private:
+    static ssize_t fails(int error) {
+        errno = error;
+        return -1;
+    }
     static int64_t delay(const Link &link) {
         return static_cast<int64_t>(machine().random.between(static_cast<uint64_t>(link.least_delay), static_cast<uint64_t>(link.most_delay)));
     }

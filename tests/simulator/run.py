@@ -1,4 +1,5 @@
-"""Runs the simulator: many simulations of the native event loop, each by its own seed.
+"""Runs the simulator: many simulations of the native event loop, each by its own seed. One of four has a model whose handler
+runs in processes.
 
     python -m tests.simulator.run --first 1 --seeds 100000 --minutes 10
 

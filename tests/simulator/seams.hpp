@@ -159,8 +159,14 @@ extern "C" int pthread_create(pthread_t *out, const pthread_attr_t *attributes, 
     sim::Machine::Outside outside;
     sim::Thread *made = machine().add_thread(run, argument);
     const int done = create(&made->real, attributes, sim::Machine::begin_thread, made);
-    *out = made->real;
+    *out = sim::Machine::identity_of(made);
     return done;
+}
+
+// It is joined all the same when it has ended (await_ending).
+extern "C" int pthread_detach(pthread_t thread) noexcept {
+    static auto *const detach = sim::real<int(pthread_t)>("pthread_detach");
+    return machine().active() && machine().thread_of(thread) ? 0 : detach(thread);
 }
 
 extern "C" int pthread_join(pthread_t thread, void **result) {
@@ -314,6 +320,22 @@ extern "C" int memfd_create(const char *name, unsigned flags) noexcept {
     return static_cast<int>(syscall(SYS_memfd_create, name, flags));
 }
 
+extern "C" int posix_fallocate(int fd, off_t offset, off_t length) {
+    if (machine().fails(sim::FAULT_PAGES)) return machine().random.chance(500000) ? EINTR : ENOSPC;
+    return syscall(SYS_fallocate, fd, 0, offset, length) == 0 ? 0 : errno;
+}
+
+extern "C" int ftruncate(int fd, off_t length) noexcept {
+    if (machine().fails(sim::FAULT_PAGES)) return sim::failed(EINTR);
+    return static_cast<int>(syscall(SYS_ftruncate, fd, length));
+}
+
+extern "C" int madvise(void *where, size_t length, int advice) noexcept {
+    constexpr int POPULATE_WRITE = 23;  // MADV_POPULATE_WRITE
+    if (machine_is_made && advice == POPULATE_WRITE && machine().fails(sim::FAULT_PAGES)) return sim::failed(EFAULT);
+    return static_cast<int>(syscall(SYS_madvise, where, length, advice));
+}
+
 // ---- descriptors -------------------------------------------------------------------------------------
 
 extern "C" int epoll_create1(int flags) noexcept {
@@ -395,6 +417,8 @@ inline ssize_t receive(int fd, void *out, size_t length, int flags) {
         file.count = 0;
         return sizeof file.count;
     }
+    if (file.kind == File::channel)
+        return machine().fails(FAULT_CHANNEL) ? failed(EINTR) : network().receive_message(file, out, length, flags);
     if (file.kind == File::server_end && machine().fails(FAULT_RECEIVE)) {
         const int errors[] = {EINTR, EINTR, EINTR, ECONNRESET};
         const int error = machine().random.one_of(errors);
@@ -414,6 +438,10 @@ inline ssize_t send_parts(int fd, const iovec *parts, size_t count) {
         network().touch(&file, EPOLLIN);
         return sizeof file.count;
     }
+    if (file.kind == File::channel && machine().fails(FAULT_CHANNEL)) {
+        const int errors[] = {EINTR, ENOBUFS};  // no memory for the message, which waiting may find
+        return failed(machine().random.one_of(errors));
+    }
     if (file.kind == File::server_end && machine().fails(FAULT_SEND)) {
         const int errors[] = {EINTR, EINTR, ENOBUFS, ECONNRESET};
         const int error = machine().random.one_of(errors);
@@ -424,6 +452,7 @@ inline ssize_t send_parts(int fd, const iovec *parts, size_t count) {
     Machine::Outside outside;
     std::string bytes;
     for (size_t i = 0; i < count; ++i) bytes.append(static_cast<const char *>(parts[i].iov_base), parts[i].iov_len);
+    if (file.kind == File::channel) return network().send_message(file, bytes);
     size_t length = bytes.size();
     if (file.kind == File::server_end && length > FEW_BYTES && machine().random.chance(20000)) length = machine().random.between(1, length);
     return network().send_some(file, bytes.data(), length);
@@ -507,4 +536,17 @@ extern "C" int poll(pollfd *those, nfds_t count, int timeout) {
         found += those[i].revents != 0;
     }
     return found;
+}
+
+extern "C" int ppoll(pollfd *those, nfds_t count, const timespec *timeout, const sigset_t *mask) {
+    timespec left = timeout ? *timeout : timespec{};
+    if (count != 1 || !ours(those[0].fd)) return static_cast<int>(syscall(SYS_ppoll, those, count, timeout ? &left : nullptr, mask, 8));
+    machine().seam();
+    if (machine().fails(sim::FAULT_CHANNEL)) return sim::failed(EINTR);
+    if (sim::Machine::self()->held) machine().fail("a thread waits for a channel and holds %d locks", sim::Machine::self()->held);
+    const int64_t until = timeout ? machine().now + left.tv_sec * sim::SECOND + left.tv_nsec : sim::FOREVER;
+    sim::File &file = network().at(those[0].fd, "ppoll");
+    if (!network().has_events(&file) && until > machine().now) machine().wait(sim::Thread::polling, &file, until);
+    those[0].revents = static_cast<short>(network().ready(file));
+    return those[0].revents != 0;
 }

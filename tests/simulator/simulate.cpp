@@ -17,6 +17,8 @@
 #include "seams.hpp"
 #include "http2_client.hpp"
 #include "http_client.hpp"
+#include "processes/instance.hpp"
+#include "processes/model_client.hpp"
 #include "storm_client.hpp"
 #include "worker.hpp"
 
@@ -28,6 +30,8 @@ void __sanitizer_print_stack_trace() __attribute__((weak));
 namespace {
 
 using namespace sim;
+
+constexpr uint64_t PROCESSES_EACH = 4;  // one of so many seeds simulates a model whose handler runs in processes
 
 TlsRules tls_rules;
 std::shared_ptr<const TlsContext> tls_context;
@@ -94,12 +98,22 @@ void watch_for_circles() {
     });
 }
 
+int real_descriptors() {
+    Machine::Outside outside;
+    int count = 0;
+    for (int fd = 0; fd < 256; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
 struct Simulation {
     Scene scene;
     std::vector<int> http, grpc;
     std::unique_ptr<Worker> worker;
+    std::unique_ptr<Model> model;  // whose handler runs in processes; null where there is none
     std::vector<std::unique_ptr<Client>> clients;
     WorkerRules rules;
+    size_t threads = 1;  // that stay: one's own, and the timer of the queues
+    const int descriptors = real_descriptors();
 
     explicit Simulation(const WorkerRules &wanted) : rules(wanted) {
         network().begin();
@@ -199,6 +213,10 @@ struct Simulation {
     }
 
     void stop() {
+        if (model) {
+            model->close();
+            model->join();
+        }
         worker->stop();
         Machine::Outside outside;
         for (const auto &client : clients) client->part();
@@ -211,13 +229,15 @@ struct Simulation {
         if (worker->server.unfinished.load() || worker->server.open_calls.load() || worker->server.untaken.load())
             machine().fail("calls are counted that have gone: %u unfinished, %u open, %u untaken", worker->server.unfinished.load(),
                            worker->server.open_calls.load(), worker->server.untaken.load());
+        model.reset();
         worker.reset();
         close_listeners();
-        if (network().open()) machine().fail("%zu descriptors are left open", network().open());
+        if (network().open() || real_descriptors() != descriptors)
+            machine().fail("%zu descriptors are left open, and of the kernel's %d", network().open(), real_descriptors() - descriptors);
         if (process_budget().held()) machine().fail("%llu bytes are held of the budget", static_cast<unsigned long long>(process_budget().held()));
         if (process_pool().statistics().leased_blocks) machine().fail("%llu blocks are not given back", static_cast<unsigned long long>(process_pool().statistics().leased_blocks));
         if (Held::alive()) machine().fail("%d objects of Python's are not given back", Held::alive());
-        if (machine().running() > 1) machine().fail("%zu threads are left", machine().running() - 1);
+        if (machine().running() > threads) machine().fail("%zu threads are left", machine().running() - threads);
     }
 };
 
@@ -235,6 +255,20 @@ struct Totals {
         seconds += more.seconds;
     }
 } totals;
+
+// Ends the machine; the trace of what it did.
+uint64_t count_totals(const Simulation &one) {
+    ++totals.seeds;
+    totals.answers += one.scene.answers;
+    totals.refusals += one.scene.refusals;
+    totals.lost += one.scene.lost;
+    totals.faults += machine().faults_made;
+    totals.seams += machine().seams;
+    totals.seconds += machine().elapsed();
+    const uint64_t trace = machine().trace;
+    machine().end();
+    return trace;
+}
 
 // One simulation: what the worker is like, who comes, what fails and when it stops, all of it by the seed.
 uint64_t simulate(uint64_t seed) {
@@ -260,8 +294,8 @@ uint64_t simulate(uint64_t seed) {
     }
     if (random.chance(350000)) {
         one.scene.faults = true;
-        for (uint64_t &rate : machine().rates)
-            if (random.chance(400000)) rate = random.one_of({50, 500, 5000});
+        for (int which = 0; which < FAULT_PAGES; ++which)
+            if (random.chance(400000)) machine().rates[which] = random.one_of({50, 500, 5000});
         machine().faults_until = machine().now + static_cast<int64_t>(random.between(100, 20000)) * MS;
     }
     machine().faults_allowed = false;
@@ -290,16 +324,80 @@ uint64_t simulate(uint64_t seed) {
     }
     one.stop();
     one.check_left();
-    ++totals.seeds;
-    totals.answers += one.scene.answers;
-    totals.refusals += one.scene.refusals;
-    totals.lost += one.scene.lost;
-    totals.faults += machine().faults_made;
-    totals.seams += machine().seams;
-    totals.seconds += machine().elapsed();
-    const uint64_t trace = machine().trace;
-    machine().end();
-    return trace;
+    return count_totals(one);
+}
+
+// One simulation of a model whose handler runs in processes.
+uint64_t simulate_processes(uint64_t seed) {
+    machine().begin(seed);
+    Random &random = machine().random;
+    process_pool().cap_bytes.store(0);
+    machine().cost = static_cast<int64_t>(random.one_of({200, 1000}));
+    machine().preempts = random.one_of({500, 10000, 60000, 200000});
+    if (random.chance(200000)) machine().stalls = random.one_of({20, 200});
+    WorkerRules rules;
+    rules.loops = static_cast<int>(random.between(1, 2));
+    ModelRules model;
+    HandlerRules &handler = model.handler;
+    for (uint64_t *rate : {&handler.fails, &handler.on_channel, &handler.lies, &handler.chats, &handler.rings})
+        if (random.chance(250000)) *rate = random.one_of({5000, 50000, 200000});
+    if (random.chance(500000)) handler.slow = random.one_of({5000, 50000, 200000});
+    for (uint64_t *rate : {&handler.keeps, &handler.dies, &handler.stops})
+        if (random.chance(300000)) *rate = random.one_of({200000, 700000});
+    handler.quick_ns = static_cast<int64_t>(random.one_of({5, 40, 2000})) * US;
+    handler.slow_ns = static_cast<int64_t>(random.one_of({8, 8, 300})) * MS;
+    handler.spin_ns = static_cast<int64_t>(random.one_of({0, 1000, 5000}));
+    handler.row_bytes = TAG_BYTES * static_cast<size_t>(random.one_of({1, 1, 20, 5000}));
+    model.instances = static_cast<int>(random.between(1, 2));
+    model.max_rows = random.one_of({0, 8, 8});
+    model.looks = random.chance(100000);
+    model.channel_room = random.one_of({4, 64});
+    if (random.chance(150000)) model.delay_ns = MS;
+    if (random.chance(100000)) model.capacity = 4;
+    if (handler.lies || random.chance(200000)) model.timeout_ns = static_cast<int64_t>(random.one_of({20, 2000})) * MS;
+    if (random.chance(150000)) model.run_timeout_ns = static_cast<int64_t>(random.one_of({2, 500})) * MS;
+    Simulation one(rules);
+    one.scene.tight = model.capacity < 64;
+    one.scene.stops = random.chance(200000);
+    const bool hurries = model.timeout_ns || random.chance(200000);
+    one.scene.faults = handler.harms() || model.run_timeout_ns || hurries;
+    machine().faults_allowed = false;
+    one.start();
+    one.model = std::make_unique<Model>(&one.worker->http, model);
+    one.threads = 2;
+    machine().faults_allowed = true;
+    if (random.chance(250000)) {
+        one.scene.faults = true;
+        for (const Fault which : {FAULT_MALLOC, FAULT_RECEIVE, FAULT_SEND, FAULT_WAKE, FAULT_MMAP, FAULT_MEMFD, FAULT_PAGES, FAULT_CHANNEL})
+            if (random.chance(400000)) machine().rates[which] = random.one_of({500, 5000, 50000});
+        machine().faults_until = machine().now + static_cast<int64_t>(random.between(100, 5000)) * MS;
+    }
+    {
+        Machine::Outside outside;
+        for (int i = 0, count = static_cast<int>(random.between(1, 7)); i < count; ++i) {
+            const Temper temper = random.chance(150000) ? Temper::resets : Temper::good;
+            machine().after(static_cast<int64_t>(random.below(3) * random.below(60)) * MS, [&one, i, temper, hurries, bytes = handler.row_bytes] {
+                one.add(new ModelClient(&one.scene, i, temper, bytes, hurries), one.scene.http, nullptr);
+            });
+        }
+    }
+    machine().sleep_until(machine().now + 150 * MS);
+    if (one.scene.stops) {
+        one.worker->accept(false);
+        one.close_listeners();
+        if (random.chance(500000)) one.model->close();
+        if (random.chance(500000)) one.worker->http.drain();
+        if (random.chance(500000)) one.run_until_over(1000 * SECOND);
+    } else {
+        one.run_until_over(1000 * SECOND);
+        one.await_end();
+    }
+    one.stop();
+    // A lie, a failure or a death costs the batch that the process had begun.
+    if (!machine().faults_made && one.scene.failures > one.model->failed)
+        machine().fail("%llu requests have failed, of which %llu were of such batches", (unsigned long long)one.scene.failures, (unsigned long long)one.model->failed);
+    one.check_left();
+    return count_totals(one);
 }
 
 // One client of a kind, and the one call that fails. Whatever the client gets is its own, and the next ones are served.
@@ -368,7 +466,7 @@ int run_seeds(uint64_t first, uint64_t count, unsigned seconds) {
     uint64_t seed = first;
     Totals all;
     while (seed < first + count) {
-        if (!in_process(seed, [seed] { return simulate(seed); }, shared)) {
+        if (!in_process(seed, [seed] { return seed % PROCESSES_EACH == 1 ? simulate_processes(seed) : simulate(seed); }, shared)) {
             std::fprintf(stderr, "seed %llu has found a fault\n", static_cast<unsigned long long>(seed));
             return 1;
         }

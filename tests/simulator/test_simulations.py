@@ -1,4 +1,4 @@
-"""The event loop in the simulator: some seeds, and each call of a request that can fail, failed once."""
+"""The event loop and handlers in processes in the simulator: some seeds, and each call of a request that can fail, failed once."""
 
 import re
 import shutil
@@ -16,6 +16,8 @@ FOUND = {
     "the end of an answer behind a window that stays closed": (110186, 117620, 120224),
 }
 """Seeds that have found a fault, as long as their course is the same."""
+PROCESSES = range(25, 73, 4)
+"""Some of the seeds, one of four, that simulate a model whose handler runs in processes."""
 QUICK_STEPS = {
     "HTTP/1.1": {"memory": 3, "calls": 6},
     "HTTP/1.1 over TLS": {"memory": 4, "calls": 9},
@@ -46,6 +48,15 @@ def test_each_request_of_some_seeds_has_its_own_answer_and_nothing_is_left(files
     printed = simulated(files, 1, 24)
     answers = re.search(r"24 simulations of .* (\d+) answers", printed)
     assert int(answers.group(1)) > 300
+
+
+@pytest.mark.timeout(600)
+def test_a_model_with_handler_processes_answers_each_request_of_some_seeds(files):
+    answers = 0
+    for seed in PROCESSES:
+        found = re.search(r"\b1 simulations of .* (\d+) answers", simulated(files, seed, 1))
+        answers += int(found.group(1))
+    assert answers > 500
 
 
 @pytest.mark.timeout(600)
