@@ -275,6 +275,7 @@ NINE = b"\xff" * 9
         (b"\x22\x05\x12\x03\x1a\x01a", "certain"),
         (b"\x22\x05\x12\x03\x1a\x01\xff", "malformed"),  # no UTF-8
         (b"\x22\x04\x12\x02\x1a\x01", "malformed"),
+        (b"\x22\x05\x12\x03\x31\x08\x01", "malformed"),  # a field that nobody knows, cut
         (b"\x22\x06\x1a\x04\x1a\x02hi", "rewritten"),  # an entry's field 3
         (b"\x2a\x01\x0a", "malformed"),  # of an input
         (b"\x2a\x01\x8a", "malformed"),

@@ -354,6 +354,7 @@ class TestFaults:
     """Of each form what is put into it, with @ in front of the byte at which it shows."""
     DOCUMENTS = (
         ('{"inputs":[],"other":{"a":1,@2}}', "syntax", "request", "", ""),
+        ('{"inputs":[],"parameters":nul@}', "syntax", "request", "", ""),
         ('{"inputs":[{"data":["abc@', "end", "input 0", "", ""),
         ('{"inputs":[{"data":["abc\\@', "end", "input 0", "", ""),
         ('{"inputs":[{"data":[@', "end", "input 0", "", ""),
@@ -444,18 +445,27 @@ class TestFaults:
         text = (head + given + "}} \n").encode()
         header = infer_body.read(text, len(text))
         assert header.id == "" and header.outputs == []
+        asked = {
+            "binary_data": True, "classification": 2, "shared_memory_region": "r",
+            "shared_memory_offset": 1, "shared_memory_byte_size": 2, "p": 3,
+        }  # fmt: skip
+        for names in (list(asked), list(reversed(asked))):
+            output = {"name": "y", "parameters": {name: asked[name] for name in names}}
+            (found,) = read({"inputs": [], "outputs": [output]}).outputs
+            assert (found.binary, found.classification, found.parameters) == (True, 2, {"p": 3})
+            assert found.shared_memory == ("r", 1, 2)
         assert header.parameters == {
             "a": 1, "triton": 2, "zero": 0.0, "none": 0.0, "low": -(2**63), "high": 2**64 - 1,
             "sequence_id": 2**64 - 1, "sequence_end": False,
         }  # fmt: skip
 
     def test_levels_beyond_a_word_of_bits(self):
-        for levels in (60, 63, 64, 65, 100):
-            for opens in ('[{"a":', '{"a":['):
-                closes = "".join({"[": "]", "{": "}"}[c] for c in reversed(opens) if c in "[{")
-                value = opens * (levels // 2) + "1" + closes * (levels // 2)
-                text = ('{"inputs":[],"other":' + value + "}").encode()
-                assert infer_body.read(text, len(text), Bounds(depth=128)).inputs == []
+        for opens, times in itertools.product(
+            ('[{"a":', '{"a":[', '{"a":[[', '[{"a":['), (20, 32, 40)
+        ):
+            closes = "".join({"[": "]", "{": "}"}[c] for c in reversed(opens) if c in "[{")
+            text = ('{"inputs":[],"other":' + opens * times + "1" + closes * times + "}").encode()
+            assert infer_body.read(text, len(text), Bounds(depth=128)).inputs == []
 
     @pytest.mark.parametrize("mark", ["]", "}", "[", "{", '\\"', "\\\\", '\\"]', ","])
     def test_brackets_and_quotes_in_texts(self, mark):
