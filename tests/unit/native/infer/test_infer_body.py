@@ -270,6 +270,7 @@ class TestFaults:
         "request": '{"inputs":[],"parameters":%s}',
     }
     FAULTS = (
+        ("input", '{"binary_data_size":"1@\\x"}', "escape"),
         ("shape", "[0@1]", "syntax"),
         ("shape", "[1.@]", "syntax"),
         ("shape", "[@1.0]", "dimension"),
@@ -450,7 +451,7 @@ class TestFaults:
             "shared_memory_offset": 1, "shared_memory_byte_size": 2, "p": 3,
         }  # fmt: skip
         for names in (list(asked), list(reversed(asked))):
-            output = {"name": "y", "parameters": {name: asked[name] for name in names}}
+            output = {"other": 1, "name": "y", "parameters": {name: asked[name] for name in names}}
             (found,) = read({"inputs": [], "outputs": [output]}).outputs
             assert (found.binary, found.classification, found.parameters) == (True, 2, {"p": 3})
             assert found.shared_memory == ("r", 1, 2)
