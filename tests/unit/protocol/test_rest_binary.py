@@ -360,6 +360,14 @@ def test_a_raw_body_of_numbers():
         parse_infer(X.tobytes(), "0", ModelSpec("m", inputs=(free,)), LIMITS)
 
 
+def test_a_raw_body_that_begins_as_an_image_is_one_only_for_an_input_of_images():
+    tiny = ModelSpec("m", inputs=(TensorSpec("i", "UINT8", (-1, 1, 1, 1), ImageSpec()),))
+    (tensor,) = parse_infer(JPEG, "0", tiny, LIMITS).inputs
+    assert (tensor.datatype, tensor.shape) == ("BYTES", (1,))
+    (tensor,) = parse_infer(JPEG[:16], "0", ADD, LIMITS).inputs
+    assert (tensor.datatype, tensor.shape) == ("FP32", (1, 4))
+
+
 def test_a_body_as_large_as_the_limit():
     text = json.dumps(one(data=[1, 2, 3, 4])).encode()
     assert parse(text, limits=Limits(body=len(text), json=len(text))).inputs
