@@ -10,6 +10,12 @@
 
 namespace ksrv {
 
+namespace {
+
+constexpr std::int64_t RETRY_NS = 1'000'000;
+
+}  // namespace
+
 bool Timer::watch(Queue *queue) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     try {
@@ -77,10 +83,15 @@ void Timer::run() noexcept {
             }
             continue;
         }
+        try {
+            due.assign(queues_.begin(), queues_.end());
+        } catch (const std::bad_alloc &) {  // there may be memory again a little later
+            wake_at_.store(now + RETRY_NS, std::memory_order_relaxed);
+            continue;
+        }
         // A push that the walk below misses takes its queue's mutex after the walk did, so that
         // it sees NEVER here and names its own deadline.
         wake_at_.store(NEVER, std::memory_order_relaxed);
-        due.assign(queues_.begin(), queues_.end());
         for (Queue *queue : due) retain(queue);
         lock.unlock();
         std::int64_t next = NEVER;
