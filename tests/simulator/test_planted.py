@@ -1,4 +1,5 @@
-"""Defects that were in the native core once, put back one by one: the simulator finds each, by what it does."""
+"""Defects that were in the native core once, or that a rule of it prevents, put in one by one: the simulator finds each, by
+what it does."""
 
 import re
 import shutil

@@ -52,6 +52,9 @@ class Model {
         for (std::thread &one : threads_) one.join();
         machine().tell("%llu processes, %llu batches on channels, %llu requests without an answer", (unsigned long long)lives_, (unsigned long long)by_message_,
                        (unsigned long long)failed);
+        // The timer, or who looks after clients that have left, may hold one for a moment.
+        const int64_t until = machine().now + SECOND;
+        while (machine().now < until && (queue->open() || http_->answers.open_fast_requests.load())) machine().sleep_until(machine().now + MS);
         if (queue->open()) machine().fail("%zu requests are left in the queue", queue->open());
         if (http_->answers.open_fast_requests.load()) machine().fail("%ld requests are left", static_cast<long>(http_->answers.open_fast_requests.load()));
     }
@@ -138,7 +141,7 @@ class Model {
 
     Next run_on_channel(DispatchedBatch &batch, HandlerProcess &process, int channel) {
         ChannelMessage message{ChannelMessage::run, 0, UINT64_MAX, {}};
-        std::vector<unsigned char> &alive = marks(batch);
+        std::vector<unsigned char> alive = marks(batch);
         queue->start(batch.requests.data(), batch.requests.size(), alive.data());
         int64_t deadline = rules.timeout_ns || rules.run_timeout_ns ? machine().now + std::max(rules.timeout_ns, rules.run_timeout_ns) : NEVER;
         for (const Request *request : batch.requests) {
@@ -158,7 +161,7 @@ class Model {
             batch.release_requests();
             return Next::batch;
         }
-        std::vector<unsigned char> &won = marks(batch);
+        std::vector<unsigned char> won = marks(batch);
         queue->finish(batch.requests.data(), batch.requests.size(), won.data());
         for (size_t i = 0; i < batch.requests.size(); ++i) {
             if (!won[i]) continue;
@@ -178,11 +181,9 @@ class Model {
         const ReplyStage stage{"assemble", 8, 1};
         return answer_batch(queue, &sums_, batch.requests.data(), batch.requests.size(), marks(batch).data(), {&part, 1, &stage, 1, 1});
     }
-    static std::vector<unsigned char> &marks(const DispatchedBatch &batch) {
-        static thread_local std::vector<unsigned char> made;
+    static std::vector<unsigned char> marks(const DispatchedBatch &batch) {
         Machine::Outside outside;
-        made.assign(batch.requests.size(), 0);
-        return made;
+        return std::vector<unsigned char>(batch.requests.size());
     }
     static void say(int channel, const ChannelMessage &message) {
         while (send(channel, &message, sizeof message, MSG_NOSIGNAL) < 0 && errno != EPIPE) machine().sleep_until(machine().now + MS);
