@@ -3,13 +3,15 @@
     python benchmarks/load/padding.py [--seconds 4] [--rounds 3] [--clients 16 64]
 
 An encoder in the shape of BERT (two layers of 128, random weights, one CPU thread) answers clients that each send the
-token ids of one sentence at a time, to the engine without a network. The lengths are those of the sentences of this
-repository's documents. The hand-written loop takes what waits, in two ways: all of it padded to the longest, or sorted
-by length and cut where padding goes above its bound; the better one counts. Each is a program of its own, and all of them
-run in turns. Targets: 2.5 times the requests a second of one by one, and 0.9 of the loop.
+token ids of one sentence at a time, over REST and over gRPC, to a server with padding and to one that runs them one by
+one. The lengths are those of the sentences of this repository's documents. The hand-written loop has no network: threads
+put sentences into its queue. It takes what waits, in two ways: all of it padded to the longest, or sorted by length and cut
+where padding goes above its bound; the better one counts. All of them run in turns. Targets: 2.5 times the requests a
+second of one by one, and 0.9 of the loop.
 """
 
 import argparse
+import json
 import queue
 import re
 import statistics
@@ -18,18 +20,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ksrv._native.memory import buffer_pool
-from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.repository.layout import Repository
-from ksrv.request import InferRequest, Tensor
+sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
+from calls import grpc_call, v2_binary
+from compare import build_client
+
+from ksrv.testing import Server
 
 DOCS = Path(__file__).parents[2] / "docs"
+SENTENCES = 512
+REST_SECONDS = 0.3  # in which a server forgets the requests of clients that have left
 SIZE = 32
 WASTE = 0.5
 MULTIPLE = 4
@@ -50,11 +57,13 @@ class Encoder(torch.nn.Module):
         self.places = torch.nn.Embedding(512, 128)
         self.layers = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
-    def forward(self, ids, mask):
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
-        x = self.layers(x, src_key_padding_mask=~mask)
+    def forward(self, x, mask=None):
+        if mask is None:
+            mask = torch.ones_like(x, dtype=torch.bool)
+        found = self.words(x) + self.places(torch.arange(x.shape[1]))
+        found = self.layers(found, src_key_padding_mask=~mask)
         kept = mask.unsqueeze(2)
-        return (x * kept).sum(1) / kept.sum(1)
+        return (found * kept).sum(1) / kept.sum(1)
 
 
 class Handler(BaseHandler):
@@ -64,20 +73,18 @@ class Handler(BaseHandler):
 MODEL = """
 handler: handler.py
 threads: 1
-inputs:
-  - {{name: ids, datatype: INT64, shape: [-1, -1]{pad}}}
-  - {{name: mask, datatype: BOOL, shape: [-1, -1]}}
-outputs:
-  - {{name: embedding, datatype: FP32, shape: [-1, 128]}}
-{batching}
+outputs: [{name: y, datatype: FP32, shape: [-1, 128]}]
 """
-PADDED = MODEL.format(
-    pad=f", pad: {{multiple: {MULTIPLE}, mask: mask, waste: {WASTE}}}",
-    batching=f"batching: {{max_batch_size: {SIZE}}}",
-)
-ONE_BY_ONE = MODEL.format(pad="", batching="")
+INPUT = "name: x, datatype: INT64, shape: [-1, -1]"
+PADDING = f"pad: {{multiple: {MULTIPLE}, mask: mask, waste: {WASTE}}}"
+MASK = "{name: mask, datatype: BOOL, shape: [-1, -1]}"
+SETTINGS = {
+    "padded": f"inputs: [{{{INPUT}, {PADDING}}}, {MASK}]\nbatching: {{max_batch_size: {SIZE}}}\n",
+    "one by one": f"inputs: [{{{INPUT}}}]\n",
+}
 
 Call = Callable[[np.ndarray], Any]
+Rate = Callable[[int, float], float]
 
 
 def sentences() -> list[np.ndarray]:
@@ -94,26 +101,49 @@ def sentences() -> list[np.ndarray]:
     return found
 
 
-# ---- what answers -----------------------------------------------------------------------------
+class Served:
+    """A server with the encoder, and the load of `client.cpp` for it.
 
+    Args:
+        folder: For the model and the requests.
+        settings: Of model.yaml, beside those that both servers have.
+        client: The compiled load generator.
+    """
 
-def engine_call(folder: Path, yaml: str, *, sends_mask: bool) -> Call:
-    model = folder / "encoder"
-    model.mkdir()
-    (model / "model.yaml").write_text(yaml)
-    (model / "handler.py").write_text(ENCODER)
-    engine = Engine(Repository([model]), EngineSettings())
-    engine.start()
-    if not engine.ready():
-        raise SystemExit(f"the model does not load: {engine.index()}")
+    def __init__(
+        self, folder: Path, settings: str, client: Path, many: Sequence[np.ndarray]
+    ) -> None:
+        model = folder / "models/encoder"
+        model.mkdir(parents=True)
+        (model / "model.yaml").write_text(MODEL + settings)
+        (model / "handler.py").write_text(ENCODER)
+        self._client = client
+        self._files: dict[str, list[str]] = {"REST": [], "gRPC": []}
+        for number, x in enumerate(many[:SENTENCES]):
+            calls = {
+                "REST": v2_binary(x, "/v2/models/encoder/infer"),
+                "gRPC": grpc_call(x, "encoder"),
+            }
+            for protocol, call in calls.items():
+                file = folder / f"{protocol}-{number}"
+                file.write_bytes(call.file())
+                self._files[protocol].append(str(file))
+        self.server = Server(str(folder / "models"), workers=1)
 
-    def call(ids: np.ndarray) -> Any:
-        tensors = [Tensor("ids", "INT64", ids.shape, ids)]
-        if sends_mask:
-            tensors.append(Tensor("mask", "BOOL", ids.shape, np.ones(ids.shape, np.bool_)))
-        return engine.infer(InferRequest("encoder", inputs=tensors, nbytes=ids.nbytes))
-
-    return call
+    def rate(self, protocol: str, clients: int, seconds: float) -> float:
+        """Return the requests a second that so many clients get, one sentence each at a time."""
+        address = self.server.grpc if protocol == "gRPC" else self.server.http
+        # The calls of one client of gRPC share a connection, as they do in its libraries.
+        connections, streams = (1, clients) if protocol == "gRPC" else (clients, 1)
+        done = subprocess.run(
+            [self._client, address.rpartition(":")[2], "grpc" if protocol == "gRPC" else "http", "plain",
+             ",".join(self._files[protocol]), str(connections), str(streams), "closed", str(seconds)],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        found = json.loads(done.stdout)
+        if found["errors"]:
+            raise SystemExit(f"{found['errors']} requests were not answered")
+        return float(found["answered"] / found["seconds"])
 
 
 def loop_call(how: str) -> Call:
@@ -166,10 +196,7 @@ def loop_call(how: str) -> Call:
     return call
 
 
-# ---- the clients ------------------------------------------------------------------------------
-
-
-def rate(call: Call, many: list[np.ndarray], clients: int, seconds: float) -> float:
+def loop_rate(call: Call, many: list[np.ndarray], clients: int, seconds: float) -> float:
     """Return the requests a second that so many clients get, one sentence each at a time."""
     done = [0] * clients
     stop = threading.Event()
@@ -197,20 +224,18 @@ def rate(call: Call, many: list[np.ndarray], clients: int, seconds: float) -> fl
     return found
 
 
-class Contestant:
-    """A program of its own, which answers for as long as it is told and tells its rate."""
+class Loop:
+    """A loop in a program of its own, which runs for as long as it is told and tells its rate."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.rates: dict[int, list[float]] = {}
+    def __init__(self, how: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--contestant", name],
+            [sys.executable, __file__, "--loop", how],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, clients: int, seconds: float) -> float:
+    def rate(self, clients: int, seconds: float) -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
         print(clients, seconds, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
@@ -219,19 +244,12 @@ class Contestant:
         self._process.communicate()
 
 
-def contestant(name: str) -> None:
-    buffer_pool.tune_malloc()  # as `ksrv serve` does
+def run_loop(how: str) -> None:
     many = sentences()
-    with tempfile.TemporaryDirectory() as folder:
-        if name == "padded":
-            call = engine_call(Path(folder), PADDED, sends_mask=False)
-        elif name == "one by one":
-            call = engine_call(Path(folder), ONE_BY_ONE, sends_mask=True)
-        else:
-            call = loop_call(name.removeprefix("loop, "))
-        for line in sys.stdin:
-            clients, seconds = line.split()
-            print(rate(call, many, int(clients), float(seconds)), flush=True)
+    call = loop_call(how)
+    for line in sys.stdin:
+        clients, seconds = line.split()
+        print(loop_rate(call, many, int(clients), float(seconds)), flush=True)
 
 
 def main() -> None:
@@ -239,32 +257,50 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--contestant")
+    parser.add_argument("--loop")
     options = parser.parse_args()
-    if options.contestant:
-        contestant(options.contestant)
+    if options.loop:
+        run_loop(options.loop)
         return
-    lengths = np.array([one.shape[1] for one in sentences()])
+    many = sentences()
+    lengths = np.array([one.shape[1] for one in many])
     quantiles = ", ".join(f"{np.quantile(lengths, q):.0f}" for q in (0.1, 0.5, 0.9, 0.99))
-    print(f"{len(lengths)} sentences; lengths at 10, 50, 90 and 99 %: {quantiles}")
-    names = ("padded", "one by one", "loop, longest", "loop, sorted")
-    all_of_them = [Contestant(name) for name in names]
-    for one in all_of_them:
-        one.run(4, options.seconds / 4)  # the first calls tune the kernels
-    for clients in options.clients:
-        for _ in range(options.rounds):
-            for one in all_of_them:
-                one.rates.setdefault(clients, []).append(one.run(clients, options.seconds))
-        found = {one.name: statistics.median(one.rates[clients]) for one in all_of_them}
-        shown = ", ".join(f"{name} {value:.0f}" for name, value in found.items())
-        print(f"{clients} clients, requests/s: {shown}")
-        loop = max(found["loop, longest"], found["loop, sorted"])
+    print(f"{len(many)} sentences; lengths at 10, 50, 90 and 99 %: {quantiles}")
+    rates: dict[str, Rate] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        client = build_client(folder)
+        for name, settings in SETTINGS.items():
+            served = Served(folder / name.replace(" ", "-"), settings, client, many)
+            stack.enter_context(served.server)
+            for protocol in ("REST", "gRPC"):
+                rates[f"{name}, {protocol}"] = partial(served.rate, protocol)
+        for how in ("longest", "sorted"):
+            loop = Loop(how)
+            stack.callback(loop.close)
+            rates[f"loop, {how}"] = loop.rate
+        for rate in rates.values():
+            rate(4, options.seconds / 4)  # the first calls tune the kernels
+        for clients in options.clients:
+            rounds: dict[str, list[float]] = {name: [] for name in rates}
+            for _ in range(options.rounds):
+                for name, rate in rates.items():
+                    rounds[name].append(rate(clients, options.seconds))
+                    time.sleep(REST_SECONDS)
+            show(clients, {name: statistics.median(found) for name, found in rounds.items()})
+
+
+def show(clients: int, found: dict[str, float]) -> None:
+    """Print the rates of so many clients and the ratios that have targets."""
+    shown = ", ".join(f"{name} {value:.0f}" for name, value in found.items())
+    print(f"{clients} clients, requests/s: {shown}")
+    loop = max(found["loop, longest"], found["loop, sorted"])
+    for protocol in ("REST", "gRPC"):
+        padded = found[f"padded, {protocol}"]
         print(
-            f"  beside one by one: {found['padded'] / found['one by one']:.2f} (target 2.5); "
-            f"beside the better loop: {found['padded'] / loop:.2f} (target 0.9)"
+            f"  {protocol}: beside one by one: {padded / found[f'one by one, {protocol}']:.2f} (target 2.5); "
+            f"beside the better loop: {padded / loop:.2f} (target 0.9)"
         )
-    for one in all_of_them:
-        one.close()
 
 
 if __name__ == "__main__":

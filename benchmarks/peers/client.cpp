@@ -1,13 +1,13 @@
-// The load of every benchmark that compares servers: one request, again and again, over HTTP/1.1 or gRPC.
+// The load of every benchmark that compares servers: the same requests, again and again, over HTTP/1.1 or gRPC.
 //
 //     g++ -O2 -std=c++17 client.cpp -lssl -lcrypto -o client        (without OpenSSL: -DWITHOUT_TLS)
-//     ./client PORT http|grpc plain|tls FILE CONNECTIONS STREAMS closed SECONDS
-//     ./client PORT http|grpc plain|tls FILE CONNECTIONS STREAMS open RATE:SECONDS [RATE:SECONDS ...]
+//     ./client PORT http|grpc plain|tls FILE[,FILE ...] CONNECTIONS STREAMS closed SECONDS
+//     ./client PORT http|grpc plain|tls FILE[,FILE ...] CONNECTIONS STREAMS open RATE:SECONDS [RATE:SECONDS ...]
 //
 // `closed`: each stream sends its next request when its answer has come; a round ends with its first answer at the earliest. `open`: requests are due at random times
 // (exponential gaps, the same in every run) at so many a second, whatever the server does, and a latency counts from when a
 // request was due; one for which no stream is free waits in the client, and its wait counts.
-// FILE: for http the bytes of the request; for grpc four bytes with the length of an HPACK block (it may index nothing),
+// FILE: one request each, sent in turn. For http its bytes; for grpc four bytes with the length of an HPACK block (it may index nothing),
 // the block, and the message behind its prefix. It prints one line of JSON for each phase.
 
 #include <arpa/inet.h>
@@ -32,6 +32,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,14 @@ struct Phase {
     std::vector<float> worst;       // by tenths of a second since the phase began, of when a request was due
 };
 
+struct Request {
+    std::string head, body;         // of HTTP/1.1 both in the head
+};
+
+std::vector<Request> requests;
+
 struct Stream {
+    const Request *request = &requests[0];
     std::uint32_t id = 0;
     bool busy = false;
     double due = 0;
@@ -78,7 +86,7 @@ struct Stream {
 
 int port;
 bool grpc, tls, open_loop;
-std::string head, body;
+std::size_t next_request = 0;
 std::vector<Phase> phases;
 std::deque<std::pair<double, std::size_t>> waiting;  // requests that are due: when, and of which phase
 #ifndef WITHOUT_TLS
@@ -191,11 +199,13 @@ public:
             if (stream.busy) continue;
             stream = Stream{};
             stream.busy = true, stream.due = due, stream.phase = phase;
+            stream.request = &requests[next_request++ % requests.size()];
             ++phases[phase].sent;
             if (grpc) {
                 if (next_id_ > (1u << 30)) fail("no stream is left");
                 stream.id = next_id_, next_id_ += 2;
                 stream.window = initial_window_;
+                const std::string &head = stream.request->head;
                 put_frame(out_, HEADERS, 4, stream.id, head.data(), head.size());
                 put_body(stream);
             } else {
@@ -208,7 +218,7 @@ public:
 
     void write() {
         while (true) {
-            const std::string &from = grpc ? out_ : head;
+            const std::string &from = grpc ? out_ : streams_[0].request->head;
             std::size_t &at = grpc ? out_at_ : from_head_;
             if (at >= from.size()) break;
             const long some = send_(from.data() + at, std::min<std::size_t>(from.size() - at, 1 << 20));
@@ -261,7 +271,7 @@ private:
 #endif
         fcntl(fd_, F_SETFL, O_NONBLOCK);
         answer_ = Http1Answer();
-        in_.clear(), out_.clear(), out_at_ = 0, from_head_ = head.size();
+        in_.clear(), out_.clear(), out_at_ = 0, from_head_ = streams_[0].request->head.size();
         next_id_ = 1, window_ = 65535, initial_window_ = 65535, largest_frame_ = 16384;
         events_ = 0;
         if (!grpc) return;
@@ -327,6 +337,7 @@ private:
 
     // Frames as much of a body as the windows allow.
     void put_body(Stream &stream) {
+        const std::string &body = stream.request->body;
         while (stream.sent < body.size()) {
             const std::int64_t window = std::min(window_, stream.window);
             if (window <= 0) return;
@@ -432,18 +443,17 @@ double cpu_seconds() {
            static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
-void read_request(const char *path) {
+Request read_request(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) fail(std::string("cannot read ") + path);
-    head.assign(std::istreambuf_iterator<char>(file), {});
-    if (!grpc) return;
-    if (head.size() < 4) fail("the request has no HPACK block");
+    if (!file) fail("cannot read " + path);
+    std::string bytes(std::istreambuf_iterator<char>(file), {});
+    if (!grpc) return {bytes, ""};
+    if (bytes.size() < 4) fail("the request has no HPACK block");
     std::uint32_t length;
-    std::memcpy(&length, head.data(), 4);
+    std::memcpy(&length, bytes.data(), 4);
     length = ntohl(length);
-    if (length > head.size() - 4) fail("the HPACK block is cut");
-    body = head.substr(4 + length);
-    head = head.substr(4, length);
+    if (length > bytes.size() - 4) fail("the HPACK block is cut");
+    return {bytes.substr(4, length), bytes.substr(4 + length)};
 }
 
 }  // namespace
@@ -454,7 +464,8 @@ int main(int count, char **arguments) {
     port = std::atoi(arguments[1]);
     grpc = !std::strcmp(arguments[2], "grpc");
     tls = !std::strcmp(arguments[3], "tls");
-    read_request(arguments[4]);
+    std::istringstream paths(arguments[4]);
+    for (std::string path; std::getline(paths, path, ',');) requests.push_back(read_request(path));
     const int connection_count = std::atoi(arguments[5]), streams = grpc ? std::atoi(arguments[6]) : 1;
     open_loop = !std::strcmp(arguments[7], "open");
     for (int i = 8; i < count; ++i) {
