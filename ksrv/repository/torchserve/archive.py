@@ -172,9 +172,8 @@ def read_manifest(folder: Path) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error}; {_MAKE_AGAIN}") from None
     model = manifest.model
-    if not is_model_name(
-        model.model_name
-    ):  # It becomes a part of paths and routes, as the version does.
+    # Name and version become parts of paths and routes.
+    if not is_model_name(model.model_name):
         raise ArchiveError(
             f"{MANIFEST}: modelName is {model.model_name[:128]!r}; a name has 1 to 128 letters, digits, '.', '_' and "
             f"'-', and begins with a letter or a digit"

@@ -125,10 +125,10 @@ class _Translation:
         self._setting("max_request_size", "limits.body", int)
         self._models()
         result.defaults = ArchiveDefaults(
-            workers=self._take("default_workers_per_model", int, "processes of a model") or 1,
-            response_timeout_s=self._take("default_response_timeout", int, "s for a batch") or 120,
-            startup_timeout_s=self._take("default_startup_timeout", int, "s to get ready") or 120,
-            queue_size=self._take("job_queue_size", int, "requests may wait") or 100,
+            workers=self._take("default_workers_per_model", _int, "processes of a model") or 1,
+            response_timeout_s=self._take("default_response_timeout", _int, "s for a batch") or 120,
+            startup_timeout_s=self._take("default_startup_timeout", _int, "s to get ready") or 120,
+            queue_size=self._take("job_queue_size", _int, "requests may wait") or 100,
             envelope=self._take("service_envelope", str, "envelope of every archive") or None,
             decode=self._take("decode_input_request", _flag, "parts are decoded") is not False,
             models={
@@ -180,7 +180,7 @@ class _Translation:
 
     def _grpc(self) -> None:
         address = self._take("grpc_inference_address", str, "becomes the host of the setting grpc")
-        port = self._take("grpc_inference_port", int, "becomes the port of the setting grpc")
+        port = self._take("grpc_inference_port", _int, "becomes the port of the setting grpc")
         if address or port:
             self._result.settings["grpc"] = f"{address or '127.0.0.1'}:{port or DEFAULT_GRPC_PORT}"
 
@@ -225,6 +225,13 @@ def _http_address(text: str) -> str:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     usual = 443 if parts.scheme == "https" else 80
     return f"{host}:{usual if parts.port is None else parts.port}"
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("expected a whole number") from None
 
 
 def _flag(text: str) -> bool:

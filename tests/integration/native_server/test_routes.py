@@ -393,7 +393,8 @@ def test_chunked_bodies_take_the_slow_route(http_server):
         b"Inference-Header-Content-Length: " + length + b"\r\n\r\n"
     )
     answer = http_server.exchange(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
-    assert status_of(answer) == [200]
+    # A slow server asks a half-closed client by a 100 whether it is there.
+    assert [code for code in status_of(answer) if code != 100] == [200]
 
 
 def test_an_answer_on_a_closing_server_says_so(tmp_path):
