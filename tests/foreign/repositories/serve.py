@@ -137,6 +137,7 @@ STRICT = "ksrv answers 400 to a value that is no number of the key, where TorchS
 WITHOUT_WORKERS = (
     "TorchServe takes a model that has no workers and cannot serve; ksrv starts one, and refuses 0"
 )
+STARTS_IN_NO_TIME = "ksrv answers 400 to a startup_timeout of 0, with which TorchServe's workers fail and it answers 500"
 ON_THE_WEB = (
     "it names an archive on the web, to which ksrv answers 404; TorchServe answers 400 or 500"
 )
@@ -156,6 +157,7 @@ MANAGEMENT = {
     "UnRegister Model 4": AFTER,
     "UnRegister Model 5": AFTER,
     "Register Model with startup_timeout as 0": WITHOUT_WORKERS,
+    "Register Model with Additional Params and startup_timeout as 0": STARTS_IN_NO_TIME,
     'Update Worker with "Zero" Worker Count': WITHOUT_WORKERS,
     "Register Squeezenet Model Negative initial workers": STRICT,
     'List with "Negative" *': STRICT,
