@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -29,13 +30,14 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
-from calls import grpc_call, v2_binary
+from calls import ask, grpc_call, v2_binary
 from compare import build_client
 
 from ksrv.testing import Server
 
 DOCS = Path(__file__).parents[2] / "docs"
 SENTENCES = 512
+CHECKED = 16  # whose answers are compared before anything is timed
 REST_SECONDS = 0.3  # in which a server forgets the requests of clients that have left
 SIZE = 32
 WASTE = 0.5
@@ -119,6 +121,7 @@ class Served:
         (model / "handler.py").write_text(ENCODER)
         self._client = client
         self._files: dict[str, list[str]] = {"REST": [], "gRPC": []}
+        self._checked: list[Any] = []  # calls of both protocols
         for number, x in enumerate(many[:SENTENCES]):
             calls = {
                 "REST": v2_binary(x, "/v2/models/encoder/infer"),
@@ -128,15 +131,29 @@ class Served:
                 file = folder / f"{protocol}-{number}"
                 file.write_bytes(call.file())
                 self._files[protocol].append(str(file))
+            if number < CHECKED:
+                self._checked += calls.values()
         self.server = Server(str(folder / "models"), workers=1)
+
+    def _port(self, is_grpc: bool) -> str:
+        return (self.server.grpc if is_grpc else self.server.http).rpartition(":")[2]
+
+    def embeddings(self) -> np.ndarray:
+        """Return what the first sentences are answered, all at once and over both protocols."""
+        with ThreadPoolExecutor(len(self._checked)) as pool:
+            bodies = pool.map(
+                lambda call: ask(call, int(self._port(call.is_grpc)), None), self._checked
+            )
+        pairs = zip(self._checked, bodies, strict=True)
+        return np.stack([call.values(body).ravel() for call, body in pairs])
 
     def rate(self, protocol: str, clients: int, seconds: float) -> float:
         """Return the requests a second that so many clients get, one sentence each at a time."""
-        address = self.server.grpc if protocol == "gRPC" else self.server.http
+        is_grpc = protocol == "gRPC"
         # The calls of one client of gRPC share a connection, as they do in its libraries.
-        connections, streams = (1, clients) if protocol == "gRPC" else (clients, 1)
+        connections, streams = (1, clients) if is_grpc else (clients, 1)
         done = subprocess.run(
-            [self._client, address.rpartition(":")[2], "grpc" if protocol == "gRPC" else "http", "plain",
+            [self._client, self._port(is_grpc), "grpc" if is_grpc else "http", "plain",
              ",".join(self._files[protocol]), str(connections), str(streams), "closed", str(seconds)],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
@@ -270,11 +287,15 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         client = build_client(folder)
+        embeddings = []
         for name, settings in SETTINGS.items():
             served = Served(folder / name.replace(" ", "-"), settings, client, many)
             stack.enter_context(served.server)
+            embeddings.append(served.embeddings())
             for protocol in ("REST", "gRPC"):
                 rates[f"{name}, {protocol}"] = partial(served.rate, protocol)
+        padded, one_by_one = embeddings
+        np.testing.assert_allclose(padded, one_by_one, atol=1e-4)
         for how in ("longest", "sorted"):
             loop = Loop(how)
             stack.callback(loop.close)
