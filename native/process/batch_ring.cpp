@@ -142,8 +142,8 @@ void ring_bell(int channel) noexcept {
 Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
     for (;;) {
         const Wait waited = wait_readable(channel, deadline_ns);
-        if (waited == WAIT_PASSED) return BELL_PASSED;
-        if (waited != WAIT_READY) return waited == WAIT_INTERRUPTED ? BELL_INTERRUPTED : BELL_CLOSED;
+        if (waited == CHANNEL_PASSED) return BELL_PASSED;
+        if (waited != CHANNEL_READY) return waited == CHANNEL_INTERRUPTED ? BELL_INTERRUPTED : BELL_CLOSED;
         unsigned char room[1] = {};
         const ssize_t length = recv(channel, room, sizeof room, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
         if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;

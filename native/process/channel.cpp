@@ -20,9 +20,9 @@ Wait wait_readable(int fd, std::int64_t deadline_ns) noexcept {
                                   static_cast<long>(left % 1000000000)};
         pollfd entry = {fd, POLLIN, 0};
         const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
-        if (ready > 0) return WAIT_READY;
-        if (ready < 0) return errno == EINTR ? WAIT_INTERRUPTED : WAIT_FAILED;
-        if (left == 0) return WAIT_PASSED;
+        if (ready > 0) return CHANNEL_READY;
+        if (ready < 0) return errno == EINTR ? CHANNEL_INTERRUPTED : CHANNEL_FAILED;
+        if (left == 0) return CHANNEL_PASSED;
     }
 }
 

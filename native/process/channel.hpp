@@ -16,7 +16,7 @@ inline constexpr int MESSAGE_BYTES = 160 * 1024;
 // The kernel's own bound is 253.
 inline constexpr int MESSAGE_DESCRIPTORS = 128;
 
-enum Wait : int { WAIT_READY = 0, WAIT_PASSED, WAIT_INTERRUPTED, WAIT_FAILED };
+enum Wait : int { CHANNEL_READY = 0, CHANNEL_PASSED, CHANNEL_INTERRUPTED, CHANNEL_FAILED };
 
 // Waits until something can be read, or `deadline_ns` of the monotonic clock has passed; NEVER does not.
 Wait wait_readable(int fd, std::int64_t deadline_ns) noexcept;

@@ -38,10 +38,10 @@ cdef extern from "process/channel.hpp" namespace "ksrv" nogil:
         MESSAGE_DESCRIPTORS
 
     cdef enum Wait:
-        WAIT_READY
-        WAIT_PASSED
-        WAIT_INTERRUPTED
-        WAIT_FAILED
+        CHANNEL_READY
+        CHANNEL_PASSED
+        CHANNEL_INTERRUPTED
+        CHANNEL_FAILED
 
     Wait wait_readable(int fd, int64_t deadline_ns)
     Py_ssize_t send_message(
@@ -170,7 +170,7 @@ cdef class Channel:
         cdef bint bounded = deadline_ns is not None
         cdef int64_t deadline = deadline_ns if bounded else 0
         cdef bint looks = bounded and deadline <= now_ns()  # which needs no poll
-        cdef Wait waited = WAIT_READY
+        cdef Wait waited = CHANNEL_READY
         cdef Py_ssize_t length = -1
         cdef int truncated = 0
         cdef int error = 0
@@ -178,16 +178,16 @@ cdef class Channel:
             with nogil:
                 if bounded and not looks:
                     waited = wait_readable(self._fd, deadline)
-                if waited == WAIT_READY:
+                if waited == CHANNEL_READY:
                     length = receive_message(
                         self._fd, data, room, descriptors, count, &truncated, not looks
                     )
                 error = errno
-            if waited == WAIT_PASSED or (looks and length < 0 and error == EAGAIN):
+            if waited == CHANNEL_PASSED or (looks and length < 0 and error == EAGAIN):
                 raise TimeoutError("no message came before the deadline")
-            if waited == WAIT_READY and length >= 0:
+            if waited == CHANNEL_READY and length >= 0:
                 break
-            if waited == WAIT_FAILED or error != EINTR:
+            if waited == CHANNEL_FAILED or error != EINTR:
                 raise ChannelClosed(f"this end is closed: {strerror(error).decode()}")
             PyErr_CheckSignals()
         if length == 0 or truncated:

@@ -23,6 +23,7 @@
 #include "base/clock.hpp"
 #include "base/utf8.hpp"
 #include "memory/buffer_pool.hpp"
+#include "process/channel.hpp"
 #include "queue/completions.hpp"
 #include "server/fast_response.hpp"
 #include "server/fast_rows.hpp"
@@ -55,10 +56,7 @@ template <typename T> struct scheduled_atomic {
 
 }  // namespace std
 
-#define WAIT_INTERRUPTED CHANNEL_INTERRUPTED  // of the channel; the queue has one of that name too
-#include "process/channel.hpp"
 #define atomic scheduled_atomic
 #include "process/batch_ring.cpp"  // NOLINT
 #undef atomic
-#undef WAIT_INTERRUPTED
 #include "process/batch_dispatcher.cpp"  // NOLINT
