@@ -22,12 +22,11 @@
 #include "queue/deadline_timer.hpp"
 #include "server/server.hpp"
 #include "../support/native/checks.hpp"
+#include "../support/native/rows_model.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void *taken(Request *) { return nullptr; }
 
 // How a stand-in for a process ends.
 enum class End { channel_closed, garbage };
@@ -90,7 +89,7 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
 
 struct World {
     Queue *queue = new Queue(4096);
-    ModelSignature *signature = new ModelSignature;
+    ModelSignature *signature;
     const std::size_t columns;
     EventLoop events{2};
     HttpServer server;
@@ -103,24 +102,7 @@ struct World {
         : columns(columns), server(&events, config, [](void *) {}, nullptr) {
         for (PreparedAnswer &made : server.answers.prepared)
             made = {500, "500 Failed", "content-length: 0\r\n", ""};
-        signature->queue = queue;
-        signature->taken = taken;
-        signature->model = "m";
-        signature->max_rows = max_rows;
-        signature->timeout_ns = 60000000000;
-        signature->json_limit = 4096;
-        signature->inputs.push_back({"x", DT_FP32, {static_cast<std::int64_t>(columns)}, 4 * columns});
-        signature->outputs.push_back("y");
-        auto table = std::make_shared<RouteTable>(0);
-        ModelRoute route;
-        route.name = "m";
-        route.queue = queue;
-        retain(queue);
-        route.signature = signature;
-        signature->retain();
-        table->add(std::move(route));
-        table->sort();
-        server.routes.tables.replace(table);
+        signature = route_rows(&server, queue, columns, max_rows, 60'000'000'000);
         check(process_timer().watch(queue), "deadlines are watched");
         address.sin_family = AF_INET;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

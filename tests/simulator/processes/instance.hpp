@@ -6,6 +6,7 @@
 
 #include "queue/deadline_timer.hpp"
 #include "server/server.hpp"
+#include "../../support/native/rows_model.hpp"
 #include "handler_process.hpp"
 
 namespace sim {
@@ -22,26 +23,7 @@ struct ModelRules {
 class Model {
   public:
     Model(HttpServer *http, const ModelRules &given) : queue(new Queue(given.capacity)), rules(given), http_(http) {
-        signature_ = new ModelSignature;
-        signature_->queue = queue;
-        signature_->taken = [](Request *) -> void * { return nullptr; };
-        signature_->model = "m";
-        signature_->max_rows = rules.max_rows;
-        signature_->timeout_ns = rules.timeout_ns;
-        signature_->json_limit = 4096;
-        signature_->inputs.push_back({"x", DT_FP32, {static_cast<int64_t>(rules.handler.row_bytes / 4)}, rules.handler.row_bytes, {}});
-        signature_->outputs.push_back("y");
-        signature_->late_status = "504 Gateway Timeout";
-        auto table = std::make_shared<RouteTable>(0);
-        ModelRoute route;
-        route.name = "m";
-        route.queue = queue;
-        retain(queue);
-        route.signature = signature_;
-        route.full = {503, "503 Service Unavailable", "content-length: 4\r\n", "full"};
-        signature_->retain();
-        table->add(std::move(route));
-        http_->routes.tables.replace(table);
+        signature_ = route_rows(http_, queue, rules.handler.row_bytes / 4, rules.max_rows, rules.timeout_ns);
         if (!process_timer().watch(queue)) machine().fail("deadlines are not watched");
         for (int i = 0; i < rules.instances; ++i) threads_.emplace_back([this, slot = queue->add_slot()] { serve(slot); });
     }
