@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "grpc/connection.hpp"
@@ -14,19 +15,17 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t TENSOR_BYTES = 65536;  // of one answer, which are copied
-constexpr size_t PARAMETERS = 1;
+constexpr size_t PARAMETERS = 1;  // of a call: there is one that says nothing of its answer
 
 Call *call_of(const FastRequest &request) noexcept { return static_cast<Call *>(request.call); }
 
-bool is(const unsigned char *body, const protobuf::Span &span, const std::string &text) noexcept {
+bool is(const unsigned char *body, const protobuf::Span &span, std::string_view text) noexcept {
     return span.length == text.size() && memcmp(body + span.offset, text.data(), text.size()) == 0;
 }
 
 // Whether a call's parameter is about the responses of a stream: perf_analyzer sends it with every call.
 bool is_about_streams(const unsigned char *body, const message::Parameter &given) noexcept {
-    static constexpr char name[] = "triton_enable_empty_final_response";
-    return given.choice == message::BOOL_PARAM && given.key.length == sizeof name - 1 &&
-           memcmp(body + given.key.offset, name, sizeof name - 1) == 0;
+    return given.choice == message::BOOL_PARAM && is(body, given.key, "triton_enable_empty_final_response");
 }
 
 // The images of `bytes_contents`, one a row.

@@ -170,7 +170,6 @@ void ChunkDecoder::end_size() noexcept {
     }
     if (announced_ > most_bytes) return fail(ChunkFault::length);
     state_ = State::contents;
-    return;
 }
 
 }  // namespace ksrv

@@ -154,9 +154,10 @@ void free_memory(const Block *block) noexcept {
 
 // Takes the first pages of a memfd. A signal interrupts that, and what was taken stays.
 bool take_pages(int fd, std::size_t nbytes) noexcept {
-    int error = 0;
+    if (nbytes == 0) return true;  // which posix_fallocate refuses
+    int error;
     do {
-        if (nbytes != 0) error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
+        error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
     } while (error == EINTR);
     return error == 0;
 }
