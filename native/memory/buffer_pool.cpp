@@ -159,6 +159,7 @@ bool take_pages(int fd, std::size_t nbytes) noexcept {
     do {
         error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
     } while (error == EINTR);
+    errno = error;  // which posix_fallocate leaves alone
     return error == 0;
 }
 

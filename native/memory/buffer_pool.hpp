@@ -59,8 +59,8 @@ inline long holders_of(const Block *block) noexcept {
     return block->refs.load(std::memory_order_acquire);
 }
 
-// A new memfd, closed on exec and sealed against what `seals` say; -1 where there is none. Its first `taken` bytes have
-// their pages, so that a lack of memory shows here and not as a SIGBUS of a writer.
+// A new memfd, closed on exec and sealed against what `seals` say; -1 and errno where there is none. Its first `taken`
+// bytes have their pages, so that a lack of memory shows here and not as a SIGBUS of a writer.
 int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seals) noexcept;
 
 // Has all pages of the first `nbytes` of a memfd that another process has mapped, which nobody takes away from now on.

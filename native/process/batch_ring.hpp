@@ -114,7 +114,7 @@ bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept;
 
 class BatchRing {
   public:
-    // A new one; null without memory.
+    // A new one; null and errno without memory, or without a descriptor.
     static BatchRing *make() noexcept;
     // The one behind a descriptor, which stays the caller's; null where it is none.
     static BatchRing *map(int fd) noexcept;

@@ -16,6 +16,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy, memset
 
@@ -63,7 +64,7 @@ cdef class WorkerRing:
         batches: The `ksrv.engine.processes.batches.ProcessBatches` of the process.
 
     Raises:
-        MemoryError: There is no memory for it.
+        OSError: There is no memory, or no descriptor, for it.
     """
 
     collect: Callable[[Any, Any], Any]
@@ -72,7 +73,7 @@ cdef class WorkerRing:
         self.channel = -1
         self.ring = BatchRing.make()
         if self.ring == NULL:
-            raise MemoryError("there is no memory for the batches of a handler process")
+            raise OSError(errno, f"the memory for batches: {os.strerror(errno)}")
         self.channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 0)
         process_pool().lendable_above.store(RING_LARGE_BYTES)
 

@@ -263,10 +263,9 @@ def test_a_start_without_descriptors_fails_and_a_later_one_does_not(tmp_path):
     """The next start is tried where this one tells of a failure; an error of the system ended the instance for good."""
     executor = ProcessExecutor(source(tmp_path, WAYS))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for left in range(5):  # of the descriptors that a start takes
-        lowest = os.dup(0)
-        os.close(lowest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + left, most[1]))
+    free = [number for number in range(1000) if not os.path.lexists(f"/proc/self/fd/{number}")]
+    for left in range(8):  # of the descriptors that a start takes
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[left], most[1]))
         try:
             with pytest.raises(HandlerFailed, match=r"cannot be started: .*Too many open files"):
                 executor.start()
