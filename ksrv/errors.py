@@ -6,6 +6,7 @@ never holds more than 64 characters of the client's own (`quote`) and is at most
 """
 
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def quote(text: object) -> str:
     if len(raw) > QUOTED_CHARACTERS or len(shown) > QUOTED_CHARACTERS:
         shown = shown[:QUOTED_CHARACTERS].rstrip("\\") + "..."
     return f"'{shown}'"
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """Return " (did you mean NAME?)" for a value close to a known name, else ""."""
+    from difflib import get_close_matches  # here, as only a mistake needs it
+
+    close = get_close_matches(str(value), list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def cut(text: str) -> str:

@@ -41,6 +41,7 @@ from ksrv.errors import (
     NotFound,
     NotLoaded,
     NotReady,
+    did_you_mean,
     quote,
     without_paths,
 )
@@ -48,7 +49,6 @@ from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.fingerprint import Fingerprint, changed_files, fingerprint, read_files
 from ksrv.repository.layout import Repository, by_numbers
-from ksrv.repository.yaml_document import near
 from ksrv.source import ModelSource
 
 log = logging.getLogger("ksrv.engine")
@@ -153,7 +153,7 @@ class ModelRegistry:
 
     def _meant(self, name: str) -> str:
         known = list(self._table)
-        return near(name, known) if len(known) <= MOST_COMPARED and len(name) <= 64 else ""
+        return did_you_mean(name, known) if len(known) <= MOST_COMPARED and len(name) <= 64 else ""
 
     def models(self, name: str = "", version: str = "") -> list[ModelVersion]:
         """Return the versions that serve.

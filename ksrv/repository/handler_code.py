@@ -13,8 +13,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from ksrv.errors import did_you_mean
 from ksrv.repository.settings.keys import ModelKeys
-from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, near
+from ksrv.repository.yaml_document import ConfigError, Document, KeyPath
 
 DECORATOR = "settings"
 READ_AT_LOAD = ("inputs", "outputs")
@@ -137,7 +138,8 @@ class HandlerCode:
         if name and name not in self.names and not self.open:
             own = [one for one, node in self.names.items() if isinstance(node, _Definition)]
             hint = (
-                near(name, self.names) or f"; it has {', '.join(own) or 'no class and no function'}"
+                did_you_mean(name, self.names)
+                or f"; it has {', '.join(own) or 'no class and no function'}"
             )
             raise ConfigError(f"{self.path} has no {name} at its top level{hint}")
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, quote
+from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, did_you_mean, quote
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
@@ -27,7 +27,7 @@ from ksrv.repository.report import Report
 from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.settings.values import MODEL_SUFFIXES
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError, near
+from ksrv.repository.yaml_document import ConfigError
 from ksrv.source import ModelConfig, ModelSource
 
 log = logging.getLogger("ksrv.repository")
@@ -121,7 +121,7 @@ class Repository:
         entries = self.scan()
         found = entries.get(name)
         if found is None:
-            hint = near(name, entries) or "; its index lists the models"
+            hint = did_you_mean(name, entries) or "; its index lists the models"
             raise NotFound(f"the repository holds no model of this name{hint}")
         if config is None and self._overrides.find(name) is None:
             return found
@@ -309,7 +309,7 @@ def _near_path(path: Path) -> str:
         names = [one.name for one in folder.iterdir()]
     except OSError:
         return f"; {folder} cannot be looked at either"
-    return near(path.name, names) or f" in {folder}"
+    return did_you_mean(path.name, names) or f" in {folder}"
 
 
 def _nothing_in(path: Path, entries: Sequence[ModelEntry], suffixes: str) -> str:

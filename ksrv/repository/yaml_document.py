@@ -6,16 +6,17 @@ file, line and key. Duplicate keys, tags beyond the
 plain ones, merge keys and trees that grow through aliases are refused.
 """
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 import yaml
 from msgspec import inspect
+
+from ksrv.errors import did_you_mean
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000
@@ -192,7 +193,9 @@ class Document:
             known = {field.encode_name: field.type for field in info.fields}
             for key, entry in value.items():
                 if key not in known:
-                    hint = near(key, known) or f"; known here are {', '.join(sorted(known))}"
+                    hint = (
+                        did_you_mean(key, known) or f"; known here are {', '.join(sorted(known))}"
+                    )
                     self.fail((*path, str(key)), f"unknown key{hint}")
                 self._check_keys(known[key], entry, (*path, key))
 
@@ -422,7 +425,7 @@ def _mismatch(info: inspect.Type, value: object) -> str:
         return f"expected {(info.extra or {})['expected']}, found {found}"
     if isinstance(info, inspect.LiteralType):
         allowed = [str(one) for one in info.values]
-        return f"expected one of {', '.join(allowed)}, found {found}{near(value, allowed)}"
+        return f"expected one of {', '.join(allowed)}, found {found}{did_you_mean(value, allowed)}"
     if isinstance(info, inspect.IntType):
         high = info.le if info.le is not None else (info.lt or 0) - 1
         return f"expected a whole number from {info.ge} to {high}, found {found}"
@@ -434,12 +437,6 @@ def _mismatch(info: inspect.Type, value: object) -> str:
     if isinstance(bare, inspect.ListType) and isinstance(bare.item_type, inspect.LiteralType):
         words[inspect.ListType] = f"a list out of {', '.join(map(str, bare.item_type.values))}"
     return f"expected {words.get(type(info), 'keys and values')}, found {found}"
-
-
-def near(value: object, allowed: Iterable[str]) -> str:
-    """Return " (did you mean NAME?)" for a value close to a known name, else ""."""
-    close = difflib.get_close_matches(str(value), list(allowed), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _shortened(shown: str) -> str:

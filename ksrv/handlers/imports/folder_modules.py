@@ -11,12 +11,11 @@ process that a handler spawns. A name that the process has imported already keep
 """
 
 import builtins
-import difflib
 import importlib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ksrv.errors import did_you_mean
 from ksrv.handlers.diagnostics.loggers import disown, own
 from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
 
@@ -246,20 +246,15 @@ def resolve(target: str, modules: ModelImporter) -> Any:
     except AttributeError:
         own = [one for one in vars(module) if not one.startswith("_")]
         raise HandlerError(
-            f"{target}: {path} has no {name}{_near(name, own)}; name a class or function of the file"
+            f"{target}: {path} has no {name}{did_you_mean(name, own)}; name a class or function of the file"
         ) from None
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _remedy_of(error: BaseException) -> str:
     """Return what mends an error of Python's whose text does not say it."""
     if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
         module = sys.modules.get(error.name or "")
-        return _near(absent[1], [*dir(module), *getattr(module, "__all__", ())])
+        return did_you_mean(absent[1], [*dir(module), *getattr(module, "__all__", ())])
     file = error.filename if isinstance(error, FileNotFoundError) else None
     if isinstance(file, str) and not Path(file).is_absolute():
         return (

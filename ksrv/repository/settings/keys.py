@@ -26,7 +26,8 @@ from msgspec import Meta
 
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
-from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
+from ksrv.errors import did_you_mean
+from ksrv.repository.yaml_document import Custom, Number, Numbers, describe
 from ksrv.source import Batching, Cache, ModelConfig, Recording, VersionPolicy
 from ksrv.spec import (
     LARGEST_SIZE,
@@ -93,7 +94,7 @@ class Datatype(str, Custom):
             return cls(value)
         raise ValueError(
             f"expected one of {', '.join(datatype.NAMES)}, found {describe(value)}"
-            f"{near(value, datatype.NAMES)}"
+            f"{did_you_mean(value, datatype.NAMES)}"
         )
 
 

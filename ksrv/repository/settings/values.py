@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ksrv.compile_plan import CompileError, read_plan
+from ksrv.errors import did_you_mean
 from ksrv.input_rules import LengthFault, default_image, with_lengths
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import LabelError, read_labels
-from ksrv.repository.yaml_document import Document, describe, near
+from ksrv.repository.yaml_document import Document, describe
 from ksrv.source import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
 from ksrv.spec import Padding, TensorSpec, whole
 
@@ -59,7 +60,7 @@ class ModelFiles:
             names = [
                 one.name for folder in self.folders if folder.is_dir() for one in folder.iterdir()
             ]
-            self._fail(key, f"the file {name!r} is not in {looked}{near(name, names)}")
+            self._fail(key, f"the file {name!r} is not in {looked}{did_you_mean(name, names)}")
         if not path.resolve().is_relative_to(self._root):
             self._fail(key, f"{name!r} leads out of the model's folder")
         return path.absolute()

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from ksrv._native.tensor import datatype
-from ksrv.repository.yaml_document import Custom, describe, near
+from ksrv.errors import did_you_mean
+from ksrv.repository.yaml_document import Custom, describe
 from ksrv.spec import LARGEST_SIZE
 
 DATA_TYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
@@ -43,7 +44,7 @@ class DataType(str, Custom):
             return cls(DATA_TYPES[value])
         raise ValueError(
             f"expected one of {', '.join(DATA_TYPES)}, found {describe(value)}"
-            f"{near(value, DATA_TYPES)}"
+            f"{did_you_mean(value, DATA_TYPES)}"
         )
 
 
