@@ -64,7 +64,8 @@ class Commands(click.Group):
             UsageError: There is none of this name; the text has the nearest one.
         """
         name = args[0]
-        if self.get_command(ctx, name) is None and name[:1] != "-":
+        wanted = not ctx.resilient_parsing and name[:1] != "-"  # a completion is told nothing
+        if wanted and self.get_command(ctx, name) is None:
             near = get_close_matches(name, self.list_commands(ctx), n=1)
             if near:
                 ctx.fail(f"there is no command {name!r}; did you mean {near[0]!r}?")

@@ -48,13 +48,23 @@ def test_an_unknown_command_is_told_with_status_2(tmp_path, monkeypatch, name, s
     assert says in done.output
 
 
-def test_completion_knows_the_commands():
+def completed(words, place):
+    """Return what the shell is told at a place of a line."""
     done = subprocess.run(
         [sys.executable, "-m", "ksrv"],
-        env={"_KSRV_COMPLETE": "bash_complete", "COMP_WORDS": "ksrv in", "COMP_CWORD": "1"},
+        env={"_KSRV_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert {"plain,infer", "plain,init"} <= set(done.stdout.split()), done
+    assert not done.stderr, done
+    return set(done.stdout.split())
+
+
+def test_completion_knows_the_commands():
+    assert {"plain,infer", "plain,init"} <= completed("ksrv in", 1)
+
+
+def test_completion_after_an_unknown_command_is_empty():
+    assert completed("ksrv sevre mod", 2) == set()
 
 
 def test_help_loads_no_numpy_and_no_server():
