@@ -122,7 +122,7 @@ class _Translation:
         self._certificates()
         self._setting("inference_address", "http", _http_address)
         self._grpc()
-        self._setting("max_request_size", "limits.body", int)
+        self._setting("max_request_size", "limits.body", _int)
         self._models()
         result.defaults = ArchiveDefaults(
             workers=self._take("default_workers_per_model", _int, "processes of a model") or 1,
