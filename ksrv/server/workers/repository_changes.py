@@ -35,6 +35,12 @@ LAG_SECONDS = 10.0
 LOOKS_AGAIN = 5
 """How often the disk is looked at again because a change of the same model was appended meanwhile."""
 
+_READS_THE_DISK = (
+    "a worker that replaces this one will load the models as they are on the disk then, which may differ from those that "
+    "serve now: %s"
+)
+"""What a log that cannot be written to means for the workers that come later."""
+
 
 class ChangeReplicator:
     """Makes the changes of all workers in this one, and asks all of them for those that clients want here.
@@ -123,11 +129,7 @@ class ChangeReplicator:
             try:
                 positions = self._file.append([entry], since=since if more else None)
             except NotReady as held:
-                log.error(
-                    "a worker that replaces this one will load the models as they are on the disk then, which may "
-                    "differ from those that serve now: %s",
-                    held.message,
-                )
+                log.error(_READS_THE_DISK, held.message)
                 break
             if positions is not None:
                 entry.position = positions[0]
@@ -161,11 +163,7 @@ class ChangeReplicator:
         try:
             self._file.append([done])
         except NotReady as held:
-            log.error(
-                "a worker that replaces this one will load the models as they are on the disk then, which may "
-                "differ from those that serve now: %s",
-                held.message,
-            )
+            log.error(_READS_THE_DISK, held.message)
 
     def _is_abandoned(self, entry: LogEntry) -> bool:
         """Whether no worker has made a change, and none is left that makes it: it may have ended them."""
