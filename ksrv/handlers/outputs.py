@@ -29,9 +29,8 @@ from ksrv.torch_memory import array_over
 
 DEFAULT_NAME = "output"
 NO_INPUTS: Mapping[str, Tensor] = {}
-_REDECLARE = "return what is declared, or change the return hint or outputs: in model.yaml"
-
 NOT_DECLARED: Mapping[str, TensorSpec] = {}
+_REDECLARE = "return what is declared, or change the return hint or outputs: in model.yaml"
 _TEXT = (bytes, str, bytearray, memoryview)
 
 

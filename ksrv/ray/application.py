@@ -53,8 +53,8 @@ def _autoscaling(keys: Mapping[str, Any], settings: ServerSettings) -> dict[str,
     """
     if settings.http == "off" or not settings.metrics or settings.tls_client_ca is not None:
         raise SettingsError(
-            "autoscaling reads the load on /metrics; expected http on, metrics on and no tls_client_ca; change these settings, or give a number of "
-            "replicas"
+            "autoscaling reads the load on /metrics; expected http on, metrics on and no tls_client_ca; change these "
+            "settings, or give a number of replicas"
         )
     from ray.serve.config import AutoscalingPolicy
 

@@ -65,6 +65,7 @@ class Certificates:
                 "TLS: certificates of clients are wanted, but no authority (ca_certs); name it with --tls-client-ca"
             )
         self._config = config
+        self._chain = b""
         try:
             self._chain = read_operator_file(config.certfile)
             self._key = read_operator_file(config.keyfile) if config.keyfile else self._chain
@@ -93,8 +94,11 @@ class Certificates:
 
     def _without_key(self) -> str:
         """Return what to do about a chain that should hold the key too, and does not; else ""."""
-        chain = getattr(self, "_chain", b"")
-        if self._config.keyfile or b"CERTIFICATE" not in chain or b"PRIVATE KEY" in chain:
+        if (
+            self._config.keyfile
+            or b"CERTIFICATE" not in self._chain
+            or b"PRIVATE KEY" in self._chain
+        ):
             return ""
         return f"; {self._config.certfile} holds no key: name its file with --tls-key"
 

@@ -461,10 +461,8 @@ class ProcessExecutor:
         """Return why the handler was not loaded; a package may lack in an interpreter of the model's own."""
         if frame.kind != MessageType.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
-        failure, interpreter = (
-            messages.to_error(messages.load(ErrorMessage, frame)),
-            self._interpreter,
-        )
+        failure = messages.to_error(messages.load(ErrorMessage, frame))
+        interpreter = self._interpreter
         if interpreter is None or interpreter.is_servers or type(failure) is not HandlerFailed:
             return failure
         return HandlerFailed(f"{failure.message} (in the interpreter {interpreter.program[0]})")

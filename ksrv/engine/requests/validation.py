@@ -392,11 +392,11 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
     shape = tensor.shape
     declared = expected.spec.shape
     tail = shape[1:]
-    fits = len(shape) == len(declared)
-    if fits and shape:
-        fits = tail == expected.fixed_tail or all(map(_allows, expected.tail, tail))
-        fits = fits and _allows(declared[0], shape[0])
-    if not fits:
+    allowed = len(shape) == len(declared)
+    if allowed and shape:
+        allowed = tail == expected.fixed_tail or all(map(_allows, expected.tail, tail))
+        allowed = allowed and _allows(declared[0], shape[0])
+    if not allowed:
         raise InvalidRequest(
             f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
             f"expects {shape_text(declared)}{_add_rows(shape, expected.spec)}"

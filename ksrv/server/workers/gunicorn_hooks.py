@@ -214,7 +214,8 @@ class Master:
             reason = f"worker_class is {server.cfg.worker_class_str}"
         if reason is not None:
             raise SettingsError(
-                f"setting 'grpc': the HTTP address does not carry gRPC, because {reason}; give gRPC an address of its own with --grpc HOST:PORT"
+                f"setting 'grpc': the HTTP address does not carry gRPC, because {reason}; give gRPC an address of its "
+                f"own with --grpc HOST:PORT"
             )
 
     def _take_grpc(self, address: Address, umask: int, *, native: bool) -> None:
