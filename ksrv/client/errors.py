@@ -15,6 +15,10 @@ __all__ = [
     "status_error",
 ]
 
+NOTHING_LISTENS = "nothing listens there; start `ksrv serve`, or give the server's URL"
+NAMES_AN_AUTHORITY = "the option --ca FILE, or ca= in Python, names an authority to trust"
+"""What to do about a connection that fails, over REST and gRPC alike."""
+
 
 class ClientError(Exception):
     """Every failure of a call."""

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from ksrv.client.errors import (
+    NAMES_AN_AUTHORITY,
+    NOTHING_LISTENS,
     ClientError,
     ConnectionFailed,
     DeadlineExceeded,
@@ -201,12 +203,9 @@ def _infer_result(document: dict[str, Any]) -> InferResult:
 
 
 _FAULTS = (
-    ("Connection refused", "nothing listens there; start `ksrv serve`, or give the server's URL"),
+    ("Connection refused", NOTHING_LISTENS),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS; begin the URL with grpc:// and not grpcs://"),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is not accepted; the option --ca FILE, or ca= in Python, names an authority to trust",
-    ),
+    ("CERTIFICATE_VERIFY_FAILED", f"its certificate is not accepted; {NAMES_AN_AUTHORITY}"),
     (
         "Socket closed",
         "it closed the connection; if the server has TLS, begin the URL with grpcs:// and not grpc://",

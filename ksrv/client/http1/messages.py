@@ -8,7 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ksrv.client.errors import ConnectionFailed, DeadlineExceeded
+from ksrv.client.errors import (
+    NAMES_AN_AUTHORITY,
+    NOTHING_LISTENS,
+    ConnectionFailed,
+    DeadlineExceeded,
+)
 from ksrv.client.rest import HttpRequest
 from ksrv.client.tensors import Block
 
@@ -255,11 +260,10 @@ def failure_text(error: BaseException, target: Target) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {target.authority} is not accepted: {error.verify_message}; "
-            f"the option --ca FILE, or ca= in Python, names an authority to trust"
+            f"{NAMES_AN_AUTHORITY}"
         )
     if isinstance(error, ConnectionRefusedError):
-        why = "nothing listens there; start `ksrv serve`, or give the server's URL"
-        return f"no answer from {target.authority}: {why}"
+        return f"no answer from {target.authority}: {NOTHING_LISTENS}"
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         why = "it does not speak TLS; begin the URL with http:// and not https://"
         return f"no answer from {target.authority}: {why}"
