@@ -133,15 +133,13 @@ def _read_object(
     return AnswerForm(has_texts, TEXT_INPUT not in document, has_rows)
 
 
-_INFER = "; a request with 'inputs' goes to the same path with /infer in place of /generate"
-
-
 def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
     if isinstance(value, list | dict):
         found = "an array" if isinstance(value, list) else "an object"
+        infer = "; a request with 'inputs' goes to the same path with /infer in place of /generate"
         raise InvalidRequest(
             f"{plain_json.unknown(key, spec)}; as a parameter {quote(key)} is {found}, and expected is a string, a "
-            f"number or a boolean{_INFER if key == 'inputs' else ''}"
+            f"number or a boolean{infer if key == 'inputs' else ''}"
         )
 
 

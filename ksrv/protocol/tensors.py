@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksrv._native.memory.buffer_pool import block_under, count_copy
-from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
+from ksrv._native.tensor.datatype import NAMES, ShapeError, is_datatype, sizes
 from ksrv.datatypes import DTYPES, NAME_BY_DTYPE
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.request import Array
 
-_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
+_OTHER_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
     "float": "FP32",
     "int": "INT64",
     "str": "BYTES",
@@ -25,11 +25,10 @@ _NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
 
 def no_datatype(subject: str, given: str) -> str:
     """Return the sentence for a name that is no datatype."""
-    name = given.lower()
-    known = [*DTYPES, "BYTES"]
-    meant = _NAMES.get(name) or (name.upper() if name.upper() in known else "")
-    expected = f"expected {meant}" if meant else f"expected one of {', '.join(known)}"
-    return f"{subject}: {quote(given)} is not a datatype; {expected}"
+    upper = given.upper()
+    meant = upper if upper in NAMES else _OTHER_NAMES.get(given.lower(), "")
+    expected = meant or f"one of {', '.join(NAMES)}"
+    return f"{subject}: {quote(given)} is not a datatype; expected {expected}"
 
 
 def subject(name: str, index: int) -> str:

@@ -37,8 +37,8 @@ def control_call(template: str, path: str) -> ControlCall:
     """Return what a path of a route asks for: the template's last segment, and the first one that varies."""
     *before, action = template.strip("/").split("/")
     given = path.strip("/").split("/")
-    named = [part for name, part in zip(before, given, strict=False) if name.startswith("{")]
-    return ControlCall(action, next(iter(named), ""))
+    named = (part for name, part in zip(before, given, strict=False) if name.startswith("{"))
+    return ControlCall(action, next(named, ""))
 
 
 def token_digest(authorization: str | None) -> str:

@@ -109,7 +109,7 @@ class PendingBatch:
         else:
             self.handles.extend(handles)
             self.rows += sum(handle.rows for handle in handles)
-        if self._copied < len(self.handles) > 1:
+        if len(self.handles) > max(1, self._copied):
             self._room = max(self._room, self.rows)
             self._copy_raw()
         self.spent_ns += time.monotonic_ns() - began
