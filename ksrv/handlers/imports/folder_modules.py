@@ -15,7 +15,7 @@ import importlib
 import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
@@ -145,16 +145,15 @@ class ModelImporter:
 
     def remedy(self, error: BaseException) -> str:
         """Return what mends a handler's code that cannot be run, as the end of a sentence; "" if nothing is known."""
-        seen: BaseException | None = error
-        while seen is not None:
-            name = (getattr(seen, "name", None) or "").partition(".")[0]
-            if isinstance(seen, ModuleNotFoundError) and not self._alone and self.holds(name):
-                return f"; {_ELSEWHERE.format(name=name)}"
-            if isinstance(seen, ModuleNotFoundError) and name and not self.holds(name):
+        for seen in _chain(error):
+            absent = seen.name if isinstance(seen, ModuleNotFoundError) else None
+            name = (absent or "").partition(".")[0]
+            if name and not self.holds(name):
                 return "; install its package where the server runs, or put the file into the model's folder"
+            if name and not self._alone:
+                return f"; {_ELSEWHERE.format(name=name)}"
             if remedy := _remedy_of(seen):
                 return remedy
-            seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
         return ""
 
     def _register(self) -> None:
@@ -248,6 +247,16 @@ def resolve(target: str, modules: ModelImporter) -> Any:
         raise HandlerError(
             f"{target}: {path} has no {name}{did_you_mean(name, own)}; name a class or function of the file"
         ) from None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it came of, each once: `raise error from error` makes a ring of them."""
+    passed: set[int] = set()
+    seen: BaseException | None = error
+    while seen is not None and id(seen) not in passed:
+        passed.add(id(seen))
+        yield seen
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
 def _remedy_of(error: BaseException) -> str:

@@ -36,6 +36,19 @@ def test_a_failing_import_is_reported_as_itself(runner_of):
         runner_of("import no_such_thing\n")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def load():\n    try:\n        int('a')\n    except ValueError as error:\n        raise error from error\nload()\n",
+        "one, two = ValueError('a'), ValueError('b')\none.__cause__, two.__cause__ = two, one\nraise one\n",
+    ],
+    ids=["an error that is its own cause", "two errors that are each other's cause"],
+)
+def test_an_error_in_a_ring_of_causes_is_reported(runner_of, source):
+    with pytest.raises(HandlerLoadError, match=r"ValueError: .* \(handler\.py, line "):
+        runner_of(source)
+
+
 HANDLER = """
 from ksrv import BaseHandler
 class {name}(BaseHandler):
