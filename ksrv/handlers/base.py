@@ -24,6 +24,9 @@ from ksrv.imported_torch import imported_torch
 from ksrv.loaders.device import torch_device
 from ksrv.spec import ModelSpec
 
+_LIKE_INFERENCE = ("infer", "predict", "forward", "__call__")
+"""What other frameworks call the method that answers."""
+
 
 class BaseHandler:
     """Serves a model; override one stage and keep the rest.
@@ -112,7 +115,7 @@ class BaseHandler:
             What the model gives.
         """
         if self.model is None:
-            raise RuntimeError("there is no model file and inference is not overridden")
+            raise RuntimeError(missing_inference(self))
         return self.model(*inputs, **named)
 
     def postprocess(self, outputs: Any, /) -> Any:
@@ -180,3 +183,15 @@ class BaseHandler:
             return loaded.is_torch
         torch = imported_torch()
         return torch is not None and isinstance(self.model, torch.nn.Module)
+
+
+def missing_inference(handler: BaseHandler) -> str:
+    """Return the sentence about a handler without a model whose `inference` is the default one."""
+    name = type(handler).__name__
+    alike = next((one for one in _LIKE_INFERENCE if callable(getattr(handler, one, None))), None)
+    remedy = (
+        f"rename {name}.{alike} to inference"
+        if alike
+        else f"write the method inference in {name}, or name a model file under model: in model.yaml"
+    )
+    return f"{name} has no method inference, and there is no model to call; {remedy}"

@@ -82,8 +82,11 @@ def handler_of(found: Any, target: str) -> Any:
         HandlerError: It is no handler.
     """
     if inspect.isclass(found):
-        _check_construction(found, target)
-        made = found()
+        try:
+            made = found()
+        except TypeError:
+            _check_construction(found, target)
+            raise
         if hasattr(made, "handle"):
             return made
         if callable(made):
@@ -104,10 +107,12 @@ def handler_of(found: Any, target: str) -> Any:
 
 
 def _check_construction(kind: type[Any], target: str) -> None:
-    """Refuse a class that cannot be called without arguments.
+    """Say of a class that could not be called without arguments what to do about it.
+
+    Its signature alone refuses none: a decorator of `__init__` may fill in what the signature asks for.
 
     Raises:
-        HandlerError: Its `__init__` asks for some.
+        HandlerError: Its `__init__` asks for arguments.
     """
     try:
         signature = inspect.signature(kind)

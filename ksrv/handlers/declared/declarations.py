@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.base import BaseHandler, missing_inference
 from ksrv.handlers.batch_argument import READ, asked_of
 from ksrv.handlers.declared.hints import Hints, signature_of
 from ksrv.handlers.declared.settings import settings_of
@@ -20,8 +20,6 @@ from ksrv.handlers.outputs import DEFAULT_NAME
 from ksrv.spec import ModelSpec, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
-_LIKE_INFERENCE = ("infer", "predict", "forward", "__call__")
-"""What other frameworks call the method that answers."""
 
 
 def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Specs]:
@@ -228,20 +226,10 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
 
 
 def _check_inference(handler: BaseHandler) -> None:
-    """Refuse a handler whose `inference` is the default one, which has no model to call."""
-    own = not (is_default(handler, "inference") and is_default(handler, "handle"))
-    if own or handler.model is not None:
-        return
-    alike = next((one for one in _LIKE_INFERENCE if callable(getattr(handler, one, None))), None)
-    if not alike and not (is_default(handler, "preprocess") and is_default(handler, "explain")):
-        return  # it may answer every request by an error, or explain alone
-    name = type(handler).__name__
-    remedy = (
-        f"rename {name}.{alike} to inference"
-        if alike
-        else f"write the method inference in {name}, or name a model file under model: in model.yaml"
-    )
-    raise HandlerError(f"{name} has no method inference, and there is no model to call; {remedy}")
+    """Refuse a handler with neither a model nor a stage that answers, or that may set the model later."""
+    stages = ("initialize", "preprocess", "inference", "handle", "explain")
+    if handler.model is None and all(is_default(handler, one) for one in stages):
+        raise HandlerError(missing_inference(handler))
 
 
 def _hinted_outputs(handler: BaseHandler) -> dict[str, Any]:

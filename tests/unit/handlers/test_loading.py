@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from ksrv.errors import HandlerFailed
 from ksrv.handlers.runner import HandlerLoadError
 
 
@@ -47,6 +48,62 @@ def test_a_failing_import_is_reported_as_itself(runner_of):
 def test_an_error_in_a_ring_of_causes_is_reported(runner_of, source):
     with pytest.raises(HandlerLoadError, match=r"ValueError: .* \(handler\.py, line "):
         runner_of(source)
+
+
+def test_a_constructor_whose_arguments_a_decorator_fills_in_is_called(runner_of, batch_of):
+    runner = runner_of(
+        """
+        import functools
+        from ksrv import BaseHandler
+
+        def with_settings(init):
+            @functools.wraps(init)
+            def filled(self):
+                init(self, 3)
+            return filled
+
+        class Scale(BaseHandler):
+            @with_settings
+            def __init__(self, factor):
+                self.factor = factor
+
+            def inference(self, x):
+                return x * self.factor
+        """
+    )
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[3, 3]]
+
+
+LATE = """
+from ksrv import BaseHandler
+class Late(BaseHandler):
+    def predict(self, x):
+        return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        "    def preprocess(self, batch):\n        self.model = self.predict\n        return batch['x']\n",
+        "    def initialize(self, context):\n"
+        "        super().initialize(context)\n"
+        "        def load():\n"
+        "            self.model = self.predict\n"
+        "        self.later = load\n",
+        "    def explain(self, batch):\n        return self.predict(batch['x'])\n",
+    ],
+    ids=["for the first request", "by a function that runs later", "for explanations alone"],
+)
+def test_a_handler_without_inference_may_have_its_model_later(runner_of, methods):
+    runner_of(LATE + methods)
+
+
+def test_a_model_that_never_came_is_told_in_the_log(runner_of, batch_of, caplog):
+    runner = runner_of(LATE + "    def initialize(self, context):\n        pass\n")
+    with pytest.raises(HandlerFailed, match="the stage inference of the model m failed"):
+        runner.run(batch_of(ones(1)))
+    assert "no model to call; rename Late.predict to inference" in caplog.text
 
 
 HANDLER = """
