@@ -1,5 +1,6 @@
 """Clients behind a network that delays, slows, cuts, resets, half-closes and changes what they send and receive."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.support.faults.health import (
     page,
 )
 from tests.support.faults.patterns import remove_journals, write_patterns
-from tests.support.faults.proxy import DESTRUCTIVE, KINDS
+from tests.support.faults.proxy import KINDS
 from tests.support.faults.storms import judge, storm
 
 WITHOUT_CHANGES = tuple(kind for kind in KINDS if kind != "corrupt")
@@ -59,8 +60,8 @@ def served(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 def weather(
     served: Served, protocol: str, seed: str, clients: int, rounds: int, kinds: Any
-) -> None:
-    """Have clients call through faults, and judge what they were told and what the server holds."""
+) -> Counter[str]:
+    """Have clients call through faults, judge what they were told and what the server holds, and return how calls ended."""
     server, processes = served.server, descendants(served.server.pid)
     baseline, before = Baseline(server), page(server)
     remove_journals(served.root)
@@ -80,27 +81,29 @@ def weather(
     assert descendants(server.pid) == processes
     assert_answers_exactly(served.addresses, served.trusted)
     assert server.get("/v2/health/ready")[0] == 200
-    told = ledger.outcomes()
-    assert told["answered"] and (told["lost"] or not set(kinds) & set(DESTRUCTIVE)), told
+    return ledger.outcomes()
 
 
 @pytest.mark.parametrize("protocol", CALLERS)
 def test_calls_end_once_and_with_their_own_data(served: Served, protocol: str, seed: str) -> None:
-    weather(served, protocol, seed, 3, 12, WITHOUT_CHANGES)
+    told = weather(served, protocol, seed, 3, 12, WITHOUT_CHANGES)
+    assert told["answered"] and told["lost"], told
 
 
 @pytest.mark.parametrize("protocol", CALLERS)
 def test_a_changed_byte_harms_no_other_call(served: Served, protocol: str, seed: str) -> None:
-    weather(served, protocol, seed, 4, 6, ("corrupt",))
+    weather(served, protocol, seed, 4, 6, ("corrupt",))  # which may end all calls, or none
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", CALLERS)
 def test_calls_through_much_of_it(served: Served, protocol: str, seed: str) -> None:
-    weather(served, protocol, seed, 8, 60, WITHOUT_CHANGES)
+    told = weather(served, protocol, seed, 8, 60, WITHOUT_CHANGES)
+    assert told["answered"] and told["lost"], told
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", CALLERS)
 def test_changed_bytes_in_many_calls(served: Served, protocol: str, seed: str) -> None:
-    weather(served, protocol, seed, 8, 30, ("corrupt",))
+    told = weather(served, protocol, seed, 8, 30, ("corrupt",))
+    assert told["answered"] < told.total(), told

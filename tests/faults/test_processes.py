@@ -98,8 +98,7 @@ def kill_handlers(
     with Load(addresses(server), seed, models=("apart",)) as load:
         for _ in range(times):
             load.wait_for(choose.randint(2, 6))
-            known = handler_processes(choose.choice(children(server.pid)))
-            victim = choose.choice(known)
+            victim = a_handler(choose)(server)
             os.kill(victim, number)
             wait_until(lambda: not is_alive(victim))  # noqa: B023
             wait_until(lambda: server.get("/v2/health/ready")[0] == 200)
@@ -139,7 +138,12 @@ def a_worker(choose: random.Random) -> Callable[[Server], int]:
 
 
 def a_handler(choose: random.Random) -> Callable[[Server], int]:
-    return lambda server: choose.choice(handler_processes(choose.choice(children(server.pid))))
+    def pick(server: Server) -> int:
+        worker = choose.choice(children(server.pid))
+        wait_until(lambda: handler_processes(worker))  # one that was killed may not be replaced yet
+        return choose.choice(handler_processes(worker))
+
+    return pick
 
 
 def the_master(_: random.Random) -> Callable[[Server], int]:

@@ -50,7 +50,7 @@ def start(stack: ExitStack) -> dict[str, Target]:
     )
     secret = Server(
         traffic.write_models(folder / "secret", sequences=True), allow_shared_memory=True,
-        tls_cert=str(certificate), tls_key=str(key), head_timeout=5.0,
+        tls_cert=str(certificate), tls_key=str(key),
     )  # fmt: skip
     for server in (clear, secret):
         stack.enter_context(server)

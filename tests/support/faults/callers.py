@@ -85,7 +85,7 @@ def judged(status: int, content: bytes, header_length: str | None) -> Outcome:
         return Outcome("refused", status=status, text=content[:200].decode("utf-8", "replace"))
     try:
         return Outcome("answered", read_answer(content, header_length))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         shown = f"{len(content)} bytes with a header of {header_length}, {content[:100]!r}"
         return Outcome("lost", text=f"an answer that cannot be read: {error!r}: {shown}")
 
