@@ -12,6 +12,10 @@ namespace {
 
 constexpr size_t DATE_BYTES = 29;
 
+// What every head holds beside the caller's texts; a field that put_head writes as well belongs here, too.
+constexpr char OWN_TEXT[] = "HTTP/1.1 \r\nServer: \r\nDate: \r\nConnection: keep-alive\r\nx-request-id: \r\n\r\n";
+constexpr size_t OWN_BYTES = sizeof OWN_TEXT - 1 + DATE_BYTES;
+
 // "Sun, 06 Nov 1994 08:49:37 GMT", made once a second for each thread.
 const char *http_date() noexcept {
     static const char days[] = "SunMonTueWedThuFriSat";
@@ -35,7 +39,7 @@ const char *http_date() noexcept {
 bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
               size_t fields_length, const char *server, size_t server_length, bool close,
               bool http_1_0, const RequestId &id, const char *body, size_t body_length) noexcept {
-    const size_t most = status_length + fields_length + server_length + body_length + id.length + 144;
+    const size_t most = status_length + fields_length + server_length + body_length + id.length + OWN_BYTES;
     char *text = out->head;
     if (most > ANSWER_HEAD) {
         text = out->long_head = static_cast<char *>(malloc(most));

@@ -1,4 +1,5 @@
 // How long a connection may take for what it waits for. Read by any thread, and never changed once connections come.
+// HttpServer::expire (server/events.cpp) ends the connections that take longer; grpc/deadlines.cpp has those of HTTP/2.
 
 #pragma once
 

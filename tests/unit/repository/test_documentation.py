@@ -3,6 +3,8 @@
 import re
 
 import msgspec
+import pytest
+import yaml
 
 import ksrv
 from ksrv.handlers.batch import Batch
@@ -11,8 +13,8 @@ from ksrv.handlers.runner import Runner
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.torchserve.keys import UnpackedKeys
-from ksrv.source import ModelSource
-from ksrv.spec import ImageSpec, Padding
+from ksrv.source import Batching, Cache, ModelSource, Recording
+from ksrv.spec import ImageSpec, Padding, SequenceLimits
 from ksrv.testing import load
 from tests.support.paths import ROOT
 
@@ -20,6 +22,7 @@ TEXT = (ROOT / "docs/models.md").read_text()
 [SETTINGS] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/handlers.md").read_text(), re.DOTALL)
 [HANDLER] = [one for one in BLOCKS if "def initialize" in one]
+SECTIONS = {"batching": Batching, "cache": Cache, "record": Recording, "sequences": SequenceLimits}
 
 
 def keys_of(struct):
@@ -41,6 +44,11 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     assert set(re.findall(r"^      (\w+):", pad, re.MULTILINE)) == set(Padding.__struct_fields__)
     image = SETTINGS.partition("    image:")[2].partition("  - name: ids")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(ImageSpec.__slots__)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_keys_of_a_section_are_documented(section):
+    assert set(yaml.safe_load(SETTINGS)[section]) == keys_of(SECTIONS[section])
 
 
 def test_the_keys_beside_torchserve_are_documented():
