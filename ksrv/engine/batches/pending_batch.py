@@ -218,7 +218,8 @@ class PendingBatch:
     def _joined(self, like: Tensor) -> Tensor:
         name = like.name
         if name in self._filled:
-            data = self._filled[name][: self.rows]
+            rows = like.shape[0] if len(self.handles) == 1 else self.rows  # it need not be batched
+            data = self._filled[name][:rows]
             # Images have become what the model declares; all else is of the requests' own datatype,
             # which in open inputs need not be the one that a client is shown.
             declared = self._spec.input(name) if name in self._images else None
@@ -241,7 +242,7 @@ class PendingBatch:
                 continue
             if self.handles[0].lengths and name in self._padding.inputs:
                 continue
-            target = self._rows(name, like.datatype, like.shape[1:])[row : self.rows]
+            target = self._rows(name, like.datatype, like.shape)[row : self.rows]
             parts: list[Any] = [_tensor(handle.request, name).data for handle in new]
             np.concatenate(parts, out=target, casting="unsafe")
             buffer_pool.count_copy(target.nbytes)
@@ -270,9 +271,10 @@ class PendingBatch:
             numbers: list[int] = []
             headers: list[Header] = []
             for index, handle in enumerate(handles, known):
-                data = _tensor(handle.request, name).data
+                tensor = _tensor(handle.request, name)
+                data = tensor.data
                 if isinstance(data, np.ndarray):
-                    target[row : row + handle.rows] = data
+                    target[row : row + len(data)] = data
                     buffer_pool.count_copy(data.nbytes)
                 else:
                     elements += data
@@ -280,7 +282,7 @@ class PendingBatch:
                     owners += [index] * len(data)
                     numbers += range(len(data))
                     headers += self._checked(handle.request, name).headers
-                row += handle.rows
+                row += tensor.shape[0]
             asked = [self.handles[owner] for owner in owners]
             errors = images.prepare(elements, target, rows, numbers, asked, headers)
             for owner, error in zip(owners, errors, strict=True):
@@ -310,15 +312,21 @@ class PendingBatch:
         assert spec is not None  # there are images for declared inputs only
         is_raw = isinstance(like.data, np.ndarray)
         shape = like.shape if is_raw else self._checked(first, name).shape
-        return self._rows(name, spec.datatype, shape[1:])
+        return self._rows(name, spec.datatype, (like.shape[0], *shape[1:]))
 
-    def _rows(self, name: str, kind: str, tail: tuple[int, ...]) -> Array:
-        """Return the array that holds an input's rows, leased on first use and grown when needed."""
+    def _rows(self, name: str, kind: str, first: tuple[int, ...]) -> Array:
+        """Return the array that holds an input's rows, leased on first use and grown when needed.
+
+        Args:
+            name: The input.
+            kind: Its datatype.
+            first: Its shape in the first request, which may have more rows than the batch where it is not batched.
+        """
         array = self._filled.get(name)
         if array is not None and len(array) >= self._room:
             return array
         dtype = np.dtype(datatype.dtype_string(kind))
-        shape = (self._room, *tail)
+        shape = (max(self._room, first[0]), *first[1:])
         grown = np.ndarray(shape, dtype, leased(self._lease, math.prod(shape) * dtype.itemsize))
         if array is not None:
             grown[: len(array)] = array

@@ -5,6 +5,7 @@ prefixed elements, as bare files with a list of sizes, and one by one; over gRPC
 """
 
 import json
+import struct
 
 import grpc
 import numpy as np
@@ -25,6 +26,15 @@ from ksrv import BaseHandler
 class Pixels(BaseHandler):
     def inference(self, image):
         return {"pixels": image}
+"""
+BESIDE_ROWS = """
+import numpy as np
+from ksrv import BaseHandler
+
+
+class BesideRows(BaseHandler):
+    def inference(self, x, image):
+        return {"pixels": np.tile(image.ravel(), (len(x), 1))}
 """
 HEADER = "Inference-Header-Content-Length"
 NORMAL = {"scale": 255.0, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -116,6 +126,10 @@ def server(tmp_path_factory):
     write_model(root, "exact_size", PIXELS, yaml_of("FP32", "[-1, 8, 8, 3]", {"resize": "none"}))
     write_model(root, "int64", PIXELS, yaml_of("INT64", "[-1, 8, 8, 3]", {}))
     write_model(root, "gif", PIXELS, yaml_of("UINT8", "[-1, 8, 8, 3]", {"formats": ["gif"]}))
+    for count in (1, 3):
+        rows = "inputs: [{name: x, datatype: FP32, shape: [-1, 1]}, "
+        entry = f"{{name: image, datatype: FP32, shape: [{count}, 8, 8, 3], image: {{}}}}]\n"
+        write_model(root, f"fixed{count}", BESIDE_ROWS, rows + entry)
     batching = "batching: {max_batch_size: 4, max_delay_ms: 20}\n"
     write_model(root, "batched", PIXELS, yaml_of("FP32", "[-1, 8, 8, 3]", {}) + batching)
     with Server(root, start_timeout=120) as running:
@@ -293,6 +307,32 @@ def test_a_bad_image_fails_its_own_request_of_a_batch(server, stub):
             assert "'image'" in call.details()
         else:
             assert call.result().raw_output_contents[0] == expected
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_input_with_a_fixed_number_of_images_has_that_many(server, session, count):
+    """Beside an input whose rows are another number; what the block held before is nobody's to see."""
+    file = SOURCES["png"]
+    elements = (struct.pack("<I", len(file)) + file) * count
+    for rows in (1, 2, 5):
+        entries = [
+            {"name": "x", "datatype": "FP32", "shape": [rows, 1], "data": [[0.0]] * rows},
+            {"name": "image", "datatype": "BYTES", "shape": [count],
+             "parameters": {"binary_data_size": len(elements)}},
+        ]  # fmt: skip
+        head = json.dumps({"inputs": entries}).encode()
+        answer = session.post(
+            f"{server.url}/v2/models/fixed{count}/infer",
+            data=head + elements,
+            headers={HEADER: str(len(head))},
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
+        [output] = answer.json()["outputs"]
+        expected = wanted([file] * count, (8, 8, 3), "FP32", {})
+        assert output["shape"] == [rows, expected.size]
+        found = np.array(output["data"], np.float32).reshape(rows, -1)
+        assert np.array_equal(found, np.tile(expected.ravel(), (rows, 1)))
 
 
 def test_metadata_says_how_images_are_taken(server, session):
