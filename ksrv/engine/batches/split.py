@@ -153,8 +153,22 @@ def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> li
 
 
 def join(responses: list[InferResponse]) -> InferResponse:
-    """Return one response for a request that was split into several."""
+    """Return one response for a request that was split into several.
+
+    Raises:
+        HandlerFailed: The outputs of the parts have rows of different forms.
+    """
     first = responses[0]
+    forms = [
+        ", ".join(f"{one.name} {one.datatype}{list(one.shape[1:])}" for one in response.outputs)
+        for response in responses
+    ]
+    other = next((form for form in forms if form != forms[0]), None)
+    if other is not None:
+        raise HandlerFailed(
+            f"the model {first.model_name} answered parts of the request by rows of different forms, {forms[0]} "
+            f"and {other}; send no more rows than a batch may have"
+        )
     tensors = []
     for index, like in enumerate(first.outputs):
         parts = [response.outputs[index] for response in responses]

@@ -226,6 +226,16 @@ def test_a_request_above_the_maximum_is_split_where_that_is_set():
     served.close()
 
 
+def test_parts_with_rows_of_different_forms_are_no_answer():
+    widths = iter((4, 5))
+    served = engine(
+        source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
+    )
+    with pytest.raises(HandlerFailed, match=r"different forms, y FP32\[4\] and y FP32\[5\]"):
+        served.infer(request(2))
+    served.close()
+
+
 def test_the_first_part_that_fails_ends_the_others(gate):
     entered, runs = [], []
 
