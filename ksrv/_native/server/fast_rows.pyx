@@ -203,7 +203,13 @@ cdef class FastRows:
         else:
             writer.write(self.block.block.data, self.starts, first)
         self.count = first + writer.rows
-        return _prepare_left(self, handles, first, writer.left) if writer.left.size() else []
+        if not writer.left.size():
+            return []
+        try:
+            return _prepare_left(self, handles, first, writer.left)
+        except BaseException:
+            self.count = first  # the requests are answered, and others take these rows
+            raise
 
     cdef int keep(self, list handles, set kept) except -1:
         cdef ModelSignature *signature = self.endpoint.signature

@@ -16,6 +16,7 @@ import pytest
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.images import jpeg
+from ksrv.images.image_input import ImageInput
 from ksrv.repository.layout import Repository
 from tests.support.images import files
 from tests.support.native.fast_path import ask, ask_both, opened, status
@@ -278,6 +279,37 @@ def test_requests_are_joined_and_bad_ones_fail_alone(fast, general, engine, fold
         finally:
             (folder / model / "tell").unlink()
     assert got == wanted
+
+
+def test_rows_of_a_request_that_cannot_be_added_are_the_next_ones(
+    fast, engine, folder, monkeypatch
+):
+    def raw(value):
+        rows = np.full((1, 8, 9, 3), value, "<f4").tobytes()
+        return message("joined", rows, shape=[1, 8, 9, 3], datatype="FP32")
+
+    def without_memory(*_):
+        raise MemoryError
+
+    queue = engine.find("joined").queue
+    with contextlib.ExitStack() as stack:
+        first, one, bad, two = [
+            stack.enter_context(socket.create_connection(fast[1], 60)) for _ in range(4)
+        ]
+        with held(folder, "joined") as began:
+            first.sendall(images("joined", files.jpeg(9, 9)))
+            wait_until(began)
+            queue.may_prefetch = True
+            one.sendall(raw(1))
+            wait_until(lambda: queue.counts()["pushed"] >= 2 and queue.open)
+            monkeypatch.setattr(ImageInput, "header", without_memory)
+            bad.sendall(images("joined", files.png(14, 15)))
+            refused = read_message(bad)[:2]
+            monkeypatch.undo()
+            two.sendall(raw(2))
+            wait_until(lambda: queue.counts()["pushed"] >= 4 and queue.open)
+        got = [status(read_message(client)[0]) for client in (first, one, two)]
+    assert got == [200] * 3 and status(refused[0]) >= 500
 
 
 def test_images_whose_clients_are_gone_are_not_decoded_and_leave_nothing(fast, engine, folder):
