@@ -190,19 +190,15 @@ class Batch(Mapping[str, Array]):
         Args:
             row: The row.
             name: The header's name.
-            value: Its value, a text or a number.
+            value: Its value, a text or a number of Python or numpy.
 
         Raises:
             IndexError: The batch has no such row.
             TypeError: The name or the value is of another type.
             ValueError: A header cannot have such a name or value.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is a {type(name).__name__}, not a text")
-        if not isinstance(value, (int, float, str)):
-            raise TypeError(f"the header {name!r} is a {type(value).__name__}")
-        check_field(name, str(value))
-        self.headers.setdefault(self.request_of(row), {})[name] = str(value)
+        name, text = header_of(name, value)
+        self.headers.setdefault(self.request_of(row), {})[name] = text
 
     def set_parameter(self, row: int, name: str, value: Parameter) -> None:
         """Add a parameter to the response of the request that owns a row.
@@ -210,25 +206,14 @@ class Batch(Mapping[str, Array]):
         Args:
             row: The row.
             name: The parameter's name.
-            value: A bool, a number or a text; integers have 64 bits.
+            value: A bool, a number or a text of Python or numpy; integers have 64 bits.
 
         Raises:
             IndexError: The batch has no such row.
             TypeError: The name or the value is of another type.
             ValueError: The protocol cannot carry the name or the value.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a parameter is a {type(name).__name__}, not a text")
-        if not isinstance(value, (bool, int, float, str)):
-            raise TypeError(f"the parameter {name!r} is a {type(value).__name__}")
-        check_text("the name of a parameter", name)
-        if isinstance(value, str):
-            check_text(f"the parameter {name!r}", value)
-        elif isinstance(value, int) and value not in INTEGERS:
-            raise ValueError(
-                f"the parameter {name!r} is an integer of {value.bit_length()} bits; the protocol carries "
-                f"{INTEGERS[0]} to {INTEGERS[-1]}"
-            )
+        name, value = parameter_of(name, value)
         self.parameters.setdefault(self.request_of(row), {})[name] = value
 
     def send(self, outputs: Any) -> bool:
@@ -306,10 +291,85 @@ class Batch(Mapping[str, Array]):
         return entry.data
 
 
+def header_of(name: object, value: object) -> tuple[str, str]:
+    """Return the name and the value of a response header as plain texts.
+
+    Raises:
+        TypeError: The name is no text, or the value neither a text nor a number.
+        ValueError: A header cannot have such a name or value.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a header is a {type(name).__name__}, not a text")
+    plain = _plain(value)
+    if plain is None:
+        raise TypeError(f"the header {name!r} is a {type(value).__name__}")
+    field = str.__str__(name), str(plain)
+    check_field(*field)
+    return field
+
+
+def parameter_of(name: object, value: object) -> tuple[str, Parameter]:
+    """Return the name and the value of a response parameter as values of Python's own types.
+
+    Raises:
+        TypeError: The name is no text, or the value is neither a bool nor a number nor a text.
+        ValueError: The protocol cannot carry the name or the value.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a parameter is a {type(name).__name__}, not a text")
+    plain = _plain(value)
+    if plain is None:
+        raise TypeError(f"the parameter {name!r} is a {type(value).__name__}")
+    check_text("the name of a parameter", name)
+    if isinstance(plain, str):
+        check_text(f"the parameter {name!r}", plain)
+    elif isinstance(plain, int) and plain not in INTEGERS:
+        raise ValueError(
+            f"the parameter {name!r} is an integer of {plain.bit_length()} bits; the protocol carries "
+            f"{INTEGERS[0]} to {INTEGERS[-1]}"
+        )
+    return str.__str__(name), plain
+
+
+def _plain(value: object) -> Parameter | None:
+    """Return a bool, a number or a text without its subclass; None for any other value.
+
+    The messages of a handler process have a form for Python's own types alone. A range would also look for an
+    integer of a subclass among all of its numbers, one by one.
+    """
+    if isinstance(value, np.generic) and value.dtype.kind in "biufU":
+        value = value.item()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return str.__str__(value) if isinstance(value, str) else None
+
+
 def headers_so_far(batch: Batch) -> dict[int, dict[str, str]]:
     """Return the response headers that a handler has set by now, by index in `batch.requests`.
 
     Args:
-        batch: The batch.
+        batch: The batch, into whose `headers` a handler may have written itself.
+
+    Raises:
+        IndexError: The batch has no such request.
+        TypeError: See `header_of`.
+        ValueError: See `header_of`.
     """
-    return {request: dict(own) for request, own in batch.headers.items()}
+    return _checked(batch.headers, header_of, batch)
+
+
+def _checked(
+    given: Mapping[int, Mapping[str, Any]],
+    check: Callable[[object, object], tuple[str, Any]],
+    batch: Batch,
+) -> dict[int, dict[str, Any]]:
+    requests = len(batch.requests)
+    found = {index(at): own for at, own in given.items()}
+    for at in found:
+        if not 0 <= at < requests:
+            raise IndexError(f"a header or parameter is for request {at} of a batch of {requests}")
+    return {at: dict(check(*pair) for pair in own.items()) for at, own in found.items()}

@@ -92,11 +92,7 @@ class ImageClassifier(VisionHandler):
             target = request.parameters.get("target")
             if target is None:
                 continue
-            if (
-                isinstance(target, bool)
-                or not isinstance(target, int)
-                or target not in range(classes)
-            ):
+            if isinstance(target, bool) or not isinstance(target, int) or not 0 <= target < classes:
                 batch.fail(
                     request.slice.start,
                     f"the parameter target is a class from 0 to {classes - 1}",

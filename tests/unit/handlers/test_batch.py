@@ -1,6 +1,8 @@
 """The batch: views, conversions, and what goes back to single requests."""
 
 from collections.abc import Mapping
+from enum import Enum
+from http import HTTPStatus
 
 import numpy as np
 import pytest
@@ -121,6 +123,55 @@ def test_headers_and_parameters_go_to_the_request():
     assert batch.parameters == {1: {"score": 0.5}}
     with pytest.raises(TypeError, match="list"):
         batch.set_parameter(0, "bad", [1])
+
+
+class Text(str):
+    """A text of a class of the handler's own."""
+
+
+class Kind(str, Enum):  # noqa: UP042  as older handlers have it
+    CAT = "cat"
+
+
+class Number(float):
+    """A number of a class of the handler's own."""
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (HTTPStatus.OK, 200),
+        (True, True),
+        (Number(2.5), 2.5),
+        (Text("a"), "a"),
+        (Kind.CAT, "cat"),
+        (np.float64(1.5), 1.5),
+        (np.float16(0.5), 0.5),
+        (np.int64(-3), -3),
+        (np.uint8(7), 7),
+        (np.bool_(True), True),
+        (np.str_("b"), "b"),
+    ],
+)
+def test_values_of_other_classes_are_taken_as_python_s_own(value, plain):
+    batch = batch_of(numbers())
+    batch.set_parameter(0, Text("p"), value)
+    batch.set_header(0, Text("x-p"), value)
+    [(name, found)] = batch.parameters[0].items()
+    assert (type(name), type(found), found) == (str, type(plain), plain)
+    [(name, found)] = batch.headers[0].items()
+    assert (type(name), type(found), found) == (str, str, str(plain))
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"a", [1], 1j, np.datetime64(5, "ns"), np.timedelta64(5, "ns"), np.ones(1)]
+)
+def test_other_values_are_refused(value):
+    batch = batch_of(numbers())
+    with pytest.raises(TypeError, match=f"the parameter 'p' is a {type(value).__name__}"):
+        batch.set_parameter(0, "p", value)
+    with pytest.raises(TypeError, match=f"the header 'x-p' is a {type(value).__name__}"):
+        batch.set_header(0, "x-p", value)
 
 
 def test_a_batch_is_a_mapping_of_arrays():
