@@ -163,6 +163,19 @@ class MetricRecord:
     value: float
     labels: tuple[tuple[str, str], ...]
 
+    def __post_init__(self) -> None:
+        # A text that UTF-8 or msgspec cannot express would fail the whole page, and the message of a process.
+        object.__setattr__(self, "name", _sendable(self.name))
+        object.__setattr__(self, "unit", _sendable(self.unit))
+        labels = tuple((_sendable(name), _sendable(value)) for name, value in self.labels)
+        object.__setattr__(self, "labels", labels)
+
+
+def _sendable(value: object) -> str:
+    """Return a handler's text as a plain `str`; half a surrogate pair becomes `?`."""
+    text = value if isinstance(value, str) else str(value)
+    return text.encode("utf-8", "replace").decode("utf-8")
+
 
 def total(
     name: str,

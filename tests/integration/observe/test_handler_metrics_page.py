@@ -25,6 +25,7 @@ class Reports(BaseHandler):
         metrics.gauge("process_open_fds", 1.0)
         metrics.counter("process_cpu_seconds_total")
         metrics.gauge("level", float("nan"))
+        metrics.counter(type("Text", (str,), {})("named"), kind="half \\ud800 pair")
         if x[0, 0] == 1:
             metrics.counter("reported", float("nan"))
         if x[0, 0] == 2:
@@ -77,6 +78,12 @@ def test_no_name_stands_twice(server):
     wait_until(lambda: "late of a handler is dropped: its samples would have" in server.log)
     for name in ("size_count", "size_sum", "size_bucket"):
         assert f"{name} of a handler is dropped: the histogram size has samples" in server.log
+
+
+def test_half_a_surrogate_pair_in_a_label_is_a_question_mark(server):
+    assert ask(server, 0).status_code == 200
+    wait_until(lambda: value(server, "reported") == 1)
+    assert 'named{model="reports",version="",kind="half ? pair"} 1.0' in page(server)
 
 
 @pytest.mark.parametrize("number", LINES)

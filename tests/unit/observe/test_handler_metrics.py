@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -50,6 +51,19 @@ def test_odd_names_and_values_are_made_fit_for_the_page():
     metrics = HandlerMetrics()
     metrics.record(record("a b-c", labels=(("x y", 'q"\\\n'),)))
     assert samples(metrics) == {("a_b_c", (("x_y", 'q"\\\n'),)): 1.0}
+
+
+class Text(str):
+    """A text of a class of the handler's own."""
+
+
+def test_texts_of_any_kind_can_be_shared_with_other_workers():
+    metrics = HandlerMetrics()
+    labels = ((Text("k"), Text("v")), ("half", "a\ud800"), ("\udc00", 5))
+    metrics.record(MetricRecord(Text("n"), "counter", 3, 2.0, labels))
+    [(name, family)] = msgspec.json.decode(msgspec.json.encode(metrics.families())).items()
+    assert (name, family["unit"], family["labels"]) == ("n", "3", ["k", "half", "_"])
+    assert family["series"][0]["labels"] == ["v", "a?", "5"]
 
 
 @pytest.mark.parametrize(
