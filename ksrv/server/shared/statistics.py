@@ -78,7 +78,7 @@ class StatisticsFile:
         Args:
             statistics: The text to write; one longer than a copy may be is logged, not written.
         """
-        text = msgspec.json.encode(statistics)
+        text = msgspec.msgpack.encode(statistics)  # JSON has no form for a gauge of NaN
         if len(text) + _HEADER.size > COPY_BYTES:
             log.warning("the statistics of this worker take %d bytes and are not shared", len(text))
             return
@@ -93,7 +93,7 @@ class StatisticsFile:
             return None
         for _ in range(_TRIES):  # its worker may write both copies while this one reads
             if copies := self._copies(slot):
-                return msgspec.json.decode(max(copies)[1], type=WorkerStatistics)
+                return msgspec.msgpack.decode(max(copies)[1], type=WorkerStatistics)
         return None
 
     def _offset(self, slot: int, number: int) -> int:

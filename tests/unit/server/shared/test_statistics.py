@@ -1,5 +1,6 @@
 """The statistics that workers share, without workers."""
 
+import math
 import os
 
 import msgspec
@@ -132,6 +133,15 @@ def test_of_a_gauge_the_newer_value_counts_and_of_another_kind_none():
     mine.record(Record("level", "gauge", 3.0))
     assert "level 3.0" in mine.exposition([other.families()]).decode().splitlines()
     assert "level 2.0" in other.exposition().decode().splitlines()  # nothing came back
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_gauge_of_any_number_is_shared(file, value):
+    mine = HandlerMetrics()
+    mine.record(Record("level", "gauge", value))
+    file.write(0, WorkerStatistics(handlers=mine.families()))
+    found = HandlerMetrics().exposition([file.read(0).handlers])
+    assert f"level {value!r}\n" in found.decode()
 
 
 def test_stages_that_only_one_worker_knows_are_kept():
