@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import requests
 
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
@@ -112,3 +113,40 @@ def test_the_logger_of_an_installed_module_names_the_model_that_it_serves(tmp_pa
     with Server(tmp_path / "models", log_format="json", environment=environment) as server:
         said = [one for one in records(server) if one["message"] == "loading weights"]
         assert [(one["logger"], one["model"]) for one in said] == [("cat_handlers", "cats")]
+
+
+MISTAKES = """
+import logging
+from ksrv import BaseHandler
+
+class Text(str):
+    pass
+
+class Level(int):
+    pass
+
+class Shy:
+    def __str__(self):
+        raise ValueError("nothing to show")
+
+class Logs(BaseHandler):
+    def inference(self, x):
+        log = logging.getLogger(Text("named"))
+        log.warning("%d items", "three")
+        log.warning("one", "too many")
+        log.warning(Shy())
+        log.log(Level(30), "of classes of my own", extra={"request_ids": [Text("a")]})
+        return {"y": x}
+"""
+
+
+@pytest.mark.parametrize("executor", LOGGERS)
+def test_a_log_call_with_a_mistake_fails_no_request(tmp_path, executor):
+    write_model(tmp_path, "cats", MISTAKES, f"{VECTOR}executor: {executor}\nwarmup: false\n")
+    with Server(tmp_path) as server:
+        entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}
+        url = f"{server.url}/v2/models/cats/infer"
+        assert requests.post(url, json={"inputs": [entry]}, timeout=60).status_code == 200
+        wait_until(lambda: "of classes of my own" in server.log)
+        wait_until(lambda: server.log.count("--- Logging error ---") == 3)
+        assert "'%d items'" in server.log

@@ -97,12 +97,19 @@ class EventLogHandler(logging.Handler):
         self.setFormatter(RecordFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
-        text = self.format(record)[:_MESSAGE_CHARACTERS]
-        ids = getattr(record, "request_ids", None)
-        named = ids if isinstance(ids, list) and all(isinstance(one, str) for one in ids) else []
-        note = LogMessage(record.name, record.levelno, text, named)
-        self._events.send(MessageType.LOG, messages.dump(note))
+        """Send one record; one that cannot be written is reported as any handler of logging does it."""
+        try:
+            text = self.format(record)[:_MESSAGE_CHARACTERS]
+            ids = getattr(record, "request_ids", None)
+            if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+                ids = []
+            named = [str.__str__(one) for one in ids]  # of classes of the handler's own, maybe
+            note = LogMessage(str.__str__(record.name), int(record.levelno), text, named)
+            self._events.send(MessageType.LOG, messages.dump(note))
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001  the code that logs goes on
+            self.handleError(record)
 
 
 class Child:
