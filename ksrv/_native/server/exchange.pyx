@@ -79,6 +79,10 @@ cdef class HeadFields:
     def __repr__(self):
         return f"HeadFields({self.read()!r})"
 
+    def __reduce__(self):
+        # Pickled and copied as the dict that a handler in a process has.
+        return dict, (self.read(),)
+
     def get(self, str name, object default=None) -> Any:
         """Return a field's value, or `default` where it did not occur."""
         return self.read().get(name, default)

@@ -1,7 +1,9 @@
 """The HTTP server in one process: exchanges that are dropped, broken, answered twice or from other threads."""
 
 import contextlib
+import copy
 import gc
+import pickle
 import select
 import socket
 import threading
@@ -227,6 +229,9 @@ def test_head_fields_are_a_mapping_in_lower_case():
     assert "Host" not in fields
     with pytest.raises(KeyError):
         fields["b"]
+    for copied in (pickle.loads(pickle.dumps(fields)), copy.deepcopy(fields), copy.copy(fields)):
+        assert type(copied) is dict
+        assert copied == fields
 
 
 def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counted():
