@@ -12,7 +12,7 @@ from typing import Any
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.imports.folder_modules import HandlerError
-from ksrv.handlers.loading import InferenceFunctionHandler
+from ksrv.handlers.loading import InferenceFunctionHandler, signature_of
 
 READ: dict[str, Callable[[Any], Any]] = {
     "batch": lambda batch: batch,
@@ -51,11 +51,8 @@ def _check_takes_inputs(handler: BaseHandler) -> None:
     if isinstance(handler, InferenceFunctionHandler) and inspect.isfunction(handler.model):
         function, name = handler.model, handler.model.__name__
         subject, example = f"{name}()", f"def {name}(x: Float32[4])"
-    try:
-        takes_nothing = not inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a callable of a compiled module may not tell
-        return
-    if takes_nothing:
+    signature = signature_of(function, follow_wrapped=False)
+    if signature is not None and not signature.parameters:
         raise HandlerError(
             f"{subject} has no parameter, but ksrv calls it with the model's inputs; add a parameter for each "
             f"input, such as {example}"
@@ -76,10 +73,14 @@ def _asked(
     function: Callable[..., Any], names: frozenset[str], takes_value: bool
 ) -> tuple[tuple[str, ...], bool]:
     """Return the parameters of a function that are the batch's, and whether it has no other."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a callable of a compiled module may not tell
+    signature = signature_of(function, follow_wrapped=False)
+    if signature is not None and any(
+        one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
+    ):
+        signature = signature_of(function)  # a decorator that passes on what it is given
+    if signature is None:
         return (), False
+    parameters = list(signature.parameters.values())
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = [one for one in parameters if one.name in names and one.kind in named]
     alone = len(found) == len(parameters)

@@ -3,6 +3,9 @@
 A target is a class or a function. Of a whole file the one handler class is taken; a file without
 one may hold a function `handle(batch, context)`, or a function `inference` that gets what the
 default `preprocess` returns.
+
+How a function can be called decides whether it is a handler. `inspect.signature` follows `functools.wraps` to the
+innermost function, but a decorator around it may fill arguments in, drop some or choose among several functions.
 """
 
 import inspect
@@ -93,13 +96,11 @@ def handler_of(found: Any, target: str) -> Any:
             return InferenceFunctionHandler(made)
         raise HandlerError(f"{target}: the class {found.__name__} has no method handle")
     if inspect.isfunction(found) and found.__name__ == "handle":
-        try:
-            inspect.signature(found).bind(None, None)
-        except TypeError:
+        if why_not_callable(found, None, None):
             raise HandlerError(
                 f"{target}: a function called handle gets two arguments, handle(batch, context), and this one is "
-                f"handle{inspect.signature(found)}; give a function of the inputs another name"
-            ) from None
+                f"handle{signature_of(found)}; give a function of the inputs another name"
+            )
         return HandleFunctionHandler(found)
     if callable(found):
         return InferenceFunctionHandler(found)
@@ -114,9 +115,8 @@ def _check_construction(kind: type[Any], target: str) -> None:
     Raises:
         HandlerError: Its `__init__` asks for arguments.
     """
-    try:
-        signature = inspect.signature(kind)
-    except (TypeError, ValueError):  # a class of C code tells no signature
+    signature = signature_of(kind)
+    if signature is None:  # a class of C code tells no signature
         return
     try:
         signature.bind()
@@ -161,3 +161,32 @@ def _only_handler(module: ModuleType, target: str) -> Any:
     raise HandlerError(
         f"{target} holds no subclass of BaseHandler, no function handle and no function inference{hint}"
     )
+
+
+def signature_of(
+    function: Callable[..., Any], *, follow_wrapped: bool = True
+) -> inspect.Signature | None:
+    """Return the signature of a function; None where a compiled module does not tell it.
+
+    Args:
+        function: The function.
+        follow_wrapped: Whether the signature is that of the innermost function that decorators wrap.
+    """
+    try:
+        return inspect.signature(function, follow_wrapped=follow_wrapped)
+    except (TypeError, ValueError):
+        return None
+
+
+def why_not_callable(function: Callable[..., Any], /, *values: Any, **named: Any) -> str:
+    """Return why a function cannot be called with arguments; "" where it, or a decorator around it, may take them."""
+    reason = ""
+    for follow in (False, True):  # the last reason names the parameters that the author wrote
+        signature = signature_of(function, follow_wrapped=follow)
+        try:
+            if signature is not None:
+                signature.bind(*values, **named)
+            return ""
+        except TypeError as error:
+            reason = str(error)
+    return reason

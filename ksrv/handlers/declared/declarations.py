@@ -11,11 +11,16 @@ from typing import Any
 
 from ksrv.handlers.base import BaseHandler, missing_inference
 from ksrv.handlers.batch_argument import READ, asked_of
-from ksrv.handlers.declared.hints import Hints, signature_of
+from ksrv.handlers.declared.hints import Hints
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.handlers.imports.folder_modules import HandlerError
-from ksrv.handlers.loading import HandleFunctionHandler, InferenceFunctionHandler
+from ksrv.handlers.loading import (
+    HandleFunctionHandler,
+    InferenceFunctionHandler,
+    signature_of,
+    why_not_callable,
+)
 from ksrv.handlers.outputs import DEFAULT_NAME
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -175,17 +180,12 @@ def check_stages(handler: Any) -> None:
         stage = getattr(handler, name)
         if getattr(type(handler), name, None) is getattr(BaseHandler, name):
             continue
-        signature = signature_of(stage)
-        if signature is None:
-            continue
-        try:
-            signature.bind(*given)
-        except TypeError as error:
-            shown = f"{type(handler).__name__}.{name}"
+        reason = why_not_callable(stage, *given)
+        if reason:
             raise HandlerError(
-                f"{shown}{signature.replace(return_annotation=signature.empty)} cannot be called: {error}; it gets "
+                f"{_shown(stage, f'{type(handler).__name__}.{name}')} cannot be called: {reason}; it gets "
                 f"({', '.join(given)}), and the inputs by name go to inference"
-            ) from None
+            )
 
 
 def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
@@ -203,8 +203,7 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
         return
     _check_inference(handler)
     function = _inference_of(handler)
-    signature = None if function is None else signature_of(function)
-    if signature is None or function is None or not spec.inputs or spec.accepts_any_inputs:
+    if function is None or not spec.inputs or spec.accepts_any_inputs:
         return
     asked, alone = asked_of(function, sequences=sequences)
     named = dict.fromkeys(asked)
@@ -214,15 +213,20 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
         values, how = (None,), "as the first argument"
     elif not alone:
         named |= dict.fromkeys(entry.name for entry in spec.inputs)
-    try:
-        signature.bind(*values, **named)
-    except TypeError as error:
+    reason = why_not_callable(function, *values, **named)
+    if reason:
         shown = ", ".join(entry.name for entry in spec.inputs)
         shown += "".join(f" and {name}" for name in asked)
         raise HandlerError(
-            f"{function.__name__}{signature.replace(return_annotation=signature.empty)} cannot be called with the "
-            f"declared inputs: {error}; it gets {shown} {how}"
-        ) from None
+            f"{_shown(function, getattr(function, '__name__', 'inference'))} cannot be called with the declared inputs: "
+            f"{reason}; it gets {shown} {how}"
+        )
+
+
+def _shown(function: Callable[..., Any], name: str) -> str:
+    """Return a function's name with its parameters."""
+    signature = signature_of(function)
+    return f"{name}{signature.replace(return_annotation=signature.empty) if signature else ''}"
 
 
 def _check_inference(handler: BaseHandler) -> None:

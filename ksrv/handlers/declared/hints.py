@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, is_typeddict
 
@@ -191,15 +191,3 @@ def _fields(hint: Any) -> dict[str, Any]:
 def _shown(hint: Any) -> str:
     text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     return text.replace("typing.", "").replace("collections.abc.", "")
-
-
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function; None where a compiled module does not tell it.
-
-    Args:
-        function: The function.
-    """
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
