@@ -1,7 +1,7 @@
 """Reads a TorchServe config.properties and translates what ksrv has a setting for.
 
 A report names every other key with the reason, so that no key seems to work that does not. Values are read
-as TorchServe reads them: `key=value`, `#` comments, a backslash that continues a line. With `enable_envvars_config=true` the variable
+as TorchServe reads them: `key=value`, `#` comments, Java's escapes, a backslash that continues a line. With `enable_envvars_config=true` the variable
 `TS_KEY` wins over a key, as KServe's runtime gives `service_envelope`.
 """
 
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,11 @@ DEFAULT_GRPC_PORT = 7070
 ENVIRONMENT_WINS = "enable_envvars_config"
 VARIABLE_PREFIX = "TS_"
 
-_PAIR = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)", re.DOTALL)
+_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", re.DOTALL)
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_EXAMPLE = '{"m": {"1.0": {"minWorkers": 1}}}'
 _REASONS = {
     "management_address": "the repository's routes are on the inference address",
     "metrics_address": "/metrics is on the inference address",
@@ -72,15 +77,29 @@ class Translated:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return the keys and values of a properties file; of one key the last value stays."""
+    """Return the keys and values of a properties file; of one key the last value stays.
+
+    The rules are those of Java's Properties.load: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html
+    """
     found = {}
-    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
-    for line in joined.splitlines():
-        line = line.strip()
-        match = _PAIR.fullmatch(line)
-        if match and not line.startswith(("#", "!")):
-            found[match[1]] = match[2].strip()
+    lines = iter(re.split(r"\r\n?|\n", text))
+    for line in map(str.lstrip, lines):
+        if line.startswith(("#", "!")):  # a backslash continues no comment
+            continue
+        while _CONTINUED.search(line):
+            line = line[:-1] + next(lines, "").lstrip()
+        if match := _PAIR.fullmatch(line):
+            found[_unescaped(match[1])] = _unescaped(match[2].strip())
     return found
+
+
+def _unescaped(text: str) -> str:
+    def character(escape: re.Match[str]) -> str:
+        return chr(int(escape[1], 16)) if escape[1] else _ESCAPED.get(escape[2], escape[2])
+
+    # Java writes a character beyond 16 bits as two escapes, a surrogate pair.
+    units = _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "replace")
 
 
 def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Translated:
@@ -146,10 +165,13 @@ class _Translation:
         if text is None:
             return None
         try:
+            if "\0" in text:
+                raise ValueError("it holds a NUL character")
             value = convert(text)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
+            reason = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise ConfigPropertiesError(
-                f"{self._path}: {key}={text!r} is not accepted: {error}"
+                f"{self._path}: {key}={text[:1024]!r} is not accepted: {reason}"
             ) from None
         if type(value) is int and value < 1:
             raise ConfigPropertiesError(f"{self._path}: {key} must be at least 1, not {value}")
@@ -168,7 +190,7 @@ class _Translation:
     def _certificates(self) -> None:
         """As in TorchServe, the scheme of the address decides whether there is TLS."""
         address = self._left.get("inference_address", "")
-        if urlsplit(address).scheme != "https":
+        if not address.lower().startswith("https://"):
             return
         for key, setting in (("certificate_file", "tls_cert"), ("private_key_file", "tls_key")):
             if not self._left.get(key):
@@ -197,16 +219,22 @@ class _Translation:
         chosen = self._take("load_models", str, "says which archives are served")
         if archives:  # TorchServe serves what it served before, whatever load_models says
             chosen = ",".join(archives)
-        if not store or chosen in (None, "", "none", "N/A"):
+        kind = (chosen or "none").lower()
+        if not store or kind in ("none", "n/a"):
             return
-        if chosen == "all":
+        if kind == "all":
             self._result.settings["models"] = [store]
             return
         paths = []
+        home = Path(realpath(store))
         for entry in chosen.split(","):
             name = entry.rpartition("=")[2].strip()
-            if "://" in name or not Path(store, name).resolve().is_relative_to(
-                Path(store).resolve()
+            if not name:  # as in `a.mar,`
+                continue
+            if (
+                "://" in name
+                or "\0" in name
+                or home not in Path(realpath(Path(store, name))).parents
             ):
                 raise ConfigPropertiesError(
                     f"{self._path}: load_models or model_snapshot names {name!r}; only archives inside"
@@ -219,12 +247,18 @@ class _Translation:
 
 
 def _http_address(text: str) -> str:
-    parts = urlsplit(text if "//" in text else f"//{text}")
-    if parts.scheme not in ("", "http", "https") or not parts.hostname:
-        raise ValueError("expected http://HOST:PORT or https://HOST:PORT")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if text.startswith("unix:/"):
+        return text
+    expected = "expected http://HOST:PORT, https://HOST:PORT or unix:/PATH"
+    try:
+        parts = urlsplit(text if "//" in text else f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(expected) from None
+    if parts.scheme not in ("", "http", "https") or not host:
+        raise ValueError(expected)
     usual = 443 if parts.scheme == "https" else 80
-    return f"{host}:{usual if parts.port is None else parts.port}"
+    return f"{f'[{host}]' if ':' in host else host}:{usual if port is None else port}"
 
 
 def _int(text: str) -> int:
@@ -246,18 +280,12 @@ def _metrics(text: str) -> tuple[dict[str, Any], ...]:
 
 def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str]]:
     """Return the settings and the archives of the models that a server had when it wrote its snapshot."""
-    document = json.loads(text)
-    models = document.get("models", {}) if isinstance(document, dict) else None
-    if not isinstance(models, dict):
+    document = _json(text)
+    if not isinstance(document, dict):
         raise TypeError('expected a JSON object with "models"')
+    models = _checked(document.get("models", {}))
     archives = []
     for name, versions in models.items():
-        if not isinstance(versions, dict) or not all(
-            isinstance(one, dict) for one in versions.values()
-        ):
-            raise TypeError(
-                f'the model {name!r} needs an object for each version, such as {{"1.0": {{"marName": "m.mar"}}}}'
-            )
         for version, keys in versions.items():
             archive = keys.get("marName")
             if not isinstance(archive, str) or not archive:
@@ -265,18 +293,43 @@ def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str
                     f"the version {version} of the model {name!r} needs a marName, the archive's file"
                 )
             archives.append(archive)
-    return _models(json.dumps(models)), archives
+    return _settings(models), archives
 
 
 def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:
-    document = json.loads(text)
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, versions in document.items():
-        for version, keys in versions.items():
-            kept = {
+    return _settings(_checked(_json(text)))
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error}); expected models, such as {_EXAMPLE}") from None
+
+
+def _checked(models: Any) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return models by name, with the settings of each version."""
+    if not isinstance(models, dict):
+        raise TypeError(f"expected a JSON object of models, such as {_EXAMPLE}")
+    for name, versions in models.items():
+        if not isinstance(versions, dict) or not all(
+            isinstance(one, dict) for one in versions.values()
+        ):
+            raise TypeError(
+                f'the model {name!r} needs an object for each version, such as {{"1.0": {{"marName": "m.mar"}}}}'
+            )
+    return models
+
+
+def _settings(models: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    return {
+        name: {
+            version: {
                 key: value
                 for key, value in keys.items()
                 if key not in ("defaultVersion", "marName")
             }
-            found.setdefault(name, {})[version] = kept
-    return found
+            for version, keys in versions.items()
+        }
+        for name, versions in models.items()
+    }

@@ -1,0 +1,106 @@
+"""A config.properties as TorchServe reads and writes it: Java's escapes, lists of models, addresses."""
+
+import pytest
+
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import resolve
+from ksrv.server.torchserve.config_properties import read_properties
+
+
+@pytest.fixture
+def settings_of(tmp_path):
+    """The settings that the lines of a config.properties lead to."""
+
+    def read(*lines):
+        path = tmp_path / "config.properties"
+        path.write_text("\n".join(lines) + "\n")
+        return resolve({"torchserve_config": str(path)}, {}).settings
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"address=http\://127.0.0.1\:8080", {"address": "http://127.0.0.1:8080"}),
+        (r"store=/tmp/my\ store", {"store": "/tmp/my store"}),
+        (r"a\:b\=c\ d=1", {"a:b=c d": "1"}),
+        (r"text=\t\n\r\f\q\\", {"text": "\t\n\r\fq\\"}),
+        (r"text=\u00e4\ud83d\ude00\u12", {"text": "ä😀u12"}),
+        ("a=1,\\\n   2,\\\r\n\t3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a=C:\\\\\nb=4", {"a": "C:\\", "b": "4"}),
+        ("# C:\\\na=1\n  ! D:\\\nb=2", {"a": "1", "b": "2"}),
+        ("a=1,\\\n# 2", {"a": "1,# 2"}),
+        ("a=1\\", {"a": "1"}),
+    ],
+)
+def test_the_rules_of_java(text, found):
+    assert read_properties(text) == found
+
+
+def test_a_snapshot_as_torchserve_writes_it(settings_of):
+    settings = settings_of(
+        "#Saving snapshot",
+        r'model_snapshot={\n  "name"\: "startup.cfg",\n  "modelCount"\: 1,\n  "models"\: {\n    "m"\: {\n'
+        r'      "1.0"\: {\n        "defaultVersion"\: true,\n        "marName"\: "m.mar"\n      }\n    }\n  }\n}',
+        r"inference_address=http\://127.0.0.1\:8080",
+        "model_store=/tmp/store",
+    )
+    assert settings.models == ("/tmp/store/m.mar",)
+    assert settings.http == "127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "models"),
+    [
+        ("b.mar,", ("b.mar",)),
+        (",a.mar,,m=b.mar, ", ("a.mar", "b.mar")),
+        ("ALL", ("",)),
+        ("all", ("",)),
+        ("NONE", ()),
+        (",", ()),
+    ],
+)
+def test_the_models_that_load_models_names(settings_of, tmp_path, chosen, models):
+    settings = settings_of(f"model_store={tmp_path}", f"load_models={chosen}")
+    assert settings.models == tuple(str(tmp_path / name) for name in models)
+
+
+@pytest.mark.parametrize("name", [".", "m=.", "folder/..", r"a\u0000.mar"])
+def test_a_name_that_is_no_archive_of_the_store_is_refused(settings_of, tmp_path, name):
+    with pytest.raises(SettingsError, match=r"config\.properties: load_models"):
+        settings_of(f"model_store={tmp_path}", f"load_models=b.mar,{name}")
+
+
+def test_a_store_that_is_a_ring_of_links_is_handed_on(settings_of, tmp_path):
+    (tmp_path / "ring").symlink_to("ring")
+    settings = settings_of(f"model_store={tmp_path}/ring", "load_models=b.mar")
+    assert settings.models == (
+        f"{tmp_path}/ring/b.mar",
+    )  # serving it says that there is no such file
+
+
+def test_a_socket_is_handed_on(settings_of):
+    assert settings_of("inference_address=unix:/run/x.sock").http == "unix:/run/x.sock"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("inference_address=http://[::1", "='http://.::1' is not accepted: expected http://HOST"),
+        ("inference_address=unix:x", "expected http://HOST:PORT, https://HOST:PORT or unix:/PATH"),
+        ("models=" + "[" * 100_000, "it is nested too deep"),
+        ("model_snapshot=" + "[" * 100_000, "it is nested too deep"),
+        ("models=[]", r'expected a JSON object of models, such as {"m": {"1.0":'),
+        ("models=null", "expected a JSON object of models"),
+        ('models="a"', "expected a JSON object of models"),
+        ('models={"a": 3}', "the model 'a' needs an object for each version"),
+        ('models={"a": {"1.0": 3}}', "the model 'a' needs an object for each version"),
+        ("models=a", r'it is not JSON .*; expected models, such as {"m": '),
+        ('model_snapshot={"models": 3}', "expected a JSON object of models"),
+        (r"metrics_config=\u0000", "it holds a NUL character"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_words(settings_of, line, words):
+    with pytest.raises(SettingsError, match=words):
+        settings_of(line)
