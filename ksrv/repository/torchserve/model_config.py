@@ -308,12 +308,13 @@ class _Settings:
         return ids
 
     def device(self) -> str:
-        kind = self._document.get("deviceType")
-        if kind is None:
+        given = self._document.get("deviceType")
+        if given in (None, ""):
             return "auto"
+        kind = str(given).lower()
         if kind not in ("cpu", "gpu", "neuron"):
             self.fail("deviceType", "cpu or gpu")
-        self._report.applied["deviceType"] = str(kind)
+        self._report.applied["deviceType"] = kind
         if kind == "cpu":
             return "cpu"
         if ids := self.device_ids():

@@ -54,7 +54,7 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
     module = _module(file, folder)
     wanted = function or "handle"
     found = getattr(module, wanted, None)
-    if inspect.isfunction(found):
+    if callable(found) and not inspect.isclass(found):
         found(None, context)
         return found, None
     if function:

@@ -67,6 +67,12 @@ def test_wrong_settings_name_archive_file_line_and_key(made, config, text):
     assert entry_of(store).error == f"{store}/own.mar: model-config.yaml, {text}"
 
 
+@pytest.mark.parametrize(("given", "device"), [("GPU", "auto"), ("Cpu", "cpu"), ('""', "auto")])
+def test_a_device_type_is_read_as_torchserve_reads_it(made, given, device):
+    source = entry_of(made(config=f"deviceType: {given}\n", settings={})).versions["1.0"]
+    assert source.config.device == device
+
+
 def grown(first, step):
     """Thirty aliases, of which each names the one before it several times."""
     steps = (step.replace("NEW", f"a{n}").replace("OLD", f"a{n - 1}") for n in range(1, 30))
