@@ -20,6 +20,7 @@ from importlib.abc import Loader
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -145,6 +146,8 @@ class ModelImporter:
 
     def remedy(self, error: BaseException) -> str:
         """Return what mends a handler's code that cannot be run, as the end of a sentence; "" if nothing is known."""
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        importing = any(frame.f_code.co_name == "<module>" for frame in frames)
         for seen in _chain(error):
             absent = seen.name if isinstance(seen, ModuleNotFoundError) else None
             name = (absent or "").partition(".")[0]
@@ -152,7 +155,7 @@ class ModelImporter:
                 return "; install its package where the server runs, or put the file into the model's folder"
             if name and not self._alone:
                 return f"; {_ELSEWHERE.format(name=name)}"
-            if remedy := _remedy_of(seen):
+            if remedy := _remedy_of(seen, importing=importing):
                 return remedy
         return ""
 
@@ -259,16 +262,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
-def _remedy_of(error: BaseException) -> str:
-    """Return what mends an error of Python's whose text does not say it."""
+def _remedy_of(error: BaseException, *, importing: bool) -> str:
+    """Return what mends an error of Python's whose text does not say it.
+
+    Args:
+        error: The error.
+        importing: Whether a file was being imported, where there is no context.
+    """
     if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
         module = sys.modules.get(error.name or "")
         return did_you_mean(absent[1], [*dir(module), *getattr(module, "__all__", ())])
     file = error.filename if isinstance(error, FileNotFoundError) else None
-    if isinstance(file, str) and not Path(file).is_absolute():
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    is_program = bool(frames) and frames[-1].f_globals.get("__name__") == "subprocess"
+    if isinstance(file, str) and not Path(file).is_absolute() and not is_program:
         return (
             f"; relative paths begin in the folder where the server was started: for a file of the model's folder, "
-            f"write context.file({file!r})"
+            f"write {f'Path(__file__).parent / {file!r}' if importing else f'context.file({file!r})'}"
         )
     if isinstance(error, SystemExit):
         return (

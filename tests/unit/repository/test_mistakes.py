@@ -99,6 +99,14 @@ MISTAKES = {
         {"handler.py": HANDLER + "\n    def initialize(self, context):\n        open('labels.txt')\n", "labels.txt": "a"},
         r"line 10\); relative paths begin .* write context.file\('labels.txt'\)",
     ),
+    "a file beside the handler, read by its import": (
+        {"handler.py": "def load():\n    return open('a/labels.txt')\nload()\n" + HANDLER},
+        r"relative paths begin .* write Path\(__file__\).parent / 'a/labels.txt'",
+    ),
+    "a program that is not installed": (
+        {"handler.py": "import subprocess\nsubprocess.run(['no-such-program'])\n" + HANDLER},
+        r"No such file or directory: 'no-such-program' \(handler.py, line 2\)$",
+    ),
     "a call of exit": (
         {"handler.py": "import sys\nsys.exit(1)\n"}, r"SystemExit: 1 \(handler.py, line 2\); a handler must not end",
     ),
