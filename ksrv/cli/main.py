@@ -6,7 +6,7 @@ a test compares them with those of the commands.
 
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
+from os.path import exists
 
 import click
 
@@ -69,7 +69,7 @@ class Commands(click.Group):
             near = get_close_matches(name, self.list_commands(ctx), n=1)
             if near:
                 ctx.fail(f"there is no command {name!r}; did you mean {near[0]!r}?")
-            if Path(name).exists():
+            if exists(name):
                 ctx.fail(f"there is no command {name!r}; to serve these models: ksrv serve {name}")
             ctx.fail(f"there is no command {name!r}; `ksrv --help` lists the commands")
         return super().resolve_command(ctx, args)

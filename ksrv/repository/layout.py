@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -198,7 +199,7 @@ class Repository:
         if entry.report is not None and self._reported.get(told) != entry.report:
             self._reported[told] = entry.report
             entry.report.log(log, f"the model {entry.name} of {entry.path}")
-        if entry.path not in self._looked_at:
+        if entry.path not in self._looked_at and exists(entry.path):
             self._looked_at.add(entry.path)
             versions = [source.folder for source in entry.versions.values()]
             unread = unread_settings([entry.path, *versions])
@@ -213,16 +214,16 @@ class Repository:
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
         target = handler_target(path)
-        if target is not None and target[0].is_file():
+        if target is not None and isfile(target[0]):
             yield self._entry(path, model_name(*target))
-        elif path.is_file() and (lists := FORMATS.list_reader(path)) is not None:
+        elif isfile(path) and (lists := FORMATS.list_reader(path)) is not None:
             if self._model_name is not None:
                 raise RepositoryError(f"{path} names its models; expected no setting 'model_name'")
             try:
                 yield from lists.read(path)
             except ConfigError as error:
                 raise RepositoryError(str(error)) from None
-        elif path.is_file():
+        elif isfile(path):
             if path.suffix in MODEL_SUFFIXES and path.suffix not in (*BARE_SUFFIXES, ".pb"):
                 raise RepositoryError(
                     f"{path}: holds weights only; put it into a folder with a {CONFIG_NAME} that names it "
@@ -232,12 +233,12 @@ class Repository:
             if not suffix:
                 raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}")
             yield self._entry(path, path.name.removesuffix(suffix))
-        elif path.is_dir():
+        elif isdir(path):
             if _is_model_folder(path) or self._unpacked(path) is not None:
                 yield self._entry(path, path.resolve().name)
             else:
                 yield from self._repository(path)
-        elif path.exists():
+        elif exists(path):
             raise RepositoryError(f"{path}: is neither a file nor a folder")
         else:
             raise RepositoryError(f"{path}: no such file or folder{_near_path(path)}")

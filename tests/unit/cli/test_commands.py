@@ -38,6 +38,7 @@ def test_help_has_sections(context):
         ("sevre", "there is no command 'sevre'; did you mean 'serve'?"),
         ("models", "to serve these models: ksrv serve models"),
         ("xyz", "`ksrv --help` lists the commands"),
+        ("x" * 300, "`ksrv --help` lists the commands"),
     ],
 )
 def test_an_unknown_command_is_told_with_status_2(tmp_path, monkeypatch, name, says):

@@ -152,6 +152,15 @@ def test_a_missing_file_and_a_file_that_cannot_be_read(app, tmp_path):
     assert "bytes.py" in only(tmp_path / "bytes.py").error
 
 
+def test_a_path_that_is_too_long_is_told_as_any_other(app, tmp_path):
+    long = "x" * 300
+    for path in (tmp_path / long, tmp_path / f"app.py:{long}", tmp_path / long / "app.py"):
+        with pytest.raises(RepositoryError, match="no such file or folder"):
+            Repository([path]).scan()
+    path = app("def score(x): return x\n")
+    assert "is no model name" in only(f"{path}:{long}").error
+
+
 def test_a_file_in_a_package_is_imported_from_the_packages_folder(app, tmp_path):
     app("", "shop/__init__.py")
     app("", "shop/models/__init__.py")
