@@ -85,6 +85,8 @@ bool read_outputs(const message::Request &found, const unsigned char *body, cons
         while (place < signature.outputs.size() && !is(body, found.outputs[i].name, signature.outputs[place]))
             ++place;
         if (found.outputs[i].parameters || place == signature.outputs.size() || place > 255) return false;
+        for (size_t other = 0; other < i; ++other)
+            if (layout->wanted[other] == place) return false;  // Python refuses an output that is requested twice
         layout->wanted[i] = static_cast<uint8_t>(place);
     }
     layout->wanted_count = static_cast<uint8_t>(count);

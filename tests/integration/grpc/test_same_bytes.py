@@ -39,8 +39,11 @@ def message(kind, /, **fields):
     return message_class(f"inference.{kind}")(**fields).SerializeToString()
 
 
-def infer(*tensors, model="double", **fields):
-    return infer_request(model, *tensors, **fields).SerializeToString()
+def infer(*tensors, model="double", outputs=(), **fields):
+    made = infer_request(model, *tensors, **fields)
+    for name in outputs:
+        made.outputs.add(name=name)
+    return made.SerializeToString()
 
 
 def with_contents():
@@ -72,6 +75,10 @@ CALLS = {
     "contents": ("ModelInfer", with_contents()),
     "output": ("ModelInfer", with_output("y")),
     "classes": ("ModelInfer", with_output("y", classification=2)),
+    "an output twice": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], outputs=["y", "y"])),
+        "ModelInfer",
+        infer(("x", "FP32", [2**30, 0]), raw=[b""], model="echo"),
+    ),
     "no output": ("ModelInfer", with_output("none")),
     "no such model": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], model="none")),
     "short": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()[:-1]])),
