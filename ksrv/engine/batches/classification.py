@@ -41,8 +41,9 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor
     rows = scores.reshape(-1, classes) if classes else scores.reshape(0, 0)
     elements: list[Element] = []
     for row in rows:
-        ranked = row if row.dtype.kind == "f" else row.astype(np.float64)
-        for index in np.argsort(-ranked, kind="stable")[:count]:
+        # ~x falls as x rises, and has the datatype of x: FP64 does not hold every 64-bit integer.
+        ranked = -row if row.dtype.kind == "f" else ~row
+        for index in np.argsort(ranked, kind="stable")[:count]:
             value = f"{row[index]:f}" if row.dtype.kind == "f" else str(int(row[index]))
             label = f":{labels[index]}" if labels is not None and index < len(labels) else ""
             elements.append(f"{value}:{index}{label}".encode())
