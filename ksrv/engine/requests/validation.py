@@ -34,7 +34,8 @@ from ksrv.spec import Dimension, ModelSpec, TensorSpec, fits
 
 KNOWN_GROUPS = 4096
 LARGEST_EMPTY = 65_536
-"""Product of the dimensions that are not 0, of an input with padded rows and without values."""
+"""What the inputs without values may amount to: the sum of the products of those of their dimensions that are neither
+0 nor fixed by the model. A handler can need a list, a mask or a turn of a loop for each, and no byte was sent for it."""
 
 
 class Validated(NamedTuple):
@@ -100,6 +101,8 @@ class RequestValidator:
         self._only = (
             next(iter(self._inputs.values())) if self._one_group and len(declared) == 1 else None
         )
+        if self._only is not None and 0 in self._only.tail:
+            self._only = None  # its rows have no bytes, so that their number needs a look
 
     def validate(self, request: InferRequest) -> Validated:
         """Check a request.
@@ -111,12 +114,12 @@ class RequestValidator:
         decode_ns = 0
         declared = not request.dialect  # other dialects have parts where KServe has inputs
         rows = self._plain_rows(request) if declared and self._only is not None else -1
-        if rows >= 0:
-            pass
-        elif declared and self._inputs:
-            rows, shapes, decode_ns = self._declared(request)
-        else:
-            rows, shapes = self._undeclared(request)
+        if rows < 0:
+            if declared and self._inputs:
+                rows, shapes, decode_ns = self._declared(request)
+            else:
+                rows, shapes = self._undeclared(request)
+            self._check_empty(request.inputs)
         if request.outputs:
             self._check_outputs(request)
         most = self.spec.row_limit or self.spec.max_batch_size
@@ -195,15 +198,7 @@ class RequestValidator:
     def _note_lengths(
         self, tensor: Tensor, expected: _Input, lengths: dict[str, tuple[int, str]]
     ) -> None:
-        """Note the lengths of an input's rows, and refuse those that disagree with an input before.
-
-        Masks and the lengths of rows take memory that the client sent no bytes for, where a dimension is 0.
-        """
-        if 0 in tensor.shape and math.prod(filter(None, tensor.shape)) > LARGEST_EMPTY:
-            raise InvalidRequest(
-                f"the input {quote(tensor.name)} has the shape {list(tensor.shape)} and no values; without values, "
-                f"the dimensions that are not 0 may have a product of {LARGEST_EMPTY} at most"
-            )
+        """Note the lengths of an input's rows, and refuse those that disagree with an input before."""
         for length, size in zip(expected.lengths, tensor.shape[1:], strict=True):
             if not length:
                 continue
@@ -318,6 +313,25 @@ class RequestValidator:
                 self._groups = {}  # numbers are never used again, so nothing is joined wrongly
             batch_key = self._groups.setdefault(key, next(self._next_group))
         return batch_key
+
+    def _check_empty(self, inputs: Sequence[Tensor]) -> None:
+        """Refuse inputs that announce much and hold nothing."""
+        total = 0
+        for tensor in inputs:
+            shape = tensor.shape
+            expected = self._inputs.get(tensor.name)
+            # No rows need nothing, but for a batch that is padded to their length.
+            if 0 not in shape or (shape[0] == 0 and not (expected and expected.lengths)):
+                continue
+            declared = expected.spec.shape[: len(shape)] if expected else ()
+            sizes = itertools.zip_longest(shape, declared)
+            total += math.prod(size for size, known in sizes if size not in (0, known))
+            if total > LARGEST_EMPTY:
+                raise InvalidRequest(
+                    f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)} and no values; the dimensions of "
+                    f"such inputs that are not 0 and that the model leaves open may have a product of {LARGEST_EMPTY} "
+                    f"at most, in all inputs of a request together"
+                )
 
     def _check_outputs(self, request: InferRequest) -> None:
         names = set()

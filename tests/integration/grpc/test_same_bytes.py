@@ -76,6 +76,7 @@ CALLS = {
     "output": ("ModelInfer", with_output("y")),
     "classes": ("ModelInfer", with_output("y", classification=2)),
     "an output twice": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], outputs=["y", "y"])),
+    "rows without values": (
         "ModelInfer",
         infer(("x", "FP32", [2**30, 0]), raw=[b""], model="echo"),
     ),

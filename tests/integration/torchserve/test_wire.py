@@ -114,6 +114,25 @@ def test_each_batch_row_is_a_row_of_the_handler(served):
     assert [(row["y"], row["batch"]) for row in rows] == [(ANSWER, 2)] * 2
 
 
+@pytest.mark.parametrize("shape", [[1, 8_000_000, 0], [8_000_000, 0]])
+def test_a_shape_without_values_becomes_no_lists(served, shape):
+    entry = {"name": "x", "datatype": "FP32", "shape": shape}
+    answer = requests.post(
+        f"{served.url}/v2/models/line/infer", json={"inputs": [entry | {"data": []}]}, timeout=30
+    )
+    assert answer.status_code == 400
+    told = answer.json()["error"]
+    assert told.startswith(f"the input 'x' has the shape {shape} and no values; ")
+    tensor = triton.InferInput("x", shape, "FP32")
+    tensor.set_data_from_numpy(np.zeros(shape, np.float32))
+    with (
+        triton.InferenceServerClient(served.grpc) as client,
+        pytest.raises(triton.InferenceServerException) as refused,
+    ):
+        client.infer("line", [tensor])
+    assert refused.value.message() == told
+
+
 def test_metadata_of_an_archive(served):
     found = requests.get(f"{served.url}/v2/models/eager", timeout=30).json()
     assert found["inputs"] == [{"name": "data", "datatype": "BYTES", "shape": [-1]}]

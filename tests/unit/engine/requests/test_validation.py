@@ -96,6 +96,11 @@ def test_refusals_of_inputs(inputs, tensors, sentence):
         ((SIDE, MAYBE), [zeros("side", (2, 3), "INT64")], 1),
         ((OPEN,), [zeros("open", (2, 0, 2))], 2),
         ((OPEN,), [zeros("open", (2, 9, 5))], 2),
+        ((OPEN,), [zeros("open", (1, 0, 5))], 1),
+        ((OPEN,), [zeros("open", (0, 2**30, 2))], 0),
+        ((TensorSpec("x", "FP32", (-1, 2**30, 0)),), [zeros("x", (1, 2**30, 0))], 1),
+        ((), [zeros("a", (0, 3, 2160, 3840))], 0),
+        ((), [zeros("a", (1, 65_536, 0)), zeros("b", (1, 5))], 1),
         ((TEXT,), [texts("text", (2, 1), b"a", "b")], 2),
         ((TensorSpec("s", "FP32", ()),), [zeros("s", ())], 1),
         ((), [zeros("a", (3, 2)), zeros("b", (3,))], 3),
@@ -319,6 +324,26 @@ def test_an_example_of_inputs_lets_any_others_come():
     assert key(made, zeros("z", (1, 2))) == key(made, zeros("z", (1, 2)))
     unlike = [zeros("a", (1,)), zeros("b", (2,)), zeros("c", (2,))]
     assert key(made, *unlike) != key(made, *unlike)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tensors", "shape"),
+    [
+        ((), [zeros("a", (1, 8_000_000, 0))], "the input 'a' has the shape [1, 8000000, 0]"),
+        ((), [zeros("a", (2**31 - 1, 0))], "the input 'a' has the shape [2147483647, 0]"),
+        ((), [texts("a", (1, 65_537, 0))], "the input 'a' has the shape [1, 65537, 0]"),
+        ((), [zeros(name, (1, 40_000, 0)) for name in "ab"], "the input 'b' has the shape [1, 40000, 0]"),
+        ((OPEN,), [zeros("open", (65_537, 0, 5))], "the input 'open' has the shape [65537, 0, 5]"),
+        ((TensorSpec("x", "FP32", (-1, 0)),), [zeros("x", (65_537, 0))], "the input 'x' has the shape [65537, 0]"),
+        ((TensorSpec("t", "BYTES", (-1, 0)),), [texts("t", (65_537, 0))], "the input 't' has the shape [65537, 0]"),
+    ],
+)  # fmt: skip
+def test_inputs_that_announce_much_and_hold_nothing(inputs, tensors, shape):
+    """A body of 85 bytes made a handler of lists hold 580 MiB."""
+    assert refusal(validator(*inputs, max_batch_size=0), asked(*tensors)) == (
+        f"{shape} and no values; the dimensions of such inputs that are not 0 and that the model leaves open may have "
+        "a product of 65536 at most, in all inputs of a request together"
+    )
 
 
 def test_batch_keys_are_never_used_again():
