@@ -24,6 +24,9 @@ from ksrv.request import Array, Element
 
 PIXEL_WALL = 1 << 28
 
+NO_MEMORY = -4
+"""cv2.Error.StsNoMem: the code of a cv2.error where cv2 could not allocate."""
+
 NOISE_INTERVAL = 60.0
 """Seconds between two warnings about what codecs print."""
 
@@ -82,12 +85,19 @@ def decode(element: Element, flags: int) -> Array | None:
         codec_stderr.begin()
     try:
         pixels = cv2.imdecode(data, flags)
-    except cv2.error:  # some damage raises, some gives None: both mean the same
+    except cv2.error as error:  # some damage raises, some gives None: both mean the same
+        if is_out_of_memory(error):
+            raise
         return None
     finally:
         if owned and (said := codec_stderr.end()):
             _noise.note(said)
     return None if pixels is None or pixels.size == 0 else pixels
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether Python or cv2 found no memory."""
+    return isinstance(error, MemoryError) or getattr(error, "code", None) == NO_MEMORY
 
 
 class _Noise:

@@ -17,6 +17,7 @@ The rows of a picture that cannot be decoded are zeroed, so that no byte of an e
 """
 
 import functools
+import logging
 import os
 from collections.abc import Sequence
 
@@ -28,8 +29,8 @@ from ksrv._native.images.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.fast_images import FastImages
 from ksrv._native.tensor.datatype import dtype_string
-from ksrv.errors import InvalidRequest, KsrvError
-from ksrv.images import jpeg
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
+from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import SCANS_PER_COMPONENT
 from ksrv.images.geometry import bounded
 from ksrv.images.image_input import ImageInput
@@ -40,6 +41,8 @@ from ksrv.request import Array, CheckedImages, Element
 from ksrv.spec import Dimension, TensorSpec
 
 MOST_THREADS = 8
+
+log = logging.getLogger("ksrv.engine")
 
 
 def decode_pool(cores: int = 0) -> DecodePool:
@@ -217,12 +220,31 @@ class ImagePreparer:
             request = None if requests is None else requests[index]
             try:
                 header = self.input.header(element, number) if headers is None else headers[index]
-            except InvalidRequest as error:
-                errors[index] = error
+            except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
+                errors[index] = self._failure(error, number)
                 out[rows[index]] = 0
                 continue
             pictures.append(Picture(index, rows[index], number, element, header, request))
         return pictures, errors
+
+    def _failure(self, error: Exception, position: int) -> KsrvError:
+        """Return what an image's own request is told, so that the other requests of its batch are answered."""
+        if isinstance(error, KsrvError):
+            return error
+        if opencv.is_out_of_memory(error):
+            return Overloaded(
+                self.input.about(
+                    position,
+                    "cannot be decoded because the server has no memory for it; try again later",
+                ),
+                "memory",
+            )
+        log.error("%s", self.input.about(position, "cannot be prepared"), exc_info=error)
+        return HandlerFailed(
+            self.input.about(
+                position, f"cannot be prepared: the server failed with {type(error).__name__}"
+            )
+        )
 
     def _prepare_whole(
         self, pictures: list[Picture], out: Array, errors: list[KsrvError | None]
@@ -234,8 +256,8 @@ class ImagePreparer:
                 slot = out[picture.row]
                 try:
                     self._whole.fill(picture, slot)
-                except KsrvError as error:
-                    errors[picture.place] = error
+                except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
+                    errors[picture.place] = self._failure(error, picture.position)
                     slot[...] = 0
                 except BaseException:
                     slot[...] = 0
@@ -264,7 +286,13 @@ class ImagePreparer:
         taken: list[Picture] = []
         plans: list[RowPlan] = []
         for picture in pictures:
-            plan = self._row_plans.plan(picture.header, self.input.size(picture.header), out[0])
+            slot = out[picture.row]
+            try:
+                plan = self._row_plans.plan(picture.header, self.input.size(picture.header), slot)
+            except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
+                errors[picture.place] = self._failure(error, picture.position)
+                slot[...] = 0
+                continue
             if plan is None:
                 left.append(picture)
             else:

@@ -98,6 +98,20 @@ def test_what_raises_in_cv2_is_no_picture(monkeypatch):
     assert opencv.decode(files.png(4, 4), UNCHANGED) is None
 
 
+def test_an_image_that_cv2_has_no_memory_for_is_not_called_damaged(monkeypatch):
+    error = cv2.error("Insufficient memory")
+    error.code = cv2.Error.StsNoMem
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cv2, "imdecode", fail)
+    with pytest.raises(cv2.error, match="Insufficient"):
+        opencv.decode(files.png(4, 4), UNCHANGED)
+    assert opencv.is_out_of_memory(error) and opencv.is_out_of_memory(MemoryError())
+    assert not opencv.is_out_of_memory(cv2.error("bad"))
+
+
 @pytest.mark.parametrize(
     ("data", "flags", "shape", "dtype"),
     [

@@ -9,7 +9,9 @@ import pytest
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import datatype
-from ksrv.errors import InvalidRequest
+from ksrv.errors import HandlerFailed, InvalidRequest, Overloaded
+from ksrv.images import image_input
+from ksrv.images.geometry import Geometry
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
@@ -505,15 +507,59 @@ def test_a_decoder_that_disagrees_with_the_header_is_not_trusted(monkeypatch):
     assert not out.any()
 
 
-def test_a_fault_of_our_own_is_raised_and_leaves_zeros(monkeypatch):
-    def fail(*_):
-        raise RuntimeError("a bug")
+def without_memory():
+    error = cv2.error("Insufficient memory")
+    error.code = cv2.Error.StsNoMem
+    return error
+
+
+@pytest.mark.parametrize("encode", [files.jpeg, files.png])
+@pytest.mark.parametrize(
+    ("raised", "kind", "told"),
+    [
+        (RuntimeError("a bug"), HandlerFailed, "cannot be prepared: the server failed with RuntimeError"),
+        (cv2.error("a bug"), HandlerFailed, "cannot be prepared: the server failed with error"),
+        (MemoryError(), Overloaded, "cannot be decoded because the server has no memory for it"),
+        (without_memory(), Overloaded, "cannot be decoded because the server has no memory for it"),
+    ],
+    ids=["exception", "cv2", "memory", "memory in cv2"],
+)  # fmt: skip
+def test_a_fault_of_our_own_fails_its_image_alone(monkeypatch, caplog, encode, raised, kind, told):
+    window = Geometry.window
+
+    def fail(self, size, target):
+        if size == (299, 300):
+            raise raised
+        return window(self, size, target)
 
     monkeypatch.setattr("ksrv.images.geometry.Geometry.window", fail)
+    prepare = preparer((80, 80, 3))
     out = np.full((4, 80, 80, 3), 5, np.float32)
-    with pytest.raises(RuntimeError, match="a bug"):
-        preparer((80, 80, 3)).prepare([files.jpeg(300, 300)] * 4, out)
-    assert not out.any()
+    errors = prepare.prepare([encode(300, 300), encode(299, 300)] * 2, out)
+    assert errors[::2] == [None, None] and out[0].any()
+    assert [str(error) for error in errors[1::2]] == [
+        f"image {index} of the input 'pixels' {told}" + "; try again later" * (kind is Overloaded)
+        for index in (1, 3)
+    ]
+    assert all(type(error) is kind for error in errors[1::2])
+    assert not out[1::2].any()
+    logged = [] if kind is Overloaded else [raised, raised]
+    assert [record.exc_info[1] for record in caplog.records] == logged
+
+
+def test_a_fault_while_headers_are_read_fails_its_image_alone(monkeypatch):
+    checked = image_input.checked_header
+
+    def fail(element, *more):
+        if element == b"ours":
+            raise MemoryError
+        return checked(element, *more)
+
+    monkeypatch.setattr(image_input, "checked_header", fail)
+    out = np.full((2, 8, 8, 3), 5, np.float32)
+    errors = preparer((8, 8, 3)).prepare([files.png(8, 8), b"ours"], out)
+    assert errors[0] is None and isinstance(errors[1], Overloaded)
+    assert out[0].any() and not out[1].any()
 
 
 # ---- limits -------------------------------------------------------------------------------------

@@ -251,6 +251,30 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
     served.close()
 
 
+def test_an_image_that_the_server_fails_at_fails_its_own_request(monkeypatch):
+    decode = opencv.decode
+
+    def fail(element, flags):
+        if len(element) > 4000:
+            raise MemoryError
+        return decode(element, flags)
+
+    monkeypatch.setattr(opencv, "decode", fail)
+    gate = Gate()
+    served = serve(gate, batch=8)
+    first = served.submit(images(png(1)))
+    wait_until(lambda: gate.batches)
+    raw = InferRequest("m", inputs=[tensor("x", np.full((1, 4, 6, 3), 50.0))])
+    handles = [served.submit(one) for one in (raw, images(files.png(80, 120)), images(png(40)))]
+    gate.event.set()
+    assert first.wait().outputs[0].data.tolist() == [[1.0]]
+    assert handles[0].wait().outputs[0].data.tolist() == [[50.0]]
+    with pytest.raises(Overloaded, match="image 0 of the input 'x' cannot be decoded because the"):
+        handles[1].wait()
+    assert handles[2].wait().outputs[0].data.tolist() == [[40.0]]
+    served.close()
+
+
 @pytest.fixture
 def heavy(monkeypatch):
     """A picture that counts as one that takes long, and a decoder that holds it back."""
