@@ -94,6 +94,22 @@ class Geometry:
             return letterbox_window(size, target)[0]
         return target
 
+    def whole_pixels(self, size: Size, target: Size) -> int:
+        """Return the pixels of the resized picture that `place` makes beside the target; 0 where it makes none."""
+        whole = self.intermediate(size, target)
+        if (
+            self.spec.shorter_side is None
+            or self.spec.resize == "pillow"
+            or whole in (size, target)
+        ):
+            return 0
+        return whole[0] * whole[1]
+
+    def passes(self, size: Size, target: Size, most_pixels: int) -> bool:
+        """Tell whether `shorter_side` gives a picture more than `most_pixels` pixels before it is cropped."""
+        height, width = self.intermediate(size, target)
+        return self.spec.shorter_side is not None and height * width > most_pixels
+
     def fits(self, size: Size, target: Size) -> bool:
         """Tell whether a picture needs no resizing; it may still be cropped."""
         return self.intermediate(size, target) == size

@@ -9,7 +9,7 @@ from ksrv._native.images.image_header import FORMATS, Header
 from ksrv.errors import InvalidRequest
 from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.geometry import Geometry, Size
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.request import Element
 from ksrv.spec import ImageSpec, TensorSpec
 
@@ -93,6 +93,11 @@ class ImageInput:
             )
         if self.image.resize in ("letterbox", "none"):
             raise ValueError(f"shorter_side does not go with resize: {self.image.resize}")
+        if side * side > self.limits.image_pixels:
+            limit = show_limit("image_pixels", self.limits.image_pixels)
+            raise ValueError(
+                f"shorter_side is {side}, so that every image has {side * side} pixels at least, above the {limit}"
+            )
 
     def header(self, element: Element, index: int) -> Header:
         """Read and check the header of one image.
@@ -129,7 +134,7 @@ class ImageInput:
             )
 
     def check_size(self, size: Size, target: Size, index: int) -> None:
-        """Raise where an image that is not resized has another size.
+        """Raise where an image may not be resized and has another size, or would be resized to too many pixels.
 
         Args:
             index: The image's number among those of its request.
@@ -139,6 +144,14 @@ class ImageInput:
                 index,
                 f"is {size[1]}x{size[0]}, and {target[1]}x{target[0]} is expected, since the images"
                 " of this input are not resized",
+            )
+        if self.geometry.passes(size, target, self.limits.image_pixels):
+            height, width = self.geometry.intermediate(size, target)
+            raise self.refusal(
+                index,
+                f"is {size[1]}x{size[0]}, which 'shorter_side: {self.image.shorter_side}' resizes to"
+                f" {width}x{height}, above the {show_limit('image_pixels', self.limits.image_pixels)};"
+                " crop the image before you send it, so that its sides differ less",
             )
 
     def refusal(self, index: int, problem: str) -> InvalidRequest:

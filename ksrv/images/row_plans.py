@@ -26,6 +26,7 @@ class RowPlans:
         finish: The conversion to the input's numbers, by whether colours are swapped and by channels.
         linear: The type in which `linear` resizes; None for the file's own, or another resize.
         resizable: Whether pictures of other sizes than the input's are resized.
+        most_pixels: Pictures that `shorter_side` gives more pixels are left to Python, which refuses them.
         bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
     """
 
@@ -35,12 +36,14 @@ class RowPlans:
         finish: Mapping[tuple[bool, int], Conversion],
         linear: np.dtype[np.generic] | None,
         resizable: bool,
+        most_pixels: int,
         *,
         bfloat16: bool,
     ) -> None:
         self._geometry = geometry
         self._finish = finish
         self._resizable = resizable
+        self._most_pixels = most_pixels
         self._bfloat16 = bfloat16
         self._kind = _row_kind(geometry.spec.resize, linear)
         self._tables: dict[tuple[int, ...], PlanTable] = {}
@@ -81,6 +84,8 @@ class RowPlans:
         target: Size = (slot.shape[0], slot.shape[1])
         order = jpeg_order(self._geometry.spec, channels, slot.shape[2])
         if not order or not (self._resizable or (height, width) == target):
+            return None
+        if self._geometry.passes((height, width), target, self._most_pixels):
             return None
         reduction = self._geometry.reduction((height, width), target)
         size = reduced_size((height, width), reduction)

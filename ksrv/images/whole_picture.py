@@ -63,6 +63,15 @@ class WholePictures:
             nbytes = max(nbytes, cast)
         return nbytes
 
+    def _resized_bytes(self, header: Header, size: Size, slot: Array) -> int:
+        """Return the bytes of the resized picture that the row is cut from; 0 where the row is resized alone."""
+        linear = self._input.linear
+        if linear == np.float32:
+            return 0
+        sample = linear.itemsize if linear is not None else header.bit_depth // 8
+        target: Size = (slot.shape[0], slot.shape[1])
+        return self._input.geometry.whole_pixels(size, target) * int(slot.shape[2]) * sample
+
     @contextlib.contextmanager
     def _reserved(self, picture: Picture, nbytes: int) -> Iterator[None]:
         """Count the bytes that a picture needs among those in flight."""
@@ -98,7 +107,8 @@ class WholePictures:
         self._input.check_channels(header.channels, slot.shape[2], picture.position)
         self._input.check_size(size, target, picture.position)
         reduction = self._input.geometry.reduction(size, target) if header.format == "jpeg" else 1
-        with self._reserved(picture, self._picture_bytes(header)):
+        nbytes = self._picture_bytes(header) + self._resized_bytes(header, size, slot)
+        with self._reserved(picture, nbytes):
             self._fill_whole(picture, reduction, slot)
 
     def _fill_whole(self, picture: Picture, reduction: int, slot: Array) -> None:

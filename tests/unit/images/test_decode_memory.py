@@ -7,12 +7,13 @@ import pytest
 
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.errors import BodyTooLarge
 from ksrv.images import jpeg
 from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
-from tests.support.images import files
+from tests.support.images import files, oracle
 from tests.support.wait_until import wait_until
 
 
@@ -120,4 +121,27 @@ def test_a_grey_picture_that_is_turned_takes_the_room_of_the_colours_it_becomes(
     PROCESS.bound = before + 12_000_000
     assert prepare.prepare(sent, out) == [None]
     assert out.any()
+    assert PROCESS.held == before
+
+
+@pytest.mark.parametrize(
+    ("resize", "kind", "whole"),
+    [
+        ("linear", "UINT8", 3), ("linear", "FP64", 24), ("linear", "INT8", 3), ("area", "FP32", 3), ("pillow", "UINT8", 0),
+        ("linear", "FP32", 0),
+    ],
+)  # fmt: skip
+def test_a_resized_picture_that_is_cropped_afterwards_takes_room_of_its_own(resize, kind, whole):
+    spec = TensorSpec("x", kind, (-1, 8, 8, 3), ImageSpec(resize=resize, shorter_side=100))
+    prepare = ImagePreparer(spec, Limits(), pool=DecodePool(1))
+    sent = [files.png(1, 100)]  # 100 x 10,000 pixels between
+    out = np.empty((1, 8, 8, 3), oracle.NUMPY[kind])
+    before = PROCESS.held
+    PROCESS.bound = before + max(whole * 1_000_000, 10_000)
+    (error,) = prepare.prepare(sent, out)
+    if whole:
+        assert isinstance(error, BodyTooLarge) and "while it is decoded" in str(error)
+        PROCESS.bound += whole * 200_000
+        (error,) = prepare.prepare(sent, out)
+    assert error is None
     assert PROCESS.held == before

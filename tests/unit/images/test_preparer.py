@@ -1,6 +1,7 @@
 """Images into rows, each key of `image:` alone and combined, against the plain oracle."""
 
 import itertools
+import re
 
 import cv2
 import numpy as np
@@ -432,6 +433,7 @@ def test_pillow_refuses_sixteen_bits():
         (((5, 9), 40, 3), "FP32", {"shorter_side": 30}),
         ((20, 20, 3), "FP32", {"shorter_side": 30, "resize": "letterbox"}),
         ((20, 20, 3), "FP32", {"shorter_side": 30, "resize": "none"}),
+        ((20, 20, 3), "FP32", {"shorter_side": 8001}),
         ((20, 20, 3), "FP32", {"scale": 0.0}),
         ((20, 20, 3), "FP32", {"mean": (1.0, 2.0), "std": (1.0, 2.0, 3.0)}),
     ],
@@ -581,6 +583,33 @@ def test_bombs_are_refused_by_their_header(claim):
         InvalidRequest, match=r"1200 pixels together, above the limit --limits-request-pixels"
     ):
         tight.check([claim(20, 20)] * 3, 3)
+
+
+@pytest.mark.parametrize("resize", ["linear", "area", "pillow"])
+@pytest.mark.parametrize("kind", ["UINT8", "FP32"])
+@pytest.mark.parametrize("encode", [files.png, files.jpeg])
+def test_thin_pictures_that_would_become_large_are_refused(encode, kind, resize):
+    """Some of these resizes make the whole picture before they crop it: 450 MiB for a file of 88 bytes."""
+    prepare = preparer((8, 8, 3), kind, resize=resize, shorter_side=224, exif="apply")
+    told = (
+        r"image 0 of the input 'pixels' is 2000x1, which 'shorter_side: 224' resizes to 448000x224, above the"
+        r" limit --limits-image-pixels \(64000000 pixels\); crop the image before you send it"
+    )
+    with pytest.raises(InvalidRequest, match=told):
+        prepare.check([encode(1, 2000)], 1)
+    with pytest.raises(InvalidRequest, match=r"is 1x2000, .* resizes to 224x448000"):
+        prepare.check([encode(2000, 1)], 1)
+    out = np.full((1, 8, 8, 3), 5, oracle.NUMPY[kind])
+    (error,) = prepare.prepare([encode(1, 2000)], out)
+    assert isinstance(error, InvalidRequest) and re.match(told, str(error))
+    assert not out.any()
+
+
+def test_the_time_that_a_large_resize_takes_counts():
+    prepare = preparer((8, 8, 3), "UINT8", shorter_side=200)
+    thin, small = files.png(1, 1500), files.png(200, 210)
+    assert prepare.check([thin], 1).decode_ns >= 4 * 200 * 300_000
+    assert prepare.check([small], 1).decode_ns < 1_000_000
 
 
 def test_pictures_without_pixels_are_refused():

@@ -69,6 +69,7 @@ MODELS = {
         "[-1, 12, 12, 3]",
         image="resize: pillow, shorter_side: 16, color: RGB, scale: 255, exif: apply",
     ),
+    "enlarged": settings("[-1, 12, 12, 3]", "UINT8", "shorter_side: 64, exif: apply"),
     "planar": settings("[-1, 8, 8, 3]", "UINT8", "model_layout: NCHW, resize: letterbox").replace(
         "{name: pixels, datatype: UINT8, shape: [-1, 8, 8, 3]}",
         "{name: pixels, datatype: UINT8, shape: [-1, 3, 8, 8]}",
@@ -192,12 +193,14 @@ UNUSUAL = {
     "no image": b"What is this?" * 20,
     "magic alone": b"\xff\xd8\xff",
     "a byte behind the end": files.jpeg(20, 30) + b"x",
+    "thin": files.jpeg(1, 65000),
+    "thin and turned": files.oriented(1, 65000, 6),
 }
 
 
 @pytest.mark.parametrize("kind", UNUSUAL)
 @pytest.mark.parametrize(
-    "model", ["linear", "bytes", "letterbox", "crop", "grey", "as-it-is", "joined"]
+    "model", ["linear", "bytes", "letterbox", "crop", "enlarged", "grey", "as-it-is", "joined"]
 )
 def test_unusual_and_wrong_images_are_answered_as_python_does(fast, general, model, kind):
     good = files.jpeg(16, 20)
