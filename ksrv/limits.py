@@ -54,7 +54,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Count, _says("Parameters of one JSON object, or of a whole gRPC message.")
     ] = 1024
     size_list: Annotated[Count, _says("Sizes in the list form of binary_data_size.")] = 65_536
-    image_pixels: Annotated[Count, _says("Pixels of one image.")] = 64_000_000
+    image_pixels: Annotated[
+        Count, _says("Pixels of one image, as sent and as resized for `shorter_side`.")
+    ] = 64_000_000
     request_pixels: Annotated[Count, _says("Pixels of all images of a request.")] = 256_000_000
     image_scans: Annotated[Count, _says("Scans of one JPEG, plus 10 for each component.")] = 64
     inflate_ratio: Annotated[
