@@ -99,6 +99,8 @@ class ModelImporter:
         for name in list(sys.modules):  # in one step: other threads import meanwhile
             if _within(name, self.package):
                 self._forget_bare_name(name.removeprefix(f"{self.package}."), sys.modules.pop(name))
+        if PREFIX in sys.modules:  # an import leaves its module in the package above as well
+            vars(sys.modules[PREFIX]).pop(self.package.removeprefix(f"{PREFIX}."), None)
         self._open = False
 
     def spec(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:

@@ -1,7 +1,9 @@
 """Which handler a target names, and that the files of two models never meet."""
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -225,6 +227,22 @@ def test_a_handler_in_a_subfolder(runner_of, batch_of):
         },
     )
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[3, 3]]
+
+
+def test_what_a_module_holds_is_free_after_close(runner_of, batch_of):
+    runner = runner_of(
+        """
+        import numpy as np
+        WEIGHTS = np.ones(4, np.float32)
+        def inference(x):
+            return WEIGHTS.reshape(2, 2)
+        """
+    )
+    held = weakref.ref(runner.run(batch_of(ones(2))).tensors[0].data.base)
+    runner.close()
+    del runner
+    gc.collect()
+    assert held() is None
 
 
 def test_modules_are_forgotten_on_close(runner_of, batch_of):
