@@ -96,6 +96,13 @@ class ProcessBatch:
             batch.inherited = self._inherited
         return batch
 
+    def hold(self, batch: BatchInputs) -> None:
+        """Have the batch itself from now on, because the dispatcher has handed it over and runs the next one."""
+        before = self._caller  # which the end of a call may let go of meanwhile
+        batch.inherited = self._inherited if before is None else before.inherited
+        self._inputs = lambda: batch
+        self._caller = batch
+
     def rest(self) -> None:
         """Let go of the batch where no call of it is under way."""
         batch = self._caller  # which the end of another call may let go of meanwhile
@@ -289,6 +296,7 @@ class ProcessBatches:
     def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
         """Wait for the answer of a batch of the ring that comes in a message; see `run`."""
         one = self._in_ring(dispatched.batch_number, lambda: batch)
+        one.hold(batch)
         one.due_ns = dispatched.deadline_ns
         return self._wait(one)
 

@@ -150,6 +150,11 @@ class Caller(BaseHandler):
     def way_17(self, x, models):
         return models["named"].infer({np.str_("x"): x})["y"]
 
+    def way_18(self, x, models):
+        y = models["double"].infer({"x": x})["y"]
+        self.context.batch.set_header(0, "x-mine", str(int(x[0, 1])))
+        return y
+
     def _say(self, kind, payload, number):
         calls = self.context.models["double"]._submit
         calls._outbox.send(kind, Packed(payload), batch_number=number)
@@ -268,6 +273,15 @@ def test_calls_are_made_from_threads_and_event_loops(served, model, way, factor)
         answer = values_of(asked(served, model, row(way, number)))
         assert np.array_equal(answer, row(way, number) * factor)
         serves_on(served, model)
+
+
+def test_an_answer_that_goes_over_the_channel_belongs_to_the_batch_that_called(served):
+    pid = pid_of(served, "apart")
+    for number in range(20):
+        answer = asked(served, "apart", row(18, number))
+        assert np.array_equal(values_of(answer), row(36, 2 * number))
+        assert answer.headers["x-mine"] == str(number)
+    assert pid_of(served, "apart") == pid
 
 
 def test_a_refusal_of_the_called_model_is_told(served):

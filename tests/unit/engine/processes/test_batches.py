@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ksrv._native.memory import buffer_pool
 from ksrv._native.process.channel import Channel, Link
 from ksrv._native.process.shared_blocks import ExportedBlocks
+from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
 from ksrv.errors import Cancelled
-from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
 from tests.support.engine.process_models import batch_of
 
 
@@ -54,7 +56,7 @@ class Process:
             has_coroutines=False,
         )
         self.violation = None
-        self._batch = batch_of(np.zeros((1, 1), "f4"))
+        self.batch = batch_of(np.zeros((1, 1), "f4"))
 
     def _note(self, error):
         self.violation = error
@@ -64,7 +66,7 @@ class Process:
         self.far.send(
             kind, packed.payload, batch_number=number, blocks=packed.blocks, lenient=packed.lenient
         )
-        return self.batches.take_message(1, lambda: self._batch)
+        return self.batches.take_message(1, lambda: self.batch)
 
     def call(self, number):
         packed = messages.pack_call(InferRequest("other"), number, ExportedBlocks())
@@ -72,6 +74,12 @@ class Process:
 
     def cancel(self, *numbers):
         return self.sends(MessageType.CANCEL_CALL, messages.dump(CancelCalls(list(numbers))))
+
+    def take_all(self):
+        """Take what the worker has sent, which also gives blocks back."""
+        with suppress(TimeoutError):
+            while True:
+                self.far.receive(0)
 
     def results(self):
         """Take the numbers of the calls whose results came."""
@@ -140,8 +148,23 @@ def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
     assert not process.sends(MessageType.ANSWER, packed)
     assert process.violation is None
     dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
-    found = process.batches.collect(dispatched, None)
+    found = process.batches.collect(dispatched, process.batch)
     assert [tensor.name for tensor in found.tensors] == ["y"]
+
+
+def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
+    """It may come when the dispatcher has handed the batch over, and runs the next one or none."""
+    process.call(1)
+    process.batch.inherited = "of this batch"
+    process.cancel(1)
+    handed_over, process.batch = batch_of(np.zeros((1, 1), "f4")), BatchInputs({}, 0, [])
+    answer = BatchOutputs([], headers={0: {"a": "b"}})
+    packed = messages.pack_answer(answer, ExportedBlocks())
+    process.far.send(MessageType.ANSWER, packed.payload, batch_number=1)
+    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
+    found = process.batches.collect(dispatched, handed_over)
+    assert found.headers == {0: {"a": "b"}}
+    assert handed_over.inherited == "of this batch"
 
 
 def test_a_process_that_takes_no_results_may_not_go_on_calling(process):
