@@ -228,7 +228,7 @@ class TooManyRequests(KsrvError):
     http_status = HTTPStatus.TOO_MANY_REQUESTS
     grpc_code = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, message: str, reason: str, retry_after: int = 1) -> None:
+    def __init__(self, message: str, reason: str = "rate_limit", retry_after: int = 1) -> None:
         super().__init__(message)
         self.reason = reason
         self.retry_after = retry_after

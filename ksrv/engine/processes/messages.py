@@ -38,7 +38,7 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-PROTOCOL = 5
+PROTOCOL = 6
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
@@ -49,6 +49,7 @@ MOST_CALLS = 1024
 KEPT_BYTES = 1 << 29
 """Of the blocks that a handler process may have beside those of its largest messages."""
 
+_MOST_RETRY_AFTER_S = 2**31 - 1
 _STAGE = re.compile("[A-Za-z0-9_]+")
 
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
@@ -146,6 +147,7 @@ class ErrorMessage(msgspec.Struct, omit_defaults=True):
     status: int
     grpc_code: str
     headers: dict[str, str] = {}
+    retry_after: int | None = None
 
 
 class AnswerMessage(msgspec.Struct, omit_defaults=True):
@@ -550,8 +552,14 @@ def to_message(error: KsrvError) -> ErrorMessage:
     """Return an error's form for the socket; a handler's own class becomes its base class of ksrv."""
     kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
     headers = dict(error.headers) if isinstance(error, InferenceError) else {}
+    seconds = error.retry_after
     return ErrorMessage(
-        kind.__name__, error.message, int(error.http_status), error.grpc_code, headers
+        kind.__name__,
+        error.message,
+        int(error.http_status),
+        error.grpc_code,
+        headers,
+        None if seconds is None else int(seconds),
     )
 
 
@@ -573,4 +581,6 @@ def to_error(fault: ErrorMessage) -> KsrvError:
         error = kind(fault.message)
     error.http_status = fault.status
     error.grpc_code = fault.grpc_code
+    seconds = fault.retry_after
+    error.retry_after = None if seconds is None else min(max(seconds, 0), _MOST_RETRY_AFTER_S)
     return error

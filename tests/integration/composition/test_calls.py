@@ -47,7 +47,7 @@ from ksrv import BaseHandler
 
 class Later(BaseHandler):
     async def inference(self, x):
-        called = self.context.models["double"]
+        called = self.context.models[self.context.parameters.get("calls", "double")]
         one, two = await asyncio.gather(called.submit({"x": x}), called.submit({"x": x + 1}))
         return {"y": one["y"] + two["y"]}
 """
@@ -123,6 +123,39 @@ class Upper(BaseHandler):
         return {"out": [bytes(one).upper() for one in text]}
 """
 
+class Name(str, enum.Enum):
+    X = "x"
+    Y = "y"
+
+
+class Whole(enum.IntEnum):
+    ONE = 1
+
+
+class Values(BaseHandler):
+    def inference(self, x):
+        try:
+            return self.called(x)
+        except (TypeError, ValueError) as error:
+            raise InferenceError(f"{type(error).__name__}: {error}", 500)
+
+    def called(self, x):
+        double = self.context.models["double"]
+        match int(x[0, 0]):
+            case 1: made = {"version": 5}
+            case 2: made = {"outputs": [5]}
+            case 3: made = {"parameters": {"a": None}}
+            case 4: made = {"parameters": {"a": [1]}}
+            case 5: made = {"parameters": {"a": 2**70}}
+            case 6: made = {"parameters": {5: 1}}
+            case 7: return double.infer({5: x})
+            case 8: raise TooManyRequests("enough of these", retry_after=7)
+            case 9:
+                odd = {"a": np.float64(1), "b": np.int64(2), "c": Name.X, "d": Whole.ONE, "e": np.True_}
+                made = {"outputs": (Name.Y,), "parameters": odd}
+        return {"y": double.infer({Name.X: x}, **made)["y"]}
+"""
+
 BYTES = """
 inputs: [{name: text, datatype: BYTES, shape: [-1]}]
 outputs: [{name: out, datatype: BYTES, shape: [-1]}]
@@ -137,6 +170,7 @@ def server(tmp_path_factory):
     write_model(root, "writes", DOUBLE, VECTOR + "parameters: {writes: true}\nwarmup: false\n")
     write_model(root, "sleepy", SLEEPY, VECTOR)
     write_model(root, "upper", UPPER, BYTES)
+    write_model(root, "limited", DOUBLE, VECTOR + "rate_limit: 0.01\nwarmup: false\n")
     for executor, behind in (("inline", ""), ("process", "-process")):
         own = f"executor: {executor}\n"
         write_model(root, "twice" + behind, TWICE, VECTOR + own)
@@ -144,6 +178,9 @@ def server(tmp_path_factory):
         write_model(root, "nobody" + behind, TWICE, VECTOR + own + "parameters: {calls: none}\n")
         write_model(root, "waits" + behind, TWICE, VECTOR + own + "parameters: {calls: sleepy}\n")
         write_model(root, "later" + behind, LATER, VECTOR + own)
+        limited = own + "parameters: {calls: limited}\nwarmup: false\n"
+        write_model(root, "twice-limited" + behind, TWICE, VECTOR + limited)
+        write_model(root, "later-limited" + behind, LATER, VECTOR + limited)
         write_model(root, "impatient" + behind, IMPATIENT, VECTOR + own)
         write_model(root, "texts" + behind, TEXTS, BYTES + own)
         circle = {"a": "b", "b": "c", "c": "a", "self": "self"}
@@ -223,6 +260,26 @@ def test_what_the_called_model_refuses_is_told(server, behind):
     status, error = ask(server, "nobody" + behind, [1, 2, 3, 4])
     assert (status, "none" in error) == (404, True)
     assert ask(server, "twice" + behind, [1, 2, 3, 4])[0] == 200
+
+
+def values_with(server, model, way):
+    """Return the status, the error and the seconds after which to try again."""
+    document = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [way, 0, 0, 0]}],
+        "parameters": {"timeout": 20_000_000},
+    }
+    with StreamedResponse(server, f"/v2/models/{model}/infer", document, None) as found:
+        [answer] = found.lines()
+    return found.status, answer.get("error"), found.response.headers["Retry-After"]
+
+
+@pytest.mark.parametrize("caller", ["twice-limited", "later-limited"])
+def test_a_rate_limit_of_the_called_model_is_told(server, caller, behind):
+    """Of several calls all but the first are refused: none of the refusals is lost, so nothing waits for it."""
+    for _ in range(2):
+        status, error, seconds = values_with(server, caller + behind, 1)
+        assert (status, "rate_limit" in error) == (429, True), error
+        assert 0 < int(seconds) <= 100
 
 
 @pytest.mark.differs_by("process", why="a process writes into arrays of its own")

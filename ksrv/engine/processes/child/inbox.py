@@ -1,5 +1,6 @@
 """The messages that a handler process receives, for whichever of its threads waits for them."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -7,6 +8,8 @@ from contextlib import suppress
 from threading import Condition, Lock
 
 from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+
+log = logging.getLogger("ksrv.handler")
 
 Take = Callable[[Frame], None]
 
@@ -102,8 +105,16 @@ class Inbox:
         self._lock.release()
         try:
             self._receive(deadline_ns)
+        except TimeoutError:
+            raise
         except (ChannelClosed, ChannelError) as error:
             self._failure = error
+        except Exception as error:
+            # The message is lost, and with it perhaps the result that a batch waits for: nothing is waited for any more.
+            log.error("a message of the worker cannot be taken", exc_info=error)
+            self._failure = ChannelError(
+                f"a message of the worker cannot be taken: {type(error).__name__}"
+            )
         finally:
             self._lock.acquire()
             self._is_receiving = False

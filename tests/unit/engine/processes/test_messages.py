@@ -5,14 +5,16 @@ import gc
 import json
 import os
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ksrv import errors
 from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Link
 from ksrv._native.tensor import datatype
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.messages import MessageType
+from ksrv.engine.processes.messages import ErrorMessage, MessageType
 
 FP32 = datatype.NAMES.index("FP32")
 BYTES = datatype.NAMES.index("BYTES")
@@ -262,6 +264,38 @@ def test_the_end_of_the_other_side(liar):
         liar.near.receive()
     with pytest.raises(ChannelClosed):
         liar.near.send(MessageType.RUN, b"")
+
+
+def errors_of(kind):
+    return [kind, *(one for child in kind.__subclasses__() for one in errors_of(child))]
+
+
+@pytest.mark.parametrize(
+    "kind", [one for one in errors_of(errors.KsrvError) if one.__module__ == errors.__name__]
+)
+def test_every_error_comes_as_it_went(kind):
+    sent = kind("why")
+    sent.retry_after = 7
+    note = messages.load(ErrorMessage, frame_of(messages.to_message(sent)))
+    got = messages.to_error(note)
+    assert type(got) is kind
+    assert (got.message, got.http_status, got.grpc_code, got.retry_after) == (
+        "why",
+        sent.http_status,
+        sent.grpc_code,
+        7,
+    )
+
+
+def frame_of(note):
+    packed = messages.dump(note)
+    return SimpleNamespace(payload=packed.payload, lenient=packed.lenient)
+
+
+@pytest.mark.parametrize(("said", "heard"), [(-1, 0), (2**63 - 1, 2**31 - 1), (None, None)])
+def test_the_seconds_of_a_failure_are_such_that_clients_can_be_told(said, heard):
+    note = ErrorMessage("Overloaded", "m", 503, "RESOURCE_EXHAUSTED", {}, said)
+    assert messages.to_error(note).retry_after == heard
 
 
 def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):

@@ -1,0 +1,53 @@
+"""The inbox of a handler process: whatever cannot be taken ends it, because a lost message is waited for in vain."""
+
+import threading
+
+import pytest
+
+from ksrv._native.process.channel import Channel, ChannelError, Link
+from ksrv.engine.processes.child.inbox import Inbox
+
+KIND = 5
+
+
+@pytest.fixture
+def ends():
+    near, far = Channel.pair()
+    links = Link(near), Link(Channel(far))
+    yield links
+    for one in links:
+        one.close()
+
+
+def test_a_message_that_cannot_be_taken_ends_every_wait(ends, caplog):
+    def take(frame):
+        raise TypeError("cannot be taken")
+
+    inbox = Inbox(ends[0])
+    inbox.on(KIND, take)
+    failures = []
+
+    def wait():
+        try:
+            inbox.wait_for(lambda: False)
+        except ChannelError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    ends[1].send(KIND, b"")
+    for thread in threads:
+        thread.join()
+    assert failures == ["a message of the worker cannot be taken: TypeError"] * 3
+    assert "cannot be taken" in caplog.text
+    with pytest.raises(ChannelError):
+        inbox.receive_waiting()
+
+
+def test_a_wait_that_ends_by_its_time_ends_no_other(ends):
+    inbox = Inbox(ends[0])
+    assert not inbox.wait_for(lambda: False, 0.0)
+    assert not inbox.wait_for(lambda: False, 0.001)
+    ends[1].send(KIND, b"here")
+    assert inbox.take().payload == b"here"
