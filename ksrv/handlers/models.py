@@ -14,6 +14,7 @@ import numpy as np
 from ksrv._native.memory import buffer_pool
 from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.errors import HandlerFailed
+from ksrv.handlers.batch import parameter_of
 from ksrv.handlers.outputs import as_tensor
 from ksrv.request import (
     Array,
@@ -138,18 +139,30 @@ class CalledModel:
                 them read-only.
             version: The version's name; "" for the highest.
             outputs: The outputs that are wanted; () for all.
+            parameters: Bools, numbers and texts of Python or numpy, by name; integers have 64 bits.
 
         Raises:
+            TypeError: A name, the version or a parameter is of another type.
+            ValueError: The protocol cannot carry a parameter.
             KsrvError: The call is refused: unknown model, wrong inputs, full queue, a cycle of calls.
         """
         request = InferRequest(
             self._name,
-            version,
-            inputs=[input_tensor(name, value) for name, value in inputs.items()],
-            outputs=[RequestedOutput(name) for name in outputs],
-            parameters=dict(parameters or {}),
+            _text("version", version),
+            inputs=[
+                input_tensor(_text("name of an input", name), value)
+                for name, value in inputs.items()
+            ],
+            outputs=[RequestedOutput(_text("name of an output", name)) for name in outputs],
+            parameters=dict(parameter_of(*one) for one in (parameters or {}).items()),
         )
         return ModelCall(self._submit(request, self._caller()))
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"the {what} is a {type(value).__name__}, not a text")
+    return str.__str__(value)
 
 
 class Models(Mapping[str, CalledModel]):

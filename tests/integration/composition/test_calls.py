@@ -123,6 +123,15 @@ class Upper(BaseHandler):
         return {"out": [bytes(one).upper() for one in text]}
 """
 
+VALUES = """
+import enum
+
+import numpy as np
+
+from ksrv import BaseHandler, InferenceError
+from ksrv.errors import TooManyRequests
+
+
 class Name(str, enum.Enum):
     X = "x"
     Y = "y"
@@ -181,6 +190,7 @@ def server(tmp_path_factory):
         limited = own + "parameters: {calls: limited}\nwarmup: false\n"
         write_model(root, "twice-limited" + behind, TWICE, VECTOR + limited)
         write_model(root, "later-limited" + behind, LATER, VECTOR + limited)
+        write_model(root, "values" + behind, VALUES, VECTOR + own + "warmup: false\n")
         write_model(root, "impatient" + behind, IMPATIENT, VECTOR + own)
         write_model(root, "texts" + behind, TEXTS, BYTES + own)
         circle = {"a": "b", "b": "c", "c": "a", "self": "self"}
@@ -280,6 +290,34 @@ def test_a_rate_limit_of_the_called_model_is_told(server, caller, behind):
         status, error, seconds = values_with(server, caller + behind, 1)
         assert (status, "rate_limit" in error) == (429, True), error
         assert 0 < int(seconds) <= 100
+
+
+def test_a_handler_may_turn_requests_away(server, behind):
+    assert values_with(server, "values" + behind, 8) == (429, "enough of these", "7")
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        (1, "the version is a int, not a text"),
+        (2, "the name of an output is a int, not a text"),
+        (3, "the parameter 'a' is a NoneType"),
+        (4, "the parameter 'a' is a list"),
+        (5, "the parameter 'a' is an integer of 71 bits"),
+        (6, "the name of a parameter is a int, not a text"),
+        (7, "the name of an input is a int, not a text"),
+    ],
+)
+def test_a_call_with_a_value_that_no_request_has_is_refused_where_it_is_made(
+    server, behind, way, why
+):
+    status, error, _ = values_with(server, "values" + behind, way)
+    kind = "ValueError" if way == 5 else "TypeError"
+    assert (status, error.startswith(f"{kind}: {why}")) == (500, True), error
+
+
+def test_values_of_a_call_may_be_of_classes_of_numpys_and_the_handlers_own(server, behind):
+    assert values_with(server, "values" + behind, 9) == (200, None, None)
 
 
 @pytest.mark.differs_by("process", why="a process writes into arrays of its own")
