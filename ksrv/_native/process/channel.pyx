@@ -365,6 +365,11 @@ cdef class Link:
             self._retired[:0] = retired
             raise
 
+    def owes_blocks(self) -> bool:
+        """Tell whether the next message gives blocks back to the other side."""
+        self._returns.extend(self.imported.unused())
+        return len(self._returns) > 0
+
     def receive(self, deadline_ns: int | None = None) -> Frame:
         """Wait for a message and take in the blocks that came with it.
 

@@ -5,9 +5,11 @@ The requests are those of the fast path, whose batches reach the process through
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -79,13 +81,16 @@ JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
 
 
 WIDE = """
+from pathlib import Path
 import numpy as np
 from ksrv import BaseHandler
 
 class Wide(BaseHandler):
     def inference(self, x):
         columns = int(x[0, 0])
+        if x[0, 1] == 77: self.context.timings["lie"] = 2**62
         y = np.arange(len(x) * columns, dtype="f4").reshape(len(x), columns)
+        if x[0, 1] == 78: y[0, 0] = Path("/proc/self/maps").read_text().count("memfd:ksrv (")
         return {"y": y, "n": x[:, :1].astype(np.int64), "b": x[:, 1:] > 0}
 """
 WIDE_SETTINGS = """
@@ -176,6 +181,24 @@ def test_a_stage_of_any_name_is_shown_by_a_word_and_costs_no_process(served, way
     assert f"{shown};dur=" in answer.headers["Server-Timing"]
     assert "x-evil" not in answer.headers
     assert pid_of(served, "apart") == pid
+
+
+@pytest.mark.parametrize("columns", [4, 15_000], ids=["without Python", "by Python"])
+def test_no_stage_takes_longer_than_the_process_had_the_batch(served, columns):
+    began = time.monotonic()
+    answer = asked(served, "wide", row(columns, 77))
+    assert answer.status_code == 200
+    (told,) = re.findall(r"lie;dur=([\d.]+)", answer.headers["Server-Timing"])
+    assert 0 < float(told) <= 1000 * (time.monotonic() - began)
+
+
+def test_the_blocks_of_answers_that_do_not_fit_the_ring_are_filled_again(served):
+    for _ in range(24):
+        answer = asked(served, "wide", row(100_000, 78))
+        assert answer.status_code == 200
+    length = int(answer.headers["Inference-Header-Content-Length"])
+    (blocks,) = np.frombuffer(answer.content, "<f4", 1, length)
+    assert 0 < blocks <= 4
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])

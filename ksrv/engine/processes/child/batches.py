@@ -281,6 +281,8 @@ class Batches:
         return frame
 
     def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
+        """Answer a batch of the ring, in blocks that the worker has given back if there are such."""
+        self._inbox.receive_waiting()
         self._answers.send(MessageType.ANSWER, batch_number, outputs)
 
     def _receive(self, frame: Frame) -> None:
@@ -355,7 +357,7 @@ class Batches:
         try:
             if isinstance(outputs, BaseException):
                 raise outputs
-            self._answer(number, outputs)
+            self._answers.send(MessageType.ANSWER, number, outputs)
         except ChannelClosed:
             raise
         except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is

@@ -167,6 +167,22 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     assert handed_over.inherited == "of this batch"
 
 
+def test_blocks_of_answers_in_messages_go_back_though_the_ring_needs_no_messages(process):
+    exported = process.far.exported
+    sent = set()
+    for _ in range(8):
+        values = np.ones(50_000, "f4")
+        answer = BatchOutputs([Tensor("y", "FP32", values.shape, values)])
+        packed = messages.pack_answer(answer, exported)
+        assert not process.sends(MessageType.ANSWER, packed)
+        del packed
+        process.batches.collect(SimpleNamespace(batch_number=1, deadline_ns=None), process.batch)
+        process.batches.leave_ring()
+        process.take_all()
+        sent.update(exported.numbers())
+    assert len(sent) <= 3
+
+
 def test_a_process_that_takes_no_results_may_not_go_on_calling(process):
     for number in range(MOST_CALLS):
         assert process.call(number)
