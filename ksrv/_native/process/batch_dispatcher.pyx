@@ -33,6 +33,10 @@ if not cython.compiled:
 
 cnp.import_array()
 
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
+    int64_t now_ns() noexcept
+
+
 cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
     cdef enum Served "ksrv::Served":
         SERVED_READY "ksrv::Served::ready"
@@ -58,6 +62,7 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         vector[CRequest *] requests
         uint64_t number
         uint64_t assemble_ns
+        int64_t dispatched_ns
         int64_t began_ns
         int64_t deadline_ns
         void release_requests() noexcept
@@ -221,6 +226,8 @@ cdef class BatchDispatcher:
         cdef cnp.ndarray array
         cdef uint32_t i
         cdef int k
+        # No stage takes longer than the process has had the batch.
+        cdef uint64_t most_ns = <uint64_t>(now_ns() - self.dispatcher.batch.dispatched_ns)
         made.outputs = []
         for i in range(answer.outputs):
             output = &answer.output[i]
@@ -236,7 +243,7 @@ cdef class BatchDispatcher:
         made.timings = {}
         for i in range(answer.stages):
             name = <bytes>answer.stage[i].name
-            made.timings[name.decode()] = answer.stage[i].ns
+            made.timings[name.decode()] = min(answer.stage[i].ns, most_ns)
         return 0
 
 
