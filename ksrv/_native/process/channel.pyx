@@ -321,7 +321,13 @@ cdef class Link:
             spilled.offset = 0
             tail = <const char *>&spilled
             tail_bytes = sizeof(Spilled)
-        cdef list unknown = self.exported.note_named(referred)
+        cdef list unknown
+        try:
+            unknown = self.exported.note_named(referred)
+        except KeyError:
+            if self.channel._fd >= 0:
+                raise
+            raise ChannelClosed("this end is closed") from None  # `close` has let go of the blocks
         self._returns.extend(self.imported.unused())
         self._retired.extend(self.exported.retired())
         if len(unknown) > MESSAGE_DESCRIPTORS:

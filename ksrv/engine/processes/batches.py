@@ -239,9 +239,12 @@ class ProcessBatches:
             self.outbox.send(MessageType.RUN, packed, batch_number=number)
         except ChannelClosed:
             pass  # the thread that receives ends this batch with all others
-        except MemoryError as error:
-            if self._open.pop(number, None) is not None:  # else the thread has ended it
+        except Exception as error:
+            if self._open.pop(number, None) is None:
+                return one  # the thread has ended it, and told of it
+            if isinstance(error, MemoryError):
                 raise Overloaded(str(error), "memory") from error
+            raise
         # Whoever began a batch beside others cancels it once all of its requests have ended.
         told_apart = not self.has_coroutines or len(batch.handles or ()) > 1
         if batch.emit is not None and batch.handles and told_apart:

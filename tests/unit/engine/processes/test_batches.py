@@ -167,6 +167,32 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     assert handed_over.inherited == "of this batch"
 
 
+def test_a_batch_that_is_begun_while_its_process_is_replaced_ends_once(ends):
+    near, _ = ends
+    batches = ProcessBatches(
+        near,
+        lambda request, caller: None,
+        threading.Lock(),
+        died=lambda: ExecutorDied("it died"),
+        violated=lambda error: ExecutorDied(str(error)),
+        kill=lambda why: None,
+        has_coroutines=True,
+    )
+    send, ended = batches.outbox.send, []
+
+    def send_late(*arguments, **options):
+        near.channel.shutdown()
+        batches.join()
+        near.close()
+        send(*arguments, **options)
+
+    batches.outbox.send = send_late
+    block = near.exported.lease(200_000)
+    batch = batch_of(buffer_pool.array(block, "<f4", (1, 50_000)))
+    batches.begin(batch, ended.append, None)
+    assert [str(one) for one in ended] == ["it died"]
+
+
 def test_blocks_of_answers_in_messages_go_back_though_the_ring_needs_no_messages(process):
     exported = process.far.exported
     sent = set()

@@ -266,6 +266,13 @@ def test_the_end_of_the_other_side(liar):
         liar.near.send(MessageType.RUN, b"")
 
 
+def test_a_message_with_blocks_of_an_end_that_was_closed(liar):
+    block = liar.near.exported.lease(40)
+    liar.near.close()
+    with pytest.raises(ChannelClosed, match="this end is closed"):
+        liar.near.send(MessageType.RUN, b"", blocks=[block])
+
+
 def errors_of(kind):
     return [kind, *(one for child in kind.__subclasses__() for one in errors_of(child))]
 
