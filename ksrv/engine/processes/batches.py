@@ -359,8 +359,8 @@ class ProcessBatches:
         if until_ns and time.monotonic_ns() >= until_ns:
             self._look()
 
-    def _look_at_ns(self) -> int | None:
-        """Return when to look after batches; None where only a message changes anything."""
+    def _look_at_ns(self) -> int:
+        """Return when to look after batches."""
         now = time.monotonic_ns()
         open_batches = list(self._open.values())
         due = [one.due_ns for one in open_batches if one.due_ns is not None]
@@ -368,11 +368,10 @@ class ProcessBatches:
             due.append(now + FLUSH_NS)
         elif any(one.calls for one in open_batches):
             due.append(now + LOOK_NS)
-        elif (
-            self.has_coroutines
-        ):  # another thread may begin a batch meanwhile, with a deadline before these
+        else:
+            # Another thread may begin a batch meanwhile, with a deadline before these, or find no room for a message.
             due.append(now + 2 * LOOK_NS)
-        return min(due, default=None)
+        return min(due)
 
     def _look(self) -> None:
         """Send what had no room, and give up what is late or what no client waits for."""

@@ -167,6 +167,26 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     assert handed_over.inherited == "of this batch"
 
 
+def test_a_message_that_another_thread_had_no_room_for_is_sent_when_there_is(ends):
+    near, far = ends
+    batches = Process(near, far, None).batches
+    done = []
+    batch = batch_of(np.zeros((1, 1), "f4"))
+    runs = threading.Thread(target=lambda: done.append(batches.run(batch, None)))
+    runs.start()
+    number = far.receive().batch_number
+    sent = 0
+    while not batches.outbox.waiting:
+        batches.end_sequences([1])
+        sent += 1
+    for _ in range(sent):
+        assert far.receive().kind == MessageType.END_SEQUENCES
+    packed = messages.pack_answer(BatchOutputs([]), ExportedBlocks())
+    far.send(MessageType.ANSWER, packed.payload, batch_number=number)
+    runs.join()
+    assert len(done) == 1
+
+
 def test_a_batch_that_is_begun_while_its_process_is_replaced_ends_once(ends):
     near, _ = ends
     batches = ProcessBatches(
