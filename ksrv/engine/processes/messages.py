@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from ksrv import errors
+from ksrv._native.grpc.grpc_call import CODES
 from ksrv._native.process import tensor_descriptors
 from ksrv._native.process.channel import ChannelError, Frame
 from ksrv._native.process.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
@@ -567,10 +568,12 @@ def to_error(fault: ErrorMessage) -> KsrvError:
     """Return the error that `to_message` was given.
 
     Raises:
-        ChannelError: The status is not an error's.
+        ChannelError: The status or the gRPC code is not an error's.
     """
     if not 400 <= fault.status <= 599:
         raise ChannelError(f"a failure has the status {fault.status}")
+    if fault.grpc_code not in CODES[1:]:
+        raise ChannelError(f"a failure has the gRPC code {fault.grpc_code!a}")
     error: KsrvError
     if fault.kind == InferenceError.__name__:
         error = InferenceError(fault.message, fault.status, fault.headers)

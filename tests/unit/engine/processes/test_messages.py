@@ -156,6 +156,12 @@ LIES = {
     "a failure of a request that is not there": lambda s: s.answer(failures={5: FAULT}),
     "a failure of request -1": lambda s: s.answer(failures={-1: FAULT}),
     "a failure that is a success": lambda s: s.answer(failures={0: dict(FAULT, status=200)}),
+    "a failure whose gRPC code is that of a success": lambda s: s.answer(
+        failures={0: dict(FAULT, grpc_code="OK")}
+    ),
+    "a failure whose gRPC code is none": lambda s: s.answer(
+        failures={0: dict(FAULT, grpc_code="NOPE")}
+    ),
     "headers of a request that is not there": lambda s: s.answer(headers={1: {"a": "b"}}),
     "names that are no strings": lambda s: s.answer(text=b'{"names": [1]}'),
     "no JSON": lambda s: s.answer(text=b"{"),
