@@ -49,6 +49,10 @@ MOST_CALLS = 1024
 """Calls of one process that are under way, or whose results it has not taken."""
 KEPT_BYTES = 1 << 29
 """Of the blocks that a handler process may have beside those of its largest messages."""
+EVENT_BYTES = 1 << 20
+"""Of one event. A log record has 64 Ki characters, which are 12 bytes each at most."""
+KEPT_EVENT_BYTES = 32 * EVENT_BYTES
+"""Of the blocks of long events, which are never given back: the process keeps at most 17 of them."""
 
 _MOST_RETRY_AFTER_S = 2**31 - 1
 _STAGE = re.compile("[A-Za-z0-9_]+")

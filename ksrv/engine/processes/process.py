@@ -252,6 +252,9 @@ class ProcessExecutor:
         link.imported.most_bytes = messages.most_bytes(self._limits)
         # A message announces new blocks before it gives up those that they replace.
         link.imported.most_kept = 2 * messages.most_kept(self._limits)
+        event_link = Link(events)
+        event_link.imported.most_bytes = messages.EVENT_BYTES
+        event_link.imported.most_kept = messages.KEPT_EVENT_BYTES
         command = [*interpreter.program, "--channel", str(channel_end.fileno())]
         command += ["--events", str(events_end.fileno())]
         command += ["--ring", str(ring.fileno())]
@@ -264,7 +267,7 @@ class ProcessExecutor:
             ),
             descriptors=[channel_end.fileno(), events_end.fileno(), ring.fileno()],
             log=self._log,
-            events=Link(events),
+            events=event_link,
             on_event=self._take_event,
             on_end=lambda ending: self._note_end(link, ending),
         )
@@ -471,7 +474,10 @@ class ProcessExecutor:
         if frame.kind == MessageType.LOG:
             self._log.record(messages.load(LogMessage, frame))
         elif frame.kind == MessageType.METRIC:
-            self._emit(messages.load(MetricRecord, frame))
+            record = messages.load(MetricRecord, frame)
+            if record.kind == "counter" and record.value < 0:
+                raise ChannelError(f"the counter {quote(record.name)} cannot fall")
+            self._emit(record)
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 

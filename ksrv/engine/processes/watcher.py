@@ -182,7 +182,7 @@ class HandlerProcess:
             poll.register(descriptor, select.POLLIN)
         for descriptor in pipes:
             os.set_blocking(descriptor, False)
-        ended = False
+        ended, last_events = False, _LAST_EVENTS
         while not ended:
             for descriptor, _ in poll.poll():
                 if descriptor == self._pidfd:
@@ -192,9 +192,10 @@ class HandlerProcess:
                         poll.unregister(descriptor)
                 elif not self._take_event():
                     poll.unregister(descriptor)
+                    last_events = 0
         # What is left of it, or has left its group, may go on writing: no more is read than was there.
         _end_group(process)
-        for _ in range(_LAST_EVENTS):
+        for _ in range(last_events):
             if not self._take_event():
                 break
         for descriptor, splitter in pipes.items():
@@ -205,16 +206,12 @@ class HandlerProcess:
     def _take_event(self) -> bool:
         """Handle one event that is there; False when none is, or none will be."""
         try:
-            frame = self._events.receive(deadline_ns=0)
+            self._on_event(self._events.receive(deadline_ns=0))
         except (TimeoutError, ChannelClosed):
             return False
         except ChannelError as error:
             self._log.say(logging.ERROR, f"its events are no longer read: {error}")
             return False
-        try:
-            self._on_event(frame)
-        except ChannelError as error:
-            self._log.say(logging.ERROR, f"an event is malformed: {error}")
         return True
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:

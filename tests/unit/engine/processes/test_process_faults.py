@@ -435,6 +435,48 @@ def test_what_a_process_says_of_its_stages_is_checked(tmp_path):
             executor.run(way(1), soon(30))
 
 
+EVENTS = """
+import logging
+class H(BaseHandler):
+    def handle(self, batch, context):
+        way = int(batch["x0"][0, 0])
+        link = context.metrics._emit.__self__._link
+        if way == 1:
+            for _ in range(50): link.send(99, b"x")
+        if way == 2: link.send(32, b'{"name":"x","level":20,"message":"' + b"a" * (1 << 20) + b'"}')
+        if way == 3: context.metrics._report("fallen", "counter", -5.0, {})
+        if way == 4:
+            for _ in range(30): logging.getLogger("mine").warning("\U0001f600" * 65_536)
+        if way == 5: logging.getLogger("mine").warning("said")
+        return {"y": batch["x0"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(1, "99 is no event"), (2, "1048576 are allowed"), (3, "cannot fall")]
+)
+def test_events_that_do_not_add_up_are_read_no_further(tmp_path, caplog, number, why):
+    reported = []
+    with running(tmp_path, EVENTS, emit=reported.append) as executor:
+        pid = executor.pid
+        executor.run(way(number), soon(60))
+        executor.run(way(5), soon(60))
+        assert executor.pid == pid
+    told = [one.getMessage() for one in caplog.records if one.name != "mine"]
+    assert len([one for one in told if "events are no longer read" in one and why in one]) == 1
+    assert len(told) == 1, told
+    assert reported == []
+
+
+def test_long_log_records_are_read(tmp_path, caplog):
+    with running(tmp_path, EVENTS) as executor:
+        executor.run(way(4), soon(60))
+        executor.run(way(5), soon(60))
+    told = [one.getMessage() for one in caplog.records]
+    assert "\U0001f600" * 1000 in told[0]
+    assert not any("no longer read" in one for one in told)
+
+
 LARGE = """
 class H(BaseHandler):
     def handle(self, batch, context):
