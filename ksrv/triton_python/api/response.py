@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ksrv.handlers.batch import parameter_of
 from ksrv.triton_python.api.errors import TritonError, TritonModelException
 from ksrv.triton_python.api.tensor import Tensor
 
@@ -64,12 +65,12 @@ def checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Raises:
         TypeError: They are no dict.
-        TritonModelException: A name is no str, or a value is neither bool, int nor str.
+        TritonModelException: A name is no str, a value is neither bool, int nor str, or the protocol cannot carry it.
     """
     if parameters is not None and not isinstance(parameters, dict):
         raise TypeError(f"parameters are a dict, got {type(parameters)}")
-    found = dict(parameters or {})
-    for name, value in found.items():
+    found: dict[str, Any] = {}
+    for name, value in (parameters or {}).items():
         if not isinstance(name, str):
             raise TritonModelException(
                 f"Expect parameters keys to have type str, found type {type(name)}"
@@ -78,6 +79,11 @@ def checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)}"
             )
+        try:
+            key, plain = parameter_of(name, value)
+        except ValueError as error:
+            raise TritonModelException(f"Failed to set parameters: {error}") from None
+        found[key] = plain
     return found
 
 
