@@ -348,28 +348,71 @@ def _plain(value: object) -> Parameter | None:
     return str.__str__(value) if isinstance(value, str) else None
 
 
+def check_answers(batch: Batch) -> None:
+    """Check what a handler may have written into a batch's dicts itself, and make it values of Python's own types.
+
+    Raises:
+        IndexError: The batch has no such request.
+        TypeError: See `header_of` and `parameter_of`; or a failure is no error of ksrv.
+        ValueError: See `header_of` and `parameter_of`.
+    """
+    batch.failures = checked_failures(batch)
+    batch.headers = headers_so_far(batch)
+    batch.parameters = {
+        at: dict(parameter_of(*pair) for pair in own.items())
+        for at, own in _by_request(batch.parameters, "parameters", batch)
+    }
+
+
+def fail_rest(batch: Batch, failure: KsrvError) -> bool:
+    """Fail the requests of a batch that have not failed for reasons of their own.
+
+    Returns:
+        Whether any has.
+    """
+    own = {at: error for at, error in batch.failures.items() if isinstance(error, KsrvError)}
+    batch.failures = {at: own.get(at, failure) for at in range(len(batch.requests))}
+    batch.headers, batch.parameters = {}, {}  # which may be what failed
+    return bool(own)
+
+
 def headers_so_far(batch: Batch) -> dict[int, dict[str, str]]:
     """Return the response headers that a handler has set by now, by index in `batch.requests`.
 
     Args:
-        batch: The batch, into whose `headers` a handler may have written itself.
+        batch: The batch.
 
     Raises:
         IndexError: The batch has no such request.
         TypeError: See `header_of`.
         ValueError: See `header_of`.
     """
-    return _checked(batch.headers, header_of, batch)
+    return {
+        at: dict(header_of(*pair) for pair in own.items())
+        for at, own in _by_request(batch.headers, "headers", batch)
+    }
 
 
-def _checked(
-    given: Mapping[int, Mapping[str, Any]],
-    check: Callable[[object, object], tuple[str, Any]],
-    batch: Batch,
-) -> dict[int, dict[str, Any]]:
+def checked_failures(batch: Batch) -> dict[int, KsrvError]:
+    """Return the errors of failed requests, by index in `batch.requests`.
+
+    Raises:
+        IndexError: The batch has no such request.
+        TypeError: One is no error of ksrv.
+    """
+    failures = dict(_by_request(batch.failures, "failures", batch))
+    for at, error in failures.items():
+        if not isinstance(error, KsrvError):
+            raise TypeError(
+                f"batch.failures[{at}] is a {type(error).__name__}; it has to be an InferenceError, as batch.fail makes it"
+            )
+    return failures
+
+
+def _by_request(given: Mapping[int, Any], name: str, batch: Batch) -> Iterator[tuple[int, Any]]:
     requests = len(batch.requests)
-    found = {index(at): own for at, own in given.items()}
-    for at in found:
+    for key, own in given.items():
+        at = index(key)
         if not 0 <= at < requests:
-            raise IndexError(f"a header or parameter is for request {at} of a batch of {requests}")
-    return {at: dict(check(*pair) for pair in own.items()) for at, own in found.items()}
+            raise IndexError(f"batch.{name} has the request {at}, and the batch has {requests}")
+        yield at, own

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.handler_batches import HandlerBatches
 from ksrv.handlers.imports.import_lock import locked_imports
@@ -223,6 +223,8 @@ class ConcurrentBatches:
             else:
                 context.stage = "outputs"
                 tensors = runner.read_outputs(result, inputs)
+            if context.made is not None:
+                check_answers(context.made)
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
             if isinstance(error, asyncio.CancelledError) and cancellation.requested:
                 failure = Cancelled("no client waits for the batch any more")
@@ -234,11 +236,8 @@ class ConcurrentBatches:
         batch = context.made
         if batch is None:
             return failure or BatchOutputs(tensors, timings=context.timings)
-        if failure is not None and not batch.failures:
+        if failure is not None and not fail_rest(batch, failure):
             return failure
-        if failure is not None:
-            for index in range(len(inputs.requests)):
-                batch.failures.setdefault(index, failure)
         return BatchOutputs(
             tensors, batch.failures, context.timings, batch.headers, batch.parameters
         )

@@ -19,7 +19,7 @@ from ksrv.errors import (
     KsrvError,
 )
 from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.concurrent import (
     ConcurrentBatches,
@@ -312,12 +312,13 @@ class Runner(HandlerBatches):
     def _not_loaded(self) -> HandlerFailed:
         return HandlerFailed(f"{self._shown()} is not loaded")
 
-    def _fail_rest(self, failure: KsrvError, batch: Batch | None, inputs: BatchInputs) -> None:
+    def _check_answers(self, batch: Batch) -> None:
+        check_answers(batch)
+
+    def _fail_rest(self, failure: KsrvError, batch: Batch | None) -> None:
         """Fail the requests of a batch that have not failed for reasons of their own."""
-        if batch is None or not batch.failures:
+        if batch is None or not fail_rest(batch, failure):
             raise failure.with_traceback(None)
-        for index in range(len(inputs.requests)):
-            batch.failures.setdefault(index, failure)
 
     def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
         """Run a handler that answers piece by piece, or later, to its end."""

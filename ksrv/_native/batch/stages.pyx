@@ -259,6 +259,8 @@ cdef class StageRunner:
                 tensors = self.read(result, inputs)
                 _note_outputs(context, now_ns() - began)
             result = None
+            if context.made is not None:
+                self._check_answers(context.made)
         except BaseException as error:
             failure = self.failure_of(error, context.stage, inputs)
         finally:
@@ -268,7 +270,7 @@ cdef class StageRunner:
             context.stage = ""
             ksrv_running = outer
         if failure is not None:
-            self._fail_rest(failure, batch, inputs)
+            self._fail_rest(failure, batch)
         if batch is None:
             return ksrv_batch_outputs(tensors, context.times, context.timings_by_stage)
         return BatchOutputs(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ksrv.errors import StreamNeeded, quote
-from ksrv.handlers.batch import headers_so_far
+from ksrv.handlers.batch import checked_failures, headers_so_far
 from ksrv.imported_torch import imported_torch
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
 from ksrv.spec import TensorSpec
@@ -138,7 +138,8 @@ class BatchStream:
             return True
         if batch is not None and (batch.ended_rows or batch.failures):
             self._ended_rows |= batch.ended_rows
-            failed = {i: error for i, error in batch.failures.items() if i not in self._told}
+            failed = checked_failures(batch)
+            failed = {i: error for i, error in failed.items() if i not in self._told}
             self._end(failed.keys(), failed)
         requests = self._inputs.requests
         if self._ended_rows:

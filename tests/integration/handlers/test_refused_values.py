@@ -26,6 +26,24 @@ SETTERS = {
     "name with half a pair": r'batch.set_parameter(0, "\ud800", 1)',
     "name that is no text": "batch.set_parameter(0, 5, 1)",
 }
+WRITES = {
+    "parameter None": 'batch.parameters[0] = {"p": None}',
+    "parameter that is a list": 'batch.parameters.setdefault(0, {})["p"] = [1, 2]',
+    "parameter of nobody": 'batch.parameters[5] = {"p": 1}',
+    "parameter below nobody": 'batch.parameters[-1] = {"p": 1}',
+    "written parameter of 71 bits": 'batch.parameters[0] = {"p": 2**70}',
+    "written parameter with half a pair": r'batch.parameters[0] = {"p": "\ud800"}',
+    "no parameters": "batch.parameters = None",
+    "header None": 'batch.headers[0] = {"x-a": None}',
+    "written header with a line break": r'batch.headers[0] = {"x-a": "1\r\nx-b: 2"}',
+    "header of nobody": 'batch.headers[5] = {"x-a": "1"}',
+    "no headers": "batch.headers[0] = None",
+    "headers of a name": 'batch.headers["x-a"] = "1"',
+    "failure of nobody": 'batch.failures[5] = InferenceError("no")',
+    "failure that is a text": 'batch.failures[0] = "no"',
+    "failure of another kind": 'batch.failures[0] = ValueError("no")',
+}
+"""What a handler writes into the dicts itself, where it is looked at once the handler has returned."""
 HANDLER = """
 from ksrv import BaseHandler, InferenceError
 
@@ -43,6 +61,7 @@ outputs: [{{name: y, datatype: FP32, shape: [-1, 1]}}]
 warmup: false
 """
 LARGEST = """
+import numpy as np
 from ksrv import BaseHandler
 
 
@@ -53,6 +72,8 @@ class Largest(BaseHandler):
         batch.set_parameter(0, "smallest", -(2**63))
         batch.set_parameter(0, "text", "\\U0001f600")
         batch.set_header(0, "x-odd", "\\ta\\xe9 ")
+        batch.parameters[0]["written"] = np.int64(7)
+        batch.headers[np.int64(0)]["x-written"] = np.float64(2.5)
         return {"y": x}
 """
 
@@ -61,9 +82,12 @@ class Largest(BaseHandler):
 def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     lines = "".join(
-        f"        if asked == {name!r}:\n            {code}\n" for name, code in SETTERS.items()
+        f"        if asked == {name!r}:\n            {code}\n"
+        for name, code in (SETTERS | WRITES).items()
     )
     write_model(root, "sets", HANDLER.format("Sets", lines), YAML.format(request.param))
+    waits = HANDLER.replace("    def inference", "    async def inference").format("Waits", lines)
+    write_model(root, "waits", waits, YAML.format(request.param))
     write_model(root, "largest", LARGEST, YAML.format(request.param))
     with Server(root) as running:
         yield running
@@ -89,6 +113,21 @@ def test_the_log_shows_the_line(server, name):
     assert SETTERS[name] in shown
 
 
+@pytest.mark.parametrize("model", ["sets", "waits"])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_a_handler_writes_itself_fails_its_request_alone(server, name, model):
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    for asked, status in ((name, 500), ("nothing", 200)):
+        document = {"id": asked, "inputs": [entry]}
+        url = f"{server.url}/v2/models/{model}/infer"
+        answer = requests.post(url, json=document, timeout=60)
+        assert answer.status_code == status, answer.text
+        if status == 500:
+            told = answer.json()["error"]
+            assert told.startswith(f"the stage outputs of the model {model} failed with "), told
+    assert "cannot be read, and was ended" not in server.log
+
+
 def test_what_lies_at_the_border_is_carried(server):
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
     answer = requests.post(
@@ -96,8 +135,9 @@ def test_what_lies_at_the_border_is_carried(server):
     )
     assert answer.status_code == 200, answer.text
     found = json.loads(answer.content)["parameters"]
-    assert found == {"largest": 2**64 - 1, "smallest": -(2**63), "text": "\U0001f600"}
+    assert found == {"largest": 2**64 - 1, "smallest": -(2**63), "text": "\U0001f600", "written": 7}
     assert answer.headers["x-odd"].strip() == "a\xe9"
+    assert answer.headers["x-written"] == "2.5"
     asked = infer_request("largest", ("x", "FP32", [1, 1]), raw=[bytes(4)])
     with grpc.insecure_channel(server.grpc) as channel:
         told = stub_infer(channel)(asked, timeout=60).parameters
