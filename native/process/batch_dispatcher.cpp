@@ -119,7 +119,11 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
         RingRequest written{};
         const FastRequestLayout &layout = fast(request)->layout;
         written.row_length = layout.row_length;
+        written.deadline_ns = fast(request)->client_deadline_ns;
         written.rows = static_cast<std::uint32_t>(request->rows);
+        written.wanted_count = layout.wanted_count;
+        static_assert(sizeof written.wanted == sizeof layout.wanted);
+        std::memcpy(written.wanted, layout.wanted, sizeof written.wanted);
         written.id_length = static_cast<std::uint32_t>(layout.id_length);
         std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
         text += layout.id_length;

@@ -63,9 +63,14 @@ struct RingBatch {
     std::uint32_t large, unused;  // 1 more than the number of the large place; 0 for none
 };
 
+inline constexpr std::size_t RING_WANTED = 8;
+
 struct RingRequest {
     std::uint64_t row_length;  // where rows are padded: without the padding
-    std::uint32_t rows, id_length, head_length, unused;
+    std::int64_t deadline_ns;  // the client's own; NEVER without one
+    std::uint32_t rows, id_length, head_length;
+    std::uint32_t wanted_count;            // 0: all outputs
+    std::uint8_t wanted[RING_WANTED];      // their places among the declared ones
 };
 
 enum RingForm : std::uint32_t {

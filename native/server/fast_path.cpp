@@ -99,6 +99,7 @@ FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length
 
 void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept {
     std::uint64_t timeout = static_cast<std::uint64_t>(request->signature->timeout_ns);
+    if (wanted_ns) request->client_deadline_ns = static_cast<std::int64_t>(now + wanted_ns);
     if (wanted_ns && (!timeout || wanted_ns < timeout)) timeout = wanted_ns;
     if (timeout && timeout < static_cast<std::uint64_t>(NEVER) - now)
         request->deadline_ns = static_cast<std::int64_t>(now + timeout);

@@ -38,6 +38,7 @@ struct FastRequest : Request {
     std::size_t body_offset = 0;         // in the block
     std::size_t body_length = 0, json_length = 0;
     std::size_t head_length = 0;         // bytes behind this struct
+    std::int64_t client_deadline_ns = NEVER;  // the one that it asks for; deadline_ns may be earlier
     FastRequestLayout layout;
 
     char *head() noexcept { return reinterpret_cast<char *>(this + 1); }

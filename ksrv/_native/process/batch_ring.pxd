@@ -51,9 +51,12 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
 
     cdef struct RingRequest:
         uint64_t row_length
+        int64_t deadline_ns
         uint32_t rows
         uint32_t id_length
         uint32_t head_length
+        uint32_t wanted_count
+        uint8_t *wanted
 
     cdef struct RingStage:
         char name[RING_STAGE_NAME]

@@ -26,6 +26,7 @@ cimport numpy as cnp
 
 from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
 from ksrv._native.memory.buffer_pool cimport process_pool
+from ksrv._native.queue.request_handle cimport NEVER
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
@@ -36,6 +37,9 @@ from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 
 if not cython.compiled:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
+
+    RingRecord: TypeAlias = tuple[int, int, str, bytes, int | None, list[int]]
 
 cnp.import_array()
 
@@ -128,6 +132,8 @@ cdef class RingRequests:
                     record.row_length,
                     self.text[at : at + record.id_length].decode(),
                     self.text[at + record.id_length : at + record.id_length + record.head_length],
+                    None if record.deadline_ns == NEVER else record.deadline_ns,
+                    [record.wanted[place] for place in range(record.wanted_count)],
                 ))
                 at += record.id_length + record.head_length
             self.made = self.make_requests(found)
@@ -192,7 +198,8 @@ cdef class ProcessRing:
         inputs: Name, datatype and the dimensions behind the first of each input; -1 is the length
             of padded rows.
         make_requests: Makes what a handler sees of a batch's requests out of the rows, the length
-            of the rows without padding, the id and the head of each.
+            of the rows without padding, the id, the head, the deadline and the places of the
+            outputs asked for of each.
 
     Raises:
         ValueError: The descriptor is not that of a ring.
@@ -212,7 +219,7 @@ cdef class ProcessRing:
         int descriptor,
         int channel,
         inputs: Iterable[tuple[str, str, Sequence[int]]],
-        make_requests: Callable[[list[tuple[int, int, str, bytes]]], Any],
+        make_requests: Callable[[list[RingRecord]], Any],
     ):
         self.ring = BatchRing.map(descriptor)
         if self.ring == NULL:

@@ -28,6 +28,7 @@ from ksrv._native.server.server cimport (
 from ksrv._native.server.fast_images cimport FastImages, ImageRules
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_handle cimport (
+    NEVER,
     CRequest, NativeHandle, ksrv_bind_handle, publish, release_request,
 )
 from ksrv._native.queue.request_queue cimport (
@@ -69,7 +70,11 @@ cdef class FastHandle(NativeHandle):
     """The handle of a fast-path request."""
 
     cdef object _make_request(self):
-        request = ksrv_request_of(<FastRequest *>self.native)
+        cdef FastRequest *native = <FastRequest *>self.native
+        request = ksrv_request_of(native)
+        # A timeout counts from the request's arrival, not from when a handler looks.
+        cdef int64_t deadline_ns = native.client_deadline_ns
+        request.deadline_ns = None if deadline_ns == NEVER else deadline_ns
         request.lengths = self._lengths()
         return request
 

@@ -148,6 +148,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
         size_t body_length
         size_t json_length
         size_t head_length
+        int64_t client_deadline_ns
         FastRequestLayout layout
         char *head() noexcept
         const unsigned char *body() noexcept

@@ -204,25 +204,34 @@ class Child:
             (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
             for one in spec.inputs
         ]
+        outputs = [one.name for one in spec.outputs]
+        make_requests = partial(ring_requests, length, outputs)
         channel = self._link.channel.fileno()
         try:
-            return ProcessRing(self._descriptor, channel, inputs, partial(ring_requests, length))
+            return ProcessRing(self._descriptor, channel, inputs, make_requests)
         finally:
             os.close(self._descriptor)
 
 
-def ring_requests(length: str, records: list[tuple[int, int, str, bytes]]) -> list[BatchRequest]:
+def ring_requests(
+    length: str,
+    outputs: Sequence[str],
+    records: list[tuple[int, int, str, bytes, int | None, list[int]]],
+) -> list[BatchRequest]:
     """Return what a handler sees of the requests of a batch in the ring.
 
     Args:
         length: The name of the length of padded rows; "" where rows are not padded.
-        records: The rows, the length of the rows without padding, the id and the HTTP head of each; such requests
-            have no parameters.
+        outputs: The names of the declared outputs.
+        records: The rows, the length of the rows without padding, the id, the HTTP head, the deadline and the places
+            of the outputs asked for of each; such requests have no parameters.
     """
     requests = []
     row = 0
-    for rows, row_length, name, head in records:
+    for rows, row_length, name, head, deadline_ns, wanted in records:
         one = BatchRequest(slice(row, row + rows), name, {}, dict(HeadFields(head)))
+        one.deadline_ns = deadline_ns
+        one.outputs = tuple(outputs[place] for place in wanted)
         if length:
             one.lengths = {length: row_length}
         requests.append(one)
