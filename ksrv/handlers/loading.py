@@ -9,6 +9,7 @@ innermost function, but a decorator around it may fill arguments in, drop some o
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -71,7 +72,7 @@ def make_handler(target: str | None, modules: ModelImporter) -> Any:
         return getattr(module, BUILT_IN[target])()
     found = resolve(target, modules)
     if isinstance(found, ModuleType):
-        found = _only_handler(found, target)
+        found, target = _only_handler(found, target)
     return handler_of(found, target)
 
 
@@ -95,7 +96,7 @@ def handler_of(found: Any, target: str) -> Any:
         if callable(made):
             return InferenceFunctionHandler(made)
         raise HandlerError(f"{target}: the class {found.__name__} has no method handle")
-    if inspect.isfunction(found) and found.__name__ == "handle":
+    if _name_of(found, target) == "handle" and callable(found):
         if why_not_callable(found, None, None):
             raise HandlerError(
                 f"{target}: a function called handle gets two arguments, handle(batch, context), and this one is "
@@ -105,6 +106,11 @@ def handler_of(found: Any, target: str) -> Any:
     if callable(found):
         return InferenceFunctionHandler(found)
     raise HandlerError(f"{target}: a {type(found).__name__} is neither a class nor a function")
+
+
+def _name_of(found: Any, target: str) -> str:
+    """Return the name of a function; of another object, such as a partial, the name that the target has for it."""
+    return found.__name__ if inspect.isfunction(found) else re.split(r"[.:]", target)[-1]
 
 
 def _check_construction(kind: type[Any], target: str) -> None:
@@ -127,7 +133,8 @@ def _check_construction(kind: type[Any], target: str) -> None:
         ) from None
 
 
-def _only_handler(module: ModuleType, target: str) -> Any:
+def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
+    """Return what a whole file serves, and the target that names it."""
     classes = [
         value
         for value in vars(module).values()
@@ -136,15 +143,16 @@ def _only_handler(module: ModuleType, target: str) -> Any:
         and value.__module__ == module.__name__
     ]
     last = [one for one in classes if not any(one in other.__mro__[1:] for other in classes)]
+    last = [one for one in last if not inspect.isabstract(one)] or last
     if len(last) == 1:
-        return last[0]
+        return last[0], target
     if last:
         names = ", ".join(one.__name__ for one in last)
         raise HandlerError(f"{target} holds several handlers ({names}); name one: {target}:NAME")
     for name in ("handle", "inference"):
         function = getattr(module, name, None)
-        if inspect.isfunction(function):
-            return function
+        if callable(function) and not inspect.isclass(function):
+            return function, f"{target}:{name}"
     own = [
         one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
     ]

@@ -231,7 +231,7 @@ def _shown(function: Callable[..., Any], name: str) -> str:
 
 def _check_inference(handler: BaseHandler) -> None:
     """Refuse a handler with neither a model nor a stage that answers, or that may set the model later."""
-    stages = ("initialize", "preprocess", "inference", "handle", "explain")
+    stages = ("__init__", "initialize", "preprocess", "inference", "handle", "explain")
     if handler.model is None and all(is_default(handler, one) for one in stages):
         raise HandlerError(missing_inference(handler))
 

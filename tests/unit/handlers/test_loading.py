@@ -94,8 +94,14 @@ class Late(BaseHandler):
         "            self.model = self.predict\n"
         "        self.later = load\n",
         "    def explain(self, batch):\n        return self.predict(batch['x'])\n",
+        "    def __init__(self):\n        self.later = lambda: setattr(self, 'model', self.predict)\n",
     ],
-    ids=["for the first request", "by a function that runs later", "for explanations alone"],
+    ids=[
+        "for the first request",
+        "by a function that runs later",
+        "for explanations alone",
+        "by the constructor",
+    ],
 )
 def test_a_handler_without_inference_may_have_its_model_later(runner_of, methods):
     runner_of(LATE + methods)
@@ -116,6 +122,13 @@ class {name}(BaseHandler):
 """
 
 
+CALLABLE = """
+class Served:
+    def __call__(self, {parameters}):
+        return {x} * 6
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "target", "factor"),
     [
@@ -132,6 +145,16 @@ class {name}(BaseHandler):
          "handler.py:Own", 9),
         ("import functools, operator\ntwice = functools.partial(operator.mul, 2)\n",
          "handler.py:twice", 2),
+        ("import functools, operator\ninference = functools.partial(operator.mul, 2)\n", "handler.py", 2),
+        (CALLABLE.format(parameters="x", x="x") + "inference = Served()\n", "handler.py", 6),
+        (CALLABLE.format(parameters="batch, context", x="batch['x']") + "handle = Served()\n", "handler.py", 6),
+        (CALLABLE.format(parameters="batch, context", x="batch['x']") + "handle = Served()\n", "handler.py:handle", 6),
+        (CALLABLE.format(parameters="batch, context", x="batch['x']") + "handle = Served().__call__\n",
+         "handler.py", 6),
+        (HANDLER.format(name="One", factor=2)
+         + "import abc\n"
+         "class Unused(BaseHandler, abc.ABC):\n    @abc.abstractmethod\n    def score(self):\n        pass\n",
+         "handler.py", 2),
     ],
 )  # fmt: skip
 def test_targets(runner_of, batch_of, source, target, factor):
