@@ -28,6 +28,8 @@ REFUSED = {
 
 
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_MAY_NAME = ast.For | ast.While | ast.With | ast.Match | ast.TryStar | ast.Global
+"""Statements of the top level that may set names which are not looked for."""
 
 
 @dataclass
@@ -38,7 +40,7 @@ class HandlerCode:
         path: The file.
         folders: Where the files lie that it imports by bare name.
         names: The names that its top level sets, with the statements that do.
-        open: Whether more names may come, by `from m import *`.
+        open: Whether more names may come: by `from m import *`, `for`, `with`, a module's `__getattr__`.
         constants: The names that are set to literals.
         makers: How the file calls ksrv's `settings`: "settings", "ksrv.settings".
     """
@@ -74,8 +76,10 @@ class HandlerCode:
         return made
 
     def _note(self, node: ast.stmt) -> None:
+        self.open = self.open or isinstance(node, _MAY_NAME)
         if isinstance(node, _Definition):
             self.names[node.name] = node
+            self.open = self.open or node.name == "__getattr__"
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 self.open = self.open or alias.name == "*"

@@ -148,13 +148,10 @@ class Document:
         taken = self._taken.get(path[0]) if path else None
         if taken is not None:
             taken.fail(path, message)
-        line = 1
-        for length in range(len(path), -1, -1):
-            if path[:length] in self._lines:
-                line = self._lines[path[:length]]
-                break
+        known = [path[:length] for length in range(len(path) + 1) if path[:length] in self._lines]
+        line = f", line {self._lines[known[-1]] if known else 1}" if self._lines else ""
         key = f"{show_path(path)}: " if path else ""
-        raise ConfigError(f"{self.path}, line {line}: {key}{message}")
+        raise ConfigError(f"{self.path}{line}: {key}{message}")
 
     def convert(self, kind: type[T], value: object, path: KeyPath = ()) -> T:
         """Return a part of the file as a struct.

@@ -140,6 +140,28 @@ def test_names_that_come_by_a_star_are_not_known_before_the_load(app):
     assert source_of(f"{path}:score").config.handler == f"{path}:score"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for score in (max, min): pass\n",
+        "while True:\n    score = max\n    break\n",
+        "import contextlib\nwith contextlib.nullcontext(max) as score: pass\n",
+        "match max:\n    case score: pass\n",
+        "try:\n    score = max\nexcept* ValueError: pass\n",
+        "def __getattr__(name): return max\n",
+    ],
+)
+def test_names_of_compound_statements_are_not_known_before_the_load(app, code):
+    path = app(code)
+    assert source_of(f"{path}:score").config.handler == f"{path}:score"
+
+
+def test_settings_that_are_given_have_no_line(app):
+    path = app("def score(x): return x\n")
+    entry = only(f"{path}:score", model_settings={"batchin": 1})
+    assert "serve(): batchin: unknown key" in entry.error
+
+
 def test_several_handlers_with_settings_need_a_name(app):
     path = app(f"{HEAD}@settings()\ndef a(x): pass\n@settings()\ndef b(x): pass\n")
     assert "holds several handlers (a, b); name one" in only(path).error
