@@ -119,7 +119,7 @@ def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
         if one["ok"] and not one["warm"]:
             yield (
                 f"{one['name']}: ready, but not run, because an input has an open shape or texts, or "
-                f"`warmup` is false. To run it here, name sample files under `warmup:` in model.yaml"
+                f"`warmup` is false. If it has a model.yaml, sample files under `warmup:` there run it here"
             )
     bad = [one["name"] for one in found if not one["ok"]]
     if bad:

@@ -53,6 +53,7 @@ _WORDS = (
     (r"`int \| null`", "`int`"),
     (r"Expected `int` >= (\d+)", r"expected a whole number from \1"),
     (r"Expected `float` >= ([\d.]+?)(?:\.0)?$", r"expected a number from \1"),
+    (r"Expected `float` > ([\d.]+?)(?:\.0)?$", r"expected a number above \1"),
     (r"Expected `(int|float)` <= (\d+)", r"expected a number up to \2"),
     (r"Expected `int`, got .*", "expected a whole number"),
     (r"Expected `float`, got .*", "expected a number"),
@@ -170,7 +171,13 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     try:
         text = Path(path).read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.endswith(".toml") else yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+    except (
+        OSError,
+        UnicodeDecodeError,
+        tomllib.TOMLDecodeError,
+        yaml.YAMLError,
+        RecursionError,
+    ) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise SettingsError(
             f"settings file {path} cannot be read: {reason}; expected {'TOML' if path.endswith('.toml') else 'YAML'} "

@@ -183,12 +183,13 @@ def read_manifest(folder: Path) -> Manifest:
             f"{MANIFEST}: modelVersion is {model.model_version[:128]!r}; a version has 1 to 64 letters, digits, '.', "
             f"'_', '+' and '-', and begins with a letter or a digit"
         )
-    for key in FILE_KEYS:
-        name = getattr(model, key)
+    keys = {one.name: one.encode_name for one in msgspec.structs.fields(model)}
+    for field in FILE_KEYS:
+        name = getattr(model, field)
         path = PurePosixPath(name)
         if name and (path.is_absolute() or ".." in path.parts or "\0" in name):
             raise ArchiveError(
-                f"{MANIFEST}: {key} names {name!r}, which is not inside the archive; expected a path from its root, "
+                f"{MANIFEST}: {keys[field]} names {name!r}, which is not inside the archive; expected a path from its root, "
                 f"without .."
             )
     return manifest

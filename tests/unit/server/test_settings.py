@@ -141,6 +141,7 @@ def test_build_variables_are_not_settings():
         ({}, {}, "- 1", ["ksrv.yaml", "expected keys and values"]),
         ({}, {}, "a: [", ["ksrv.yaml", "cannot be read", "expected YAML"]),
         ({"drain_delay": "-1"}, {}, None, ["--drain-delay", "expected a number from 0"]),
+        ({"head_timeout": "-1"}, {}, None, ["--head-timeout", "expected a number above 0"]),
         ({"reload": "maybe"}, {}, None, ["--reload", "expected true or false"]),
         ({}, {}, "!!python/object/apply:os.system [ls]", ["ksrv.yaml", "cannot be read"]),
         ({"log_format": "xml"}, {}, None, ["'log_format'", "xml"]),

@@ -223,8 +223,8 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
         (b'{"model": {"modelName": "own"}, "x": ' + b"[" * 5000, "MAR-INF/MANIFEST.json is nested too deep"),
         (b'{"model": "' + bytes(2 << 20), "MAR-INF/MANIFEST.json is longer than 1048576 bytes"),
         (manifest(handler="a/../../h.py"), "handler names 'a/../../h.py', which is not inside"),
-        (manifest(sourceVocab="/etc/passwd"), "source_vocab names '/etc/passwd', which is not inside"),
-        (manifest(serializedFile="w\0.pt"), r"serialized_file names 'w\x00.pt', which is not inside"),
+        (manifest(sourceVocab="/etc/passwd"), "sourceVocab names '/etc/passwd', which is not inside"),
+        (manifest(serializedFile="w\0.pt"), r"serializedFile names 'w\x00.pt', which is not inside"),
     ],
 )  # fmt: skip
 def test_a_wrong_manifest_is_named_and_leaves_nothing(
