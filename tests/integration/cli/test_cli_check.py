@@ -46,6 +46,7 @@ def test_what_is_not_run_is_told(check, tmp_path):
     done = check(tmp_path)
     assert done.exit_code == 0, done.output
     assert "fails: ready, but not run" in done.output
+    assert "If it has a model.yaml, sample files under `warmup:` there run it" in done.output
 
 
 def test_settings_that_cannot_be_read_are_status_1(check, tmp_path):
