@@ -24,7 +24,7 @@ REFLECTION_ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 DESCRIPTORS = Path(__file__).with_name("descriptors.binpb")
 
-_pool_lock = threading.Lock()
+_pool_lock = threading.RLock()
 
 
 @functools.cache
@@ -56,7 +56,8 @@ def check_backend() -> None:
 def pool() -> "DescriptorPool":
     """Return ksrv's own descriptor pool.
 
-    Several threads may have the first calls; messages of two pools would not go together.
+    Several threads may have the first calls; messages of two pools would not go together, and two threads that ask
+    a pool for what it has not made yet end the process.
 
     Raises:
         RuntimeError: See `check_backend`.
@@ -88,7 +89,8 @@ def message_class(name: str) -> type[Any]:
     """
     from google.protobuf.message_factory import GetMessageClass
 
-    return GetMessageClass(pool().FindMessageTypeByName(name))
+    with _pool_lock:
+        return GetMessageClass(pool().FindMessageTypeByName(name))
 
 
 @functools.cache
@@ -101,16 +103,16 @@ def methods(service: str) -> Mapping[str, tuple[type[Any], type[Any]]]:
     Raises:
         KeyError: There is no such service.
     """
-    found = pool().FindServiceByName(service).methods
-    return MappingProxyType(
-        {
-            method.name: (
-                message_class(method.input_type.full_name),
-                message_class(method.output_type.full_name),
-            )
-            for method in found
-        }
-    )
+    with _pool_lock:
+        return MappingProxyType(
+            {
+                method.name: (
+                    message_class(method.input_type.full_name),
+                    message_class(method.output_type.full_name),
+                )
+                for method in pool().FindServiceByName(service).methods
+            }
+        )
 
 
 def __getattr__(name: str) -> type[Any]:

@@ -108,13 +108,13 @@ def test_threads_that_have_the_first_calls_together_get_messages_of_one_pool(tur
     def first_call(service):
         began.wait()
         kind, _ = next(iter(fresh.methods(service).values()))
-        return kind.DESCRIPTOR.file.pool
+        return kind
 
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(len(services)) as threads:
-            pools = list(threads.map(first_call, services))
+            kinds = list(threads.map(first_call, services))
     finally:
         sys.setswitchinterval(switch)
-    assert len(set(map(id, pools))) == 1
+    assert len({id(kind.DESCRIPTOR.file.pool) for kind in kinds}) == 1
