@@ -298,12 +298,8 @@ def header_of(name: object, value: object) -> tuple[str, str]:
         TypeError: The name is no text, or the value neither a text nor a number.
         ValueError: A header cannot have such a name or value.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a header is a {type(name).__name__}, not a text")
-    plain = _plain(value)
-    if plain is None:
-        raise TypeError(f"the header {name!r} is a {type(value).__name__}")
-    field = str.__str__(name), str(plain)
+    name, plain = _plain_pair("header", name, value)
+    field = name, str(plain)
     check_field(*field)
     return field
 
@@ -315,11 +311,7 @@ def parameter_of(name: object, value: object) -> tuple[str, Parameter]:
         TypeError: The name is no text, or the value is neither a bool nor a number nor a text.
         ValueError: The protocol cannot carry the name or the value.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a parameter is a {type(name).__name__}, not a text")
-    plain = _plain(value)
-    if plain is None:
-        raise TypeError(f"the parameter {name!r} is a {type(value).__name__}")
+    name, plain = _plain_pair("parameter", name, value)
     check_text("the name of a parameter", name)
     if isinstance(plain, str):
         check_text(f"the parameter {name!r}", plain)
@@ -328,6 +320,15 @@ def parameter_of(name: object, value: object) -> tuple[str, Parameter]:
             f"the parameter {name!r} is an integer of {plain.bit_length()} bits; the protocol carries "
             f"{INTEGERS[0]} to {INTEGERS[-1]}"
         )
+    return name, plain
+
+
+def _plain_pair(what: str, name: object, value: object) -> tuple[str, Parameter]:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a {what} is a {type(name).__name__}, not a text")
+    plain = _plain(value)
+    if plain is None:
+        raise TypeError(f"the {what} {name!r} is a {type(value).__name__}")
     return str.__str__(name), plain
 
 

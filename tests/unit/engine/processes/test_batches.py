@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.process.channel import Channel, Link
 from ksrv._native.process.shared_blocks import ExportedBlocks
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes import messages
@@ -17,6 +16,7 @@ from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences
 from ksrv.errors import Cancelled
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
 from tests.support.engine.process_models import batch_of
+from tests.support.native.links import linked
 
 
 class Pending:
@@ -97,11 +97,8 @@ def pending():
 
 @pytest.fixture
 def ends():
-    near, far = Channel.pair()
-    links = Link(near), Link(Channel(far))
-    yield links
-    for one in links:
-        one.close()
+    with linked() as both:
+        yield both
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from ksrv._native.process.channel import Channel, ChannelError, Link
+from ksrv._native.process.channel import ChannelError, Link
+from tests.support.native.links import linked
 
 KIND = 17
 BLOCK = 65536
@@ -12,11 +13,8 @@ BLOCK = 65536
 
 @pytest.fixture
 def links():
-    near, far = Channel.pair()
-    made = Link(near), Link(Channel(far))
-    yield made
-    for link in made:
-        link.close()
+    with linked() as both:
+        yield both
 
 
 def announce(sender: Link, nbytes: int) -> object:

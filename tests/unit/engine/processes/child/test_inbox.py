@@ -4,19 +4,17 @@ import threading
 
 import pytest
 
-from ksrv._native.process.channel import Channel, ChannelError, Link
+from ksrv._native.process.channel import ChannelError
 from ksrv.engine.processes.child.inbox import Inbox
+from tests.support.native.links import linked
 
 KIND = 5
 
 
 @pytest.fixture
 def ends():
-    near, far = Channel.pair()
-    links = Link(near), Link(Channel(far))
-    yield links
-    for one in links:
-        one.close()
+    with linked() as both:
+        yield both
 
 
 def test_a_message_that_cannot_be_taken_ends_every_wait(ends, caplog):
