@@ -225,6 +225,10 @@ class Engine:
         """Free the memory that is kept for requests, also when none comes any more."""
         while not self._closing.wait(IDLE_MEMORY_SECONDS):
             buffer_pool.trim(IDLE_MEMORY_SECONDS)
+            if (
+                not PROCESS.held
+            ):  # while nobody waits for malloc: it may hold what a crowd of clients took
+                buffer_pool.trim_malloc()
 
     def _watch(self) -> None:
         while not self._closing.wait(self.settings.watch_seconds):

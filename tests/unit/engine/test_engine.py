@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool, memory_budget
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.engine import engine as engines
 from ksrv.errors import (
     BodyTooLarge,
     Cancelled,
@@ -224,6 +226,16 @@ def test_a_request_above_the_maximum_is_split_where_that_is_set():
     assert response.outputs[0].shape == (10, 4)
     assert max(sizes) <= 4
     served.close()
+
+
+def test_an_idle_engine_gives_back_what_malloc_keeps(monkeypatch):
+    trims = []
+    monkeypatch.setattr(engines, "IDLE_MEMORY_SECONDS", 0.001)
+    monkeypatch.setattr(buffer_pool, "trim_malloc", lambda: trims.append(PROCESS.held))
+    served = engine()
+    wait_until(lambda: len(trims) >= 2)
+    served.close()
+    assert not any(trims)
 
 
 def test_parts_with_rows_of_different_forms_are_no_answer():
