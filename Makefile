@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-long test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,11 +58,16 @@ demo-once: $(VENV)/.core $(VENV)/.demo ## the same, but end after the table; non
 serve: $(VENV)/.core $(VENV)/.demo ## serve the repository in MODELS (default: the demo's)
 	$(BIN)/ksrv serve $(MODELS) --http $(HTTP) --grpc $(GRPC)
 
-test: $(VENV)/.built ## every test but the slow ones
-	$(BIN)/python -m pytest -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.built ## every test but the long and the slow ones, in ten minutes on two cores
+	$(RUN_TESTS) -m 'not slow and not long'
+
+test-long: $(VENV)/.built ## the long tests: sanitizer programs, tutorials, packages, loads that last; make test and these are all that CI runs
+	$(RUN_TESTS) -m 'long and not slow'
 
 # More than three failures have a cause: only a few may be the fault of a busy machine.
-test-again: $(VENV)/.built ## the tests that failed in `make test`, one after the other, if they are three at most
+test-again: $(VENV)/.built ## the tests that failed in `make test` and `make test-long`, one after the other, if they are three at most
 	@$(BIN)/python -c 'import json; assert len(json.load(open("build/tests/v/cache/lastfailed"))) <= 3'
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
@@ -89,7 +94,7 @@ BEHAVIOUR := $(addprefix tests/integration/,access composition engine grpc handl
 
 test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chunks, and with handlers in processes
 	set -e; for way in $(WAYS); do \
-		$(BIN)/python -m pytest --way $$way -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
+		$(RUN_TESTS) --way $$way -m 'not slow' \
 			$(BEHAVIOUR); done
 
 DECODERS := libjpeg-turbo cv2
@@ -99,7 +104,7 @@ IMAGES := tests/unit/images tests/unit/native/images tests/unit/native/images/jp
 
 test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of the two JPEG decoders
 	set -e; for decoder in $(DECODERS); do \
-		$(BIN)/python -m pytest --jpeg-decoder $$decoder -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
+		$(RUN_TESTS) --jpeg-decoder $$decoder -m 'not slow' \
 			$(IMAGES); \
 		KSRV_JPEG_DECODER=$$decoder $(MAKE) demo-once; done
 

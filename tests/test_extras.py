@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.long
+
 MODULES = {"swagger-ui-bundle-v2": "swagger_ui_bundle"}
 """The modules of distributions that have another name."""
 

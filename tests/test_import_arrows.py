@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -84,6 +85,7 @@ FORMATS = {"torchserve": {"torchserve"}, "triton": {"handlers", "loaders"}, "ope
 """The readers of foreign formats write what the handlers and loaders of their format read."""
 
 
+@cache  # parsing every file takes seconds
 def imported_modules(path: Path) -> set[str]:
     """The modules of ksrv that a file imports anywhere, those for type checkers included."""
     found = set()

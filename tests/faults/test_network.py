@@ -21,6 +21,8 @@ from tests.support.faults.patterns import remove_journals, write_patterns
 from tests.support.faults.proxy import KINDS
 from tests.support.faults.storms import judge, storm
 
+pytestmark = pytest.mark.long
+
 WITHOUT_CHANGES = tuple(kind for kind in KINDS if kind != "corrupt")
 SETTINGS: dict[str, Any] = {"head_timeout": 5.0, "transfer_grace": 5.0}
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["thread", "sanitize"])

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 HEADER = Path("/usr/include/nghttp2/nghttp2.h")
 

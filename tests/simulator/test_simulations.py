@@ -8,6 +8,8 @@ import pytest
 from tests.simulator.run import write_certificate
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 SIMULATE = "../simulator/simulate.cpp"
 KINDS = {"HTTP/1.1": 0, "HTTP/1.1 over TLS": 1, "REST over HTTP/2": 2, "gRPC": 3}
 FOUND = {

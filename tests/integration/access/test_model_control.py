@@ -14,6 +14,8 @@ from tests.support.models import ECHO, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call
 
+pytestmark = pytest.mark.long
+
 CALLS = "/v2/repository/models"
 
 

@@ -17,6 +17,8 @@ from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_slow
 
+pytestmark = pytest.mark.long
+
 QUICK = ("--seconds", "0.4", "--warm-up", "0.1")
 
 

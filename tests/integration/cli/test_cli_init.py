@@ -13,6 +13,8 @@ from ksrv.cli.main import main
 from ksrv.testing import Server
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.long
+
 
 def init(*arguments):
     return CliRunner().invoke(main, ["init", *map(str, arguments)])

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -12,6 +13,8 @@ from ksrv.bench import batching
 from ksrv.cli.main import SECTIONS, main
 from ksrv.testing import Server
 from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.long
 
 PAGE = ROOT / "docs" / "commands.md"
 

@@ -18,6 +18,8 @@ from tests.support.wait_until import wait_until
 from tests.unit.deploy.promql import expressions, metric_names, rules
 from tests.unit.deploy.promql_evaluation import Prometheus
 
+pytestmark = pytest.mark.long
+
 FAILING = """
 from ksrv import BaseHandler
 

@@ -15,6 +15,8 @@ from ksrv.client.errors import ClientError, StatusError, Unavailable
 from ksrv.testing import Server
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.long
+
 COLUMNS = 40_000  # a row is worth an exported block of its own
 HANDLER = """
 import json

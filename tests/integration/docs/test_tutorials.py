@@ -7,6 +7,8 @@ import pytest
 from tests.support.documents import Reader, blocks_of
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.long
+
 DOCS = ROOT / "docs"
 PAGES = [
     DOCS / "index.md",

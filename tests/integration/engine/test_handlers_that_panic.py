@@ -24,6 +24,8 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import connect
 from tests.support.wire.http_reader import open_connection, read_message
 
+pytestmark = pytest.mark.long
+
 HANDLER = """
 import asyncio, os, threading
 from ksrv import BaseHandler

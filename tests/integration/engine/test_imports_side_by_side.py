@@ -16,6 +16,8 @@ from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
 
+pytestmark = pytest.mark.long
+
 TANGLE = {
     "__init__": """
 import threading

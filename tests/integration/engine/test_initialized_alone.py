@@ -6,6 +6,8 @@ from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
 
+pytestmark = pytest.mark.long
+
 SWITCHES = """
 import threading
 

@@ -15,6 +15,8 @@ from tests.support.models import write_model
 from tests.support.paths import ROOT
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 HEAVY = """
 import numpy as np
 from ksrv import BaseHandler, Float32

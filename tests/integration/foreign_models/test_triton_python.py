@@ -14,6 +14,8 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 HEAD = """
 import json, threading, time
 import numpy as np

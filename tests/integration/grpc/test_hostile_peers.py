@@ -45,7 +45,7 @@ from tests.support.wire.http2_wire import (
     frame,
 )
 
-pytestmark = pytest.mark.carrier("native")
+pytestmark = [pytest.mark.carrier("native"), pytest.mark.long]
 
 CONTINUATION = 9
 FLOW_CONTROL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 3, 8, 11

@@ -24,6 +24,8 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
 from tests.support.wire.http2_wire import Wire
 
+pytestmark = pytest.mark.long
+
 INFER = f"/{INFERENCE}/ModelInfer"
 STREAM = f"/{INFERENCE}/ModelStreamInfer"
 LIVE = f"/{INFERENCE}/ServerLive"

@@ -28,6 +28,8 @@ from tests.support.models import write_model
 from tests.support.torchserve.archives import archive
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 180.0
 HANDLER = """
 import importlib.util, json, sys

@@ -14,6 +14,8 @@ from tests.support.models import write_model
 from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 HANDLER = """
 import os
 from pathlib import Path

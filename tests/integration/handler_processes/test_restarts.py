@@ -20,6 +20,8 @@ from tests.support.models import write_model
 from tests.support.native.fast_path import ask, message, opened, status
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 # Numbers of a row: some, too many for a batch's own place, and too many for a large place.
 COLUMNS = {"small": 4, "large": 40_000, "huge": 2_400_000}
 LARGE = COLUMNS["large"]

@@ -14,6 +14,8 @@ from ksrv.request import FORWARDED
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 HANDLER = """
 from ksrv import BaseHandler, Float32, InferenceError
 

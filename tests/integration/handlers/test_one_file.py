@@ -19,6 +19,8 @@ from tests.support.processes import another_child, children
 from tests.support.servers.script_server import ScriptServer
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 BRIGHT = """\
 from ksrv import BaseHandler, Float32, Image, serve
 

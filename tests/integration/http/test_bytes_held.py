@@ -17,6 +17,8 @@ from ksrv.testing import Server
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_answer
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 IN_FLIGHT = 64 * MIB
 BODY = 31 * MIB

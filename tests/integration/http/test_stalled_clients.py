@@ -17,6 +17,8 @@ from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, read_all, read_answer
 
+pytestmark = pytest.mark.long
+
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HELD = """
 import time

@@ -16,6 +16,8 @@ from tests.support.native.gunicorn_server import infer_head
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_message
 
+pytestmark = pytest.mark.long
+
 HANDLER = """
 import time
 from pathlib import Path

@@ -18,6 +18,8 @@ from ksrv.testing import Server, ServerFailed
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body
 
+pytestmark = pytest.mark.long
+
 
 class GunicornServer(Server):
     """Starts `gunicorn -c python:ksrv.server.gunicorn` instead of `ksrv serve`."""

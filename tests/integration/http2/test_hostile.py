@@ -24,6 +24,8 @@ from tests.support.wire.http2_wire import (
     frame,
 )
 
+pytestmark = pytest.mark.long
+
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 ).encode()

@@ -22,6 +22,8 @@ from tests.support.wire.grpc_calls import infer_request
 from tests.support.wire.http2_client import Http2Client
 from tests.support.wire.http_reader import read_message
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch")
 
 KINDS = sorted(memory_owners.KEPT)

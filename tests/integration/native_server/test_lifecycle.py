@@ -13,6 +13,8 @@ from tests.support.native.gunicorn_server import NATIVE, GunicornServer, infer
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_all, read_message
 
+pytestmark = pytest.mark.long
+
 HANDLER = """
 import os, time
 from pathlib import Path

@@ -24,6 +24,8 @@ from tests.support.native.held_gil import held_gil
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_all, read_message
 
+pytestmark = pytest.mark.long
+
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}
 LONG = {"head_timeout": 60, "transfer_grace": 60}

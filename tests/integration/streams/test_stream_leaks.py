@@ -16,6 +16,8 @@ from tests.support.streams import TEXT, StreamedResponse, text_request, write_wo
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request
 
+pytestmark = pytest.mark.long
+
 LEAVES_AFTER = 100
 PATIENCE_S = 3600
 """For the streams to end: 2.5 million chunks take minutes, and more beside other work."""

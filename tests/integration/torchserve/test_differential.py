@@ -19,6 +19,8 @@ from tests.support.paths import ROOT
 from tests.support.torchserve.archives import HANDLERS, LABELS
 from tests.support.torchserve.golden_models import TEN_LABELS, encoded, picture
 
+pytestmark = pytest.mark.long
+
 PLACE = ROOT / "build" / "torchserve-venv"
 PACKAGES = ["torchserve==0.12.0", "psutil", "enum-compat"]
 SUPPORT = ROOT / "tests" / "support" / "torchserve"

@@ -12,7 +12,7 @@ from tests.integration.torchserve.test_handler_behaviours import settle
 from tests.support.model_files.format_files import compiled_package, exported, network
 from tests.support.torchserve.archives import archive
 
-pytestmark = pytest.mark.timeout(900)  # compiling the package takes the longest
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # compiling the package takes the longest
 
 HANDLER = """
 import torch

@@ -14,6 +14,8 @@ from tests.support.certificates import self_signed
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection
 
+pytestmark = pytest.mark.long
+
 DELAY = 600
 DRAINS = f"draining for {DELAY}.0 s"
 ENDS = "ending without the drain delay"

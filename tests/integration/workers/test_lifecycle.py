@@ -32,6 +32,8 @@ from tests.support.processes import another_child, children
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, infer_message, read_answer
 
+pytestmark = pytest.mark.long
+
 LOADING = """
 import time
 

@@ -14,6 +14,8 @@ from ksrv.testing import Server
 from tests.support.models import ECHO, VECTOR, write_model
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 WORKERS = 3
 
 

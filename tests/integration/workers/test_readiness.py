@@ -14,6 +14,8 @@ from tests.support.models import BROKEN, DOUBLE, VECTOR, write_broken, write_dou
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_answer
 
+pytestmark = pytest.mark.long
+
 SLOW_TO_WARM = """
 import time
 from pathlib import Path

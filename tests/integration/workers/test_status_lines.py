@@ -13,6 +13,8 @@ from ksrv.testing import Server, ServerFailed
 from tests.support.models import BROKEN, VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def models(tmp_path):

@@ -18,6 +18,8 @@ from tests.support.models import write_broken, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, infer_message, open_connection, read_answer
 
+pytestmark = pytest.mark.long
+
 VECTOR = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]

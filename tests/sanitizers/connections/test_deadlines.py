@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 HEAD, GRACE, IDLE, LINGER, UNSEEN = 10, 10, 75, 2, 0.5
 """Seconds: for a head or the first message of a call; before a rate is asked for; between messages; behind a refusal; for what has
 come and waits where no event tells of it."""

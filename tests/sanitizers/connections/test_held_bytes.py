@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 CALLS, ANSWER = 100, 4000
 DATA = 60_000
 COPIED_AHEAD = 64 << 10

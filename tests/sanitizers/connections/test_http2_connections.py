@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 FLOOD = 12_000 * 9
 
 

@@ -1,6 +1,10 @@
 """Listeners that the kernel has no memory to watch, in a program without Python."""
 
+import pytest
+
 from tests.support.native.programs import run_program
+
+pytestmark = pytest.mark.long
 
 
 def test_listeners_that_could_not_be_watched_are_watched_again():

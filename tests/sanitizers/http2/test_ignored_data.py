@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(600)
 def test_what_comes_behind_data_that_is_passed_over_is_not_read_into_memory_that_goes():

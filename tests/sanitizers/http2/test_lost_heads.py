@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(600)
 def test_what_has_no_memory_is_not_told_that_it_is_too_large():

@@ -7,6 +7,8 @@ import pytest
 from tests.support.certificates import self_signed
 from tests.support.native.programs import run_program
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):

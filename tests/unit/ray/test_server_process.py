@@ -18,6 +18,8 @@ from tests.support.certificates import self_signed
 from tests.support.models import BROKEN, ECHO, VECTOR, write_model
 from tests.support.wait_until import wait_until
 
+pytestmark = pytest.mark.long
+
 LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "drain_delay": 0}
 
 
