@@ -52,14 +52,22 @@ def spec_of(name, version):
     return SPEC
 
 
-def parse(made, limits=LIMITS):
+class Regions:
+    """Stands for registered shared memory: its one region holds the numbers 0 to 3 as FP32."""
+
+    def read(self, ref):
+        values = np.arange(4, dtype=np.float32).tobytes()
+        return memoryview(values)[ref.offset : ref.offset + ref.byte_size]
+
+
+def parse(made, limits=LIMITS, **options):
     message = made if isinstance(made, bytes) else made.SerializeToString()
-    return protocol.parse_infer(message, spec_of, limits)
+    return protocol.parse_infer(message, spec_of, limits, **options)
 
 
-def refused(made, *words, limits=LIMITS):
+def refused(made, *words, limits=LIMITS, **options):
     with pytest.raises(InvalidRequest) as caught:
-        parse(made, limits)
+        parse(made, limits, **options)
     for word in words:
         assert word in caught.value.message
     return caught.value.message
@@ -198,6 +206,27 @@ def test_contradictions_are_refused():
     refused(request(("x", "BYTES", [2], {"bytes_contents": [b"a"]})), "2 values", "holds 1")
 
 
+@pytest.mark.parametrize(
+    ("datatype", "field"),
+    [
+        ("BOOL", "bool_contents"),
+        *((datatype, field) for datatype, (field, _) in {**INTEGERS, **FLOATS}.items()),
+        ("BYTES", "bytes_contents"),
+    ],
+)
+def test_refusals_name_the_field_of_the_datatype(datatype, field):
+    refused(request(("x", datatype, [1], None)), f"raw_input_contents or {field}")
+    refused(request(("x", datatype, [1], {})), f"asks for 1 values, but {field} holds 0")
+    other = ("fp32_contents", 0.0) if field != "fp32_contents" else ("bool_contents", True)
+    given = request(("x", datatype, [1], {other[0]: [other[1]]}))
+    refused(given, f"its values are in {other[0]}; expected {field} only")
+
+
+def test_sixteen_bit_floats_without_data_are_told_of_raw_contents_alone():
+    text = refused(request(("x", "FP16", [1], None)), "has no data")
+    assert text.endswith("expected an entry of raw_input_contents")
+
+
 def test_empty_contents_beside_raw_ones_are_none():
     """MLServer's client writes them so."""
     raw = np.arange(4, dtype=np.float32).tobytes()
@@ -274,6 +303,7 @@ def test_parameters_are_sorted():
     assert 5_000_000_000 <= found.deadline_ns - before < 65_000_000_000
     assert found.priority == 7
     assert found.mark_final
+    assert found.binary_output
     assert [output.name for output in found.outputs] == ["y", "z"]
 
 
@@ -317,6 +347,63 @@ def test_shared_memory_input_is_refused():
     refused(made, "shared memory", "'x'")
 
 
+def in_region(made, index, size):
+    parameters = made.inputs[index].parameters
+    parameters["shared_memory_region"].string_param = "r"
+    parameters["shared_memory_byte_size"].int64_param = size
+    return made
+
+
+def test_inputs_in_shared_memory_stand_beside_those_of_the_message():
+    raw = np.float32([9]).tobytes()
+    for position in (0, 1):
+        shapes = {position: [2], 1 - position: [1]}
+        made = request(*((f"x{at}", "FP32", shapes[at], None) for at in (0, 1)), raw=[raw])
+        found = parse(in_region(made, position, 8), regions=Regions())
+        assert found.inputs[position].data.tolist() == [0, 1]
+        assert found.inputs[1 - position].data.tolist() == [9]
+        assert found.nbytes == len(made.SerializeToString()) + 8
+        made.raw_input_contents.append(raw)
+        expected = (
+            "1 inputs and 2 raw_input_contents; expected one for each input outside of shared"
+        )
+        refused(made, expected, regions=Regions())
+    typed = request(("x", "FP32", [2], None), ("y", "FP32", [1], {"fp32_contents": [9.0]}))
+    found = parse(in_region(typed, 0, 8), regions=Regions())
+    assert [tensor.data.tolist() for tensor in found.inputs] == [[0, 1], [9]]
+    many = request(("x", "FP32", [1], None), raw=[raw, raw])
+    assert refused(many).endswith("expected one for each input")
+
+
+def test_an_input_is_in_shared_memory_or_in_the_message():
+    made = request(("x", "FP32", [1], {"fp32_contents": [0.0]}))
+    refused(
+        in_region(made, 0, 4),
+        "input 'x' (index 0) has a shared memory region beside data of its own",
+        regions=Regions(),
+    )
+
+
+def test_texts_of_open_shape_are_counted():
+    spec = ModelSpec("any", accepts_any_inputs=True)
+
+    def read(datatype, shape, contents, spec=spec):
+        message = request(("s", datatype, shape, contents)).SerializeToString()
+        return protocol.parse_infer(message, lambda name, version: spec, LIMITS).inputs[0]
+
+    texts = {"bytes_contents": [b"a", b"b"]}
+    assert (read("BYTES", [-1], texts).shape, read("BYTES", [2, 1], texts).shape) == ((2,), (2, 1))
+    for datatype, shape, contents, model in (
+        ("BYTES", [-1], texts, SPEC),
+        ("BYTES", [-2], texts, spec),
+        ("BYTES", [-1, 1], texts, spec),
+        ("BYTES", [-1], {}, spec),
+        ("FP32", [-1], {"fp32_contents": [0.0]}, spec),
+    ):
+        with pytest.raises(InvalidRequest, match="negative"):
+            read(datatype, shape, contents, model)
+
+
 def test_counts_are_limited():
     limits = Limits(inputs=4, rank=3, parameters=5, json=100)
     four = [(f"x{i}", "BOOL", [1], None) for i in range(4)]
@@ -347,6 +434,9 @@ def test_malformed_bytes_are_invalid():
         message_class("inference.ModelInferRequest").FromString(good[:end])
     refused(b"\x0a\x02\xc3\x28", "offset 2")
     refused(b"\x07", "offset")
+    # Groups are no fields of the message: the protobuf class decides, and bounds their depth at 100.
+    groups = b"\xfb\x01" * 100 + b"\xfc\x01" * 100
+    refused(b"\x2a\x90\x03" + groups, "the request is not a ModelInferRequest: ")
 
 
 def test_error_texts_quote_at_most_64_characters_of_the_client():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ksrv._native.protobuf import infer_response as response
-from ksrv.errors import HandlerFailed
+from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
-from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
 
 
 def rendered(*outputs, id="", stream=False, extra=None, **fields):
@@ -92,6 +92,49 @@ def test_stream_answer_wraps_the_same_message():
     output = Tensor("y", "FP32", (50_000,), np.ones(50_000, np.float32))
     assert rendered(output, stream=True).infer_response == rendered(output)
     assert rendered(output, stream=True).error_message == ""
+
+
+def test_large_tensors_are_sent_from_where_they_are():
+    values = np.ones(1 << 20, np.uint8)
+    for count, in_parts in ((1, False), (1 << 20, True)):
+        output = Tensor("y", "UINT8", (count,), values[:count])
+        answer = InferResponse("m", "", "", [output])
+        parts = protocol.render_infer_parts(answer, InferRequest("m"))
+        assert isinstance(parts, list) == in_parts
+        whole = b"".join(bytes(part) for part in parts) if in_parts else parts
+        assert whole == protocol.render_infer(answer, InferRequest("m"))
+        views = [np.frombuffer(part, np.uint8) for part in parts] if in_parts else []
+        assert any(np.shares_memory(view, values) for view in views) == in_parts
+
+
+class Regions:
+    """Stands for registered shared memory: notes what is written."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, ref, parts):
+        self.written.append((ref, b"".join(bytes(part) for part in parts)))
+
+
+@pytest.mark.parametrize("function", [protocol.render_infer, protocol.render_infer_parts])
+def test_outputs_in_shared_memory_leave_their_raw_contents_empty(function):
+    ref, y, z = SharedMemoryRef("r", 8, 16), np.arange(2, dtype=np.float32), np.array([1], np.int8)
+    outputs = [Tensor("y", "FP32", (2,), y, {"k": 1}), Tensor("z", "INT8", (1,), z)]
+    answer, regions = InferResponse("m", "", "", outputs), Regions()
+    wanted = [RequestedOutput("y", shared_memory=ref), RequestedOutput("z")]
+    message = function(answer, InferRequest("m", outputs=wanted), regions=regions)
+    found = message_class("inference.ModelInferResponse").FromString(message)
+    assert regions.written == [(ref, y.tobytes())]
+    assert list(found.raw_output_contents) == [b"", z.tobytes()]
+    told = found.outputs[0].parameters
+    assert (told["k"].int64_param, told["shared_memory_region"].string_param) == (1, "r")
+    assert told["shared_memory_offset"].int64_param == 8
+    assert told["shared_memory_byte_size"].int64_param == y.nbytes
+    assert not found.outputs[1].parameters
+    wanted[0] = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, y.nbytes - 1))
+    with pytest.raises(InvalidRequest, match=f"at least {y.nbytes} bytes"):
+        function(answer, InferRequest("m", outputs=wanted), regions=regions)
 
 
 @pytest.mark.parametrize(
