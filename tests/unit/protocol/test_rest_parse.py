@@ -14,7 +14,7 @@ from ksrv.protocol import rest
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.rest import parse_infer
 from ksrv.spec import ModelSpec
-from tests.support.wire.rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
+from tests.support.wire.rest_bodies import ADD, IMG, LIMITS, STR, X, one, parse, refusal
 
 
 class TestJson:
@@ -137,6 +137,69 @@ class TestJson:
     def test_claimed_shape_is_not_allocated(self):
         text = refusal(one(shape=(2**31 - 1, 1000), data=[1]))
         assert f"asks for {(2**31 - 1) * 1000} values, but 'data' holds 1" in text
+
+
+HI = "aGk="
+URL_FORM = "a data URL has the form data:TYPE;base64,TEXT"
+LONGEST_TYPE = "x" * (256 - len(";base64"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "value", "expected"),
+    [
+        (STR, None, HI, b"aGk="),
+        (STR, None, f"data:;base64,{HI}", f"data:;base64,{HI}".encode()),
+        (STR, None, {"b64": HI}, b"hi"),
+        (STR, None, {"b64": f"data:;base64,{HI}"}, b"hi"),
+        (STR, None, {"b64": "a"}, "not a multiple of 4"),
+        (STR, None, {"b64": 3}, "value 1 of 'data' is not a string"),
+        (STR, None, {"b64": HI, "more": 1}, "value 1 of 'data' is not a string"),
+        (STR, None, {"more": HI}, "value 1 of 'data' is not a string"),
+        (STR, None, {}, "value 1 of 'data' is not a string"),
+        (STR, "base64", HI, b"hi"),
+        (STR, "base64", [[HI]], b"hi"),
+        (STR, "base64", "a", "element 1 of 'data' is not base64: "),
+        (STR, "str", HI, b"aGk="),
+        (STR, "base64", f"DATA:image/PNG;BASE64,{HI}", b"hi"),
+        (STR, "base64", f"data:{LONGEST_TYPE};base64,{HI}", b"hi"),
+        (STR, "base64", f"data:x{LONGEST_TYPE};base64,{HI}", URL_FORM),
+        (STR, "base64", f"data:image/png,{HI}", URL_FORM),
+        (STR, "base64", "data:;base64", URL_FORM),
+        (STR, "base64", f"data:,;base64,{HI}", URL_FORM),
+        (STR, "base64", "data:,", "leave out what stands before the comma of a data: URL"),
+        (STR, "base64", "http://h/a.jpg", "ksrv fetches no URLs"),
+        (STR, "base64", "https://h/a.jpg", "ksrv fetches no URLs"),
+        (STR, "base64", "a.jpg", "expected the bytes of the file in base64"),
+        (IMG, None, HI, b"hi"),
+        (IMG, "base64", HI, b"hi"),
+        (IMG, "str", HI, b"aGk="),
+        (IMG, None, "a", "element 1 of 'data' is not base64: "),
+    ],
+)
+def test_elements_in_base64(spec, kind, value, expected):
+    name = spec.inputs[0].name
+    body = one(name, (2,), "BYTES", data=[HI, value])
+    body["inputs"][0]["parameters"] = {"content_type": kind} if kind else {}
+    if isinstance(expected, bytes):
+        assert bytes(parse(body, spec=spec).inputs[0].data[1]) == expected
+    else:
+        text = refusal(body, spec=spec)
+        assert text.startswith(f"input '{name}' (index 0): ") and expected in text
+
+
+def test_texts_are_no_base64_unless_the_input_takes_images():
+    body = json.dumps(one("s", (1,), "BYTES", data=[HI])).encode()
+    (entry,) = native.read(body, len(body)).inputs
+    assert read_data(memoryview(body), entry, 0) == [b"aGk="]
+    assert read_data(memoryview(body), entry, 0, is_image=True) == [b"hi"]
+
+
+@pytest.mark.parametrize("before", ["", "é", "\U0001f600"])
+def test_the_byte_at_which_texts_are_no_json(before):
+    lone = b"\\ud800"
+    body = b'{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","data":["%s"]}]}'
+    body %= before.encode() + lone
+    assert refusal(body, spec=STR).endswith(f"at byte {body.index(lone)}")
 
 
 def test_reading_json_data_where_there_is_none():
