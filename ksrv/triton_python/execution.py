@@ -25,7 +25,8 @@ from ksrv.triton_python.api.response import InferenceResponse
 log = logging.getLogger("ksrv.triton_python")
 
 Done = Callable[[BatchOutputs | KsrvError], None]
-MakeRequests = Callable[[BatchInputs], list[InferenceRequest]]
+MakeRequests = Callable[[BatchInputs], tuple[dict[int, InferenceRequest], dict[int, KsrvError]]]
+"""Returns the requests of a batch, and why others are refused, by their indices in the batch."""
 
 _UNANSWERED = (
     "Python model '{}' returned no response to the request, and asked for no response sender"
@@ -119,7 +120,7 @@ class ListOfRequests:
         decoupled: Whether any number of responses may come.
 
     Attributes:
-        requests: The requests as the model sees them, without those that are over.
+        requests: The requests as the model sees them, without those that are refused, by their indices.
         answers: What has come for each of them.
         lock: Held while the state of an answer changes.
         emit: Takes responses as they come; None where no client streams.
@@ -138,10 +139,16 @@ class ListOfRequests:
         self._cancelled = False
         self._began = time.perf_counter_ns()
         self._left = len(inputs.requests)
-        self.requests = make(inputs)
+        self.requests, self._refused = make(inputs)
         self.answers = [Answering(self, index, decoupled=decoupled) for index in range(self._left)]
-        for request, answer in zip(self.requests, self.answers, strict=True):
-            request.deliver_to(answer)
+        for index, request in self.requests.items():
+            request.deliver_to(self.answers[index])
+
+    def refuse(self) -> None:
+        """Fail the requests that the model does not see."""
+        for index, failure in self._refused.items():
+            self.answers[index].fail(failure)
+            self.answers[index].end()
 
     def has_lost(self, index: int) -> bool:
         """Tell whether the client of a request has gone."""
@@ -292,6 +299,7 @@ class Executions:
             done(self._describe(error, inputs))
             return lambda: None
         self._under_way[id(inputs)] = batch
+        batch.refuse()
         self._waiting.put(batch)
         return batch.cancel
 
@@ -314,7 +322,7 @@ class Executions:
 
     def _live(self) -> None:
         while (batch := self._waiting.get()) is not None:
-            left = list(range(len(batch.requests)))
+            left = list(batch.requests)
             while left and not batch.is_over:
                 token = _EXECUTED.set(batch.inputs)
                 left = self._execute(batch, left)

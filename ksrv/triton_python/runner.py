@@ -19,7 +19,7 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.errors import HandlerFailed, KsrvError, cut, without_paths
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, cut, without_paths
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.metrics import Emit, discard
@@ -206,8 +206,17 @@ class PythonModelRunner:
     def _caller(self) -> BatchInputs | None:
         return None if self._executions is None else self._executions.caller()
 
-    def _requests(self, inputs: BatchInputs) -> list[InferenceRequest]:
-        return [self._request(inputs, request) for request in inputs.requests]
+    def _requests(
+        self, inputs: BatchInputs
+    ) -> tuple[dict[int, InferenceRequest], dict[int, KsrvError]]:
+        made: dict[int, InferenceRequest] = {}
+        refused: dict[int, KsrvError] = {}
+        for index, request in enumerate(inputs.requests):
+            try:
+                made[index] = self._request(inputs, request)
+            except InvalidRequest as error:  # the other requests of the batch are other clients'
+                refused[index] = error
+        return made, refused
 
     def _request(self, inputs: BatchInputs, request: BatchRequest) -> InferenceRequest:
         tensors = [

@@ -251,6 +251,17 @@ sequence_batching { max_sequence_idle_microseconds: 60000000
                   { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } ] }
 """
 
+IDS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        y = pb_utils.Tensor("y", np.array([[len(requests)]], np.int32))
+        return [pb_utils.InferenceResponse([y]) for _ in requests]
+"""
+IDS_CONFIG = SEQUENCE_CONFIG.replace(
+    "sequence_batching {",
+    "sequence_batching { oldest { max_candidate_sequences: 8 max_queue_delay_microseconds: 300000 }",
+)
+
 TENSORS = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -354,6 +365,7 @@ def server(tmp_path_factory):
     (root / "two_steps/1").mkdir(parents=True)
     (root / "two_steps/config.pbtxt").write_text(TWO_STEPS + OPEN_VECTORS)
     write(root, "sequence", SEQUENCE, SEQUENCE_CONFIG)
+    write(root, "ids", IDS, IDS_CONFIG)
     write(root, "tensors", TENSORS, TENSORS_CONFIG)
     write(root, "again", AGAIN, AGAIN_CONFIG)
     for name, (code, config, _) in BROKEN.items():
@@ -588,6 +600,28 @@ def test_sequences_have_control_inputs_and_a_correlation_id(client):
             sequence_end=x in (2, 20),
         )
         assert answer.as_numpy("y").tolist() == [[{1: 1, 10: 10, 2: 3, 20: 30}[x]]]
+
+
+def test_an_id_that_does_not_fit_fails_its_own_request_alone(server):
+    answers = {}
+
+    def ask(sequence_id):
+        with tritonclient.http.InferenceServerClient(server.http) as client:
+            x = given(client, x=np.array([[1]], np.int32))
+            try:
+                answers[sequence_id] = client.infer(
+                    "ids", x, sequence_id=sequence_id, sequence_start=True, sequence_end=True
+                )
+            except InferenceServerException as error:
+                answers[sequence_id] = error
+
+    threads = [threading.Thread(target=ask, args=(one,)) for one in (1, "a text", 2, 3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert "takes ids of sequences as UINT64" in str(answers.pop("a text"))
+    assert all(1 <= answer.as_numpy("y")[0, 0] <= 3 for answer in answers.values()), answers
 
 
 def test_tensors_go_to_numpy_and_dlpack_and_back(client):
