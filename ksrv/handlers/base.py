@@ -15,7 +15,7 @@ from typing import Any
 
 from ksrv._native.batch.stages import infer_and_postprocess
 from ksrv.errors import InferenceError
-from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch import Batch, utf8_texts
 from ksrv.handlers.compile import compile_model, graphed_model
 from ksrv.handlers.context import Context
 from ksrv.handlers.imports.initialize_lock import initialized_beside_others
@@ -97,7 +97,8 @@ class BaseHandler:
         absent = dict.fromkeys(batch.absent)
         if not self._takes_tensors():
             names = batch.names
-            return {name: batch[name] for name in names} | absent if by_name else batch[names[0]]
+            found = {name: self._array(batch, name) for name in names}
+            return found | absent if by_name else found[names[0]]
         named = {
             name: batch[name] if batch.datatype(name) == "BYTES" else batch.tensor(name)
             for name in batch
@@ -176,6 +177,13 @@ class BaseHandler:
 
     def close(self) -> None:
         """Free what `initialize` took; called once, when the model is unloaded."""
+
+    def _array(self, batch: Batch, name: str) -> Any:
+        """Return an input as a model without torch takes it."""
+        loaded = self.context.loaded
+        if loaded is not None and loaded.takes_texts and batch.datatype(name) == "BYTES":
+            return utf8_texts(batch, name)
+        return batch[name]
 
     def _takes_tensors(self) -> bool:
         loaded = self.context.loaded

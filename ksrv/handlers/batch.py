@@ -410,6 +410,25 @@ def checked_failures(batch: Batch) -> dict[int, KsrvError]:
     return failures
 
 
+def utf8_texts(batch: Batch, name: str) -> Array:
+    """Return an input of BYTES as texts, and fail the requests whose texts are not UTF-8.
+
+    Returns:
+        An object array of str in the input's shape; "" in place of what is not UTF-8.
+    """
+    elements = batch[name]
+    texts = np.empty(elements.shape, dtype=object)
+    for place, element in np.ndenumerate(elements):
+        try:
+            texts[place] = element.decode("utf-8")
+        except UnicodeDecodeError:
+            texts[place] = ""
+            has_rows = elements.ndim > 0 and len(elements) == batch.rows
+            row = place[0] if has_rows else 0  # a batch without rows has one request
+            batch.fail(row, f"the text in row {row} of {name!r} is not UTF-8")
+    return texts
+
+
 def _by_request(given: Mapping[int, Any], name: str, batch: Batch) -> Iterator[tuple[int, Any]]:
     requests = len(batch.requests)
     for key, own in given.items():

@@ -49,6 +49,7 @@ class LoadedModel:
         outputs: The outputs that the file declares; empty where it declares none.
         note: One sentence that is logged when the model is loaded, or None.
         forget: Called before each batch; has a model that keeps a state from run to run forget it. Or None.
+        takes_texts: Whether its inputs of BYTES are texts, which have to be UTF-8.
     """
 
     model: Any
@@ -58,6 +59,7 @@ class LoadedModel:
     outputs: tuple[TensorSpec, ...] = ()
     note: str | None = None
     forget: Callable[[], None] | None = None
+    takes_texts: bool = False
 
 
 def torch_file(request: LoadRequest, kind: str) -> Path:

@@ -117,6 +117,7 @@ def load(request: LoadRequest) -> LoadedModel:
         "onnxruntime_onnx",
         _specs(session.get_inputs(), path),
         _specs(session.get_outputs(), path),
+        takes_texts=True,
     )
 
 

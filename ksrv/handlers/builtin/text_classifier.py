@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch import Batch, utf8_texts
 from ksrv.handlers.builtin import ranking
 from ksrv.handlers.builtin.optional_outputs import OptionalOutputsHandler
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, clean_words, ngrams, read_vocabulary
@@ -73,12 +73,9 @@ class TextClassifier(OptionalOutputsHandler):
 
         numbers: list[int] = []
         offsets: list[int] = []
-        for row, text in enumerate(batch[next(iter(batch))].reshape(-1).tolist()):
+        for text in utf8_texts(batch, next(iter(batch))).reshape(-1).tolist():
             offsets.append(len(numbers))
-            try:
-                numbers.extend(self._numbers(text.decode("utf-8")))
-            except UnicodeDecodeError:
-                batch.fail(row, f"the text in row {row} is not UTF-8")
+            numbers.extend(self._numbers(text))
         return (
             torch.tensor(numbers, dtype=torch.int64, device=self.device),
             torch.tensor(offsets, dtype=torch.int64, device=self.device),

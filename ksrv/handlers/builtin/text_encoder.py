@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch import Batch, utf8_texts
 from ksrv.handlers.builtin.ranking import to_array
 from ksrv.handlers.context import Context
 from ksrv.request import Array
@@ -116,14 +116,8 @@ class TextEncoder(BaseHandler):
         return [one.ids for one in encoded], [one.type_ids for one in encoded]
 
     def _texts(self, batch: Batch, name: str) -> list[str]:
-        found = []
-        for row, text in enumerate(batch[name].reshape(-1).tolist()):
-            try:
-                found.append(text.decode()[: self.most_tokens * CHARACTERS_PER_TOKEN])
-            except UnicodeDecodeError:
-                batch.fail(row, f"the text in row {row} of {name!r} is not UTF-8")
-                found.append("")
-        return found
+        longest = self.most_tokens * CHARACTERS_PER_TOKEN
+        return [text[:longest] for text in utf8_texts(batch, name).reshape(-1).tolist()]
 
     def inference(self, /, *_: Any, **named: Any) -> dict[str, Any]:
         """Call the model, and make a vector or a score of what it answers."""

@@ -71,7 +71,7 @@ class TritonSequenceModel(TritonModel):
         """Return the inputs by name."""
         if self._is_torch:
             return {name: batch.tensor(name) for name in batch}
-        return {name: batch[name] for name in batch}
+        return {name: self._array(batch, name) for name in batch}
 
     def inference(self, /, **inputs: Any) -> dict[str, Any]:
         """Run the model on one request of each sequence.

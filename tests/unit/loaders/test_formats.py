@@ -450,6 +450,13 @@ def test_onnx_texts(folder):
     tensor = Tensor("words", "BYTES", (1, 2), [b"a", "\u00e9".encode()])
     answer = runner.run(BatchInputs({"words": tensor}, 1, [BatchRequest(slice(0, 1))]))
     assert answer.tensors[0].data == [b"a", "\u00e9".encode()]
+    damaged = Tensor("words", "BYTES", (3, 2), [b"a", b"b", b"c", b"\xff", b"d", b"e"])
+    requests = [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2)), BatchRequest(slice(2, 3))]
+    answer = runner.run(BatchInputs({"words": damaged}, 3, requests))
+    assert answer.tensors[0].data == [b"a", b"b", b"c", b"", b"d", b"e"]
+    assert {at: (one.message, one.http_status) for at, one in answer.failures.items()} == {
+        1: ("the text in row 1 of 'words' is not UTF-8", 400)
+    }
     runner.close()
 
 
