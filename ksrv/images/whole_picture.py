@@ -20,6 +20,7 @@ from ksrv.images.row_plans import jpeg_order, reduced_size
 from ksrv.request import Array, Element
 
 _KEEP = Conversion()
+_SAMPLES = (np.dtype(np.uint8), np.dtype(np.uint16))
 
 
 class Picture(NamedTuple):
@@ -182,6 +183,11 @@ class WholePictures:
             raise self._input.refusal(
                 picture.position,
                 f"is not a whole {header.format.upper()}: it cannot be decoded; the file is cut off or damaged",
+            )
+        if pixels.dtype not in _SAMPLES:
+            raise self._input.refusal(
+                picture.position,
+                f"has samples of {pixels.dtype}, and 8 or 16 bits without a sign are expected; convert it",
             )
         pixels = _with_channels(pixels)
         # A decoder that sees another size than the header check did is not to be trusted.

@@ -408,6 +408,19 @@ def test_other_formats_need_to_be_allowed(form):
         prepare.check([files.png(20, 30)], 1)
 
 
+@pytest.mark.parametrize("kind", ["int32", "float32", "float64", "int16", "int8"])
+@pytest.mark.parametrize("datatype_name", ["UINT8", "FP32"])
+def test_samples_that_are_no_levels_are_refused(kind, datatype_name):
+    encoded = cv2.imencode(".tiff", np.ones((4, 4), kind))[1].tobytes()
+    prepare = preparer((-1, -1, -1), datatype_name, formats=("tiff",))
+    with pytest.raises(
+        InvalidRequest, match=f"image 0 of the input 'pixels' has samples of {kind}"
+    ):
+        raise prepare.prepare(
+            [encoded], np.empty((1, 4, 4, 1), datatype.dtype_string(datatype_name))
+        )[0]
+
+
 def test_rows_lie_in_memory_as_nhwc_whatever_the_model_sees():
     data = files.png(20, 30)
     same(
