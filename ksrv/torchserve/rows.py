@@ -153,7 +153,8 @@ def _values(tensor: Tensor, rows: slice) -> list[Any]:
     ]
     if len(tensor.shape) == 1:
         return elements
-    return [elements[first : first + width] for first in range(0, len(elements), width or 1)]
+    count = rows.stop - rows.start
+    return [elements[row * width : (row + 1) * width] for row in range(count)]
 
 
 def _numbers(array: Array, kind: str) -> Array:

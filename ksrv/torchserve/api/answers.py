@@ -10,6 +10,7 @@ import json
 import sys
 from typing import Any
 
+import numpy as np
 import orjson
 
 from ksrv.imported_torch import imported_torch
@@ -91,12 +92,7 @@ def kserve_element(item: Any) -> Element:
         return bytes(item)
     if isinstance(item, str):
         return item.encode("utf-8", "surrogatepass")
-    if _is_tensor(item):
-        item = item.tolist()
-    try:
-        return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    except TypeError:
-        raise _unsupported(item) from None
+    return json_item(item)
 
 
 def json_item(item: Any) -> bytes:
@@ -116,8 +112,10 @@ def _plain(value: Any) -> Any:
     """Return a value that JSON knows for one inside of an item that it does not know."""
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8")
-    if _is_tensor(value):
-        return value.tolist()
+    if _is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
+        return (
+            value.tolist()
+        )  # orjson itself takes no array of texts, of objects or in Fortran order
     raise TypeError
 
 

@@ -1,0 +1,22 @@
+"""Rows of requests over KServe v2, as a handler of TorchServe gets them."""
+
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.torchserve.rows import kserve_rows
+
+
+def test_texts_of_rows_without_elements_are_empty_rows():
+    inputs = BatchInputs(
+        {
+            "none": Tensor("none", "BYTES", (3, 0), []),
+            "word": Tensor("word", "BYTES", (3,), [b"a", b"b", b"c"]),
+        },
+        3,
+        [BatchRequest(slice(0, 2)), BatchRequest(slice(2, 3))],
+    )
+    assert kserve_rows(inputs) == [
+        (0, {"none": [], "word": b"a"}),
+        (0, {"none": [], "word": b"b"}),
+        (1, {"none": [], "word": b"c"}),
+    ]
+    del inputs.tensors["word"]
+    assert kserve_rows(inputs) == [(0, []), (0, []), (1, [])]
