@@ -191,7 +191,7 @@ def _ask(
     given = {
         "version": version,
         "outputs": record.wanted or None,
-        "parameters": record.parameters or None,
+        "parameters": record.request_parameters() or None,
         "request_id": record.id,
     }
     began = time.monotonic()

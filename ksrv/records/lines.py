@@ -1,8 +1,12 @@
 """One recorded request and its answer, as a line of JSON.
 
 A tensor's bytes are in the protocol's binary form, in base64: little-endian, in row-major order, each element of BYTES behind its
-length as four bytes. So every datatype comes back bit for bit, NaN included.
+length as four bytes. So every datatype comes back bit for bit, NaN included. Parameters are JSON, which has no NaN and no
+infinity: null stands for these numbers.
 """
+
+import math
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -10,7 +14,10 @@ import numpy as np
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
 from ksrv.datatypes import DTYPES
-from ksrv.request import Array, Element, Tensor
+from ksrv.request import Array, Element, Parameters, Tensor
+
+Written: TypeAlias = dict[str, bool | int | float | str | None]
+"""Parameters as a line holds them; None for a number that is not finite."""
 
 
 class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -92,12 +99,18 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: tuple[RecordedTensor, ...]
     outputs: tuple[RecordedTensor, ...] | None = None
     failure: Failure | None = None
-    parameters: dict[str, bool | int | float | str] = {}
+    parameters: Written = {}
     wanted: dict[str, dict[str, bool | int | float | str]] = {}
     headers: dict[str, str] = {}
-    answer_parameters: dict[str, bool | int | float | str] = {}
+    answer_parameters: Written = {}
     chunks: tuple[tuple[RecordedTensor, ...], ...] = ()
     streamed: bool = False
+
+    def request_parameters(self) -> Parameters:
+        """Return the parameters as a request has them; a number that is not finite is NaN."""
+        return {
+            name: math.nan if value is None else value for name, value in self.parameters.items()
+        }
 
     def line(self) -> bytes:
         """Return the record as a line."""

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import re
+import sys
 import threading
 import time
 from collections import deque
@@ -18,7 +19,8 @@ from pathlib import Path
 from ksrv.errors import Cancelled, HandlerFailed, KsrvError
 from ksrv.records.files import RotatedFiles
 from ksrv.records.lines import Failure, Record, RecordedTensor, recorded
-from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
+from ksrv.records.reading import LONGEST_LINE
+from ksrv.request import InferRequest, InferResponse, Parameters, RequestHandle, Tensor
 from ksrv.source import Recording
 from ksrv.spec import ModelSpec
 
@@ -27,18 +29,21 @@ log = logging.getLogger(__name__)
 MOST_WAITING = 1024
 """Records that wait to be written."""
 MOST_WAITING_BYTES = 64 << 20
-"""Bytes of tensors that wait to be written."""
+"""Bytes of records that wait to be written."""
 LARGEST_RECORD = 16 << 20
-"""Bytes of tensors of one record, its answer included."""
+"""Bytes of one record, its answer included: its tensors, names, parameters and headers."""
 IDLE_SECONDS = 10.0
 """After which the thread ends; the next record starts another one."""
 CLOSE_SECONDS = 2.0
 """How long the end of a model waits for what is not written yet."""
 WARNING_SECONDS = 60.0
 
+LENGTH_BYTES = 4
+"""Bytes that a record holds before each element of BYTES."""
+
 WRITTEN, QUEUE_FULL, TOO_LARGE, DISK = "written", "queue_full", "too_large", "disk"
 CREDENTIALS = re.compile(
-    "auth|cookie|token|secret|passw|credential|api-?key|cert|jwt|signature|session"
+    "auth|bearer|cookie|token|secret|pass|credential|key|cert|jwt|oidc|principal|signature|session"
 )
 """Found in the names of headers that no record has: clients, proxies and gateways put credentials into many."""
 
@@ -114,12 +119,12 @@ class ModelRecording:
         """
         made = []
         for tensor in tensors:
+            room = _after(room, (tensor.name,))
             if tensor.name in self._images:
                 made.append(RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape)))
                 continue
-            room -= tensor.nbytes
-            if room < 0:
-                raise TooLarge
+            lengths = LENGTH_BYTES * len(tensor.data) if tensor.datatype == "BYTES" else 0
+            room = _after(room, (), tensor.nbytes + lengths)
             made.append(recorded(tensor))
         return tuple(made), room
 
@@ -164,7 +169,11 @@ class ModelRecording:
             record, nbytes = found
             outcome = WRITTEN
             try:
-                self._files.write(record.line())
+                line = record.line()
+                if len(line) > LONGEST_LINE:  # characters that JSON escapes take up to six bytes
+                    outcome = TOO_LARGE
+                else:
+                    self._files.write(line)
             except OSError as error:
                 outcome = DISK
                 self._warn(error)
@@ -251,7 +260,7 @@ class _Sampled:
     def _record(self, handle: RequestHandle) -> None:
         outputs: tuple[RecordedTensor, ...] | None = None
         failure = None
-        answer_parameters: dict[str, bool | int | float | str] = {}
+        answer_parameters: Parameters = {}
         try:
             response = handle.wait()
         except Cancelled:
@@ -260,16 +269,25 @@ class _Sampled:
             failure = Failure(int(error.http_status), error.message)
             error.__traceback__ = None  # whose frames hold the request, which holds the error
         else:
-            answer_parameters = dict(response.parameters)
+            answer_parameters = response.parameters
             with self._lock:
                 try:
                     outputs, self._room = self._recording.copied(response.outputs, self._room)
                 except TooLarge:
                     self._too_large = True
+        request = self._request
+        headers = self._recording.kept_headers(request)
+        texts: list[object] = [request.id, *(one.name for one in request.outputs)]
+        for mapping in (request.parameters, headers, answer_parameters):
+            texts += [*mapping, *mapping.values()]
+        texts += [] if failure is None else [failure.message]
+        try:
+            self._room = _after(self._room, texts)
+        except TooLarge:
+            self._too_large = True
         if self._too_large:
             self._recording.drop()
             return
-        request = self._request
         target = request.target
         record = Record(
             time=self._began_s,
@@ -285,12 +303,24 @@ class _Sampled:
                 one.name: {"classification": one.classification} if one.classification else {}
                 for one in request.outputs
             },
-            headers=self._recording.kept_headers(request),
-            answer_parameters=answer_parameters,
+            headers=headers,
+            answer_parameters=dict(answer_parameters),
             chunks=tuple(self._chunks),
             streamed=request.stream is not None,
         )
         self._recording.put(record, LARGEST_RECORD - self._room)
+
+
+def _after(room: int, texts: Iterable[object], nbytes: int = 0) -> int:
+    """Return the bytes that texts, numbers and `nbytes` more leave of `room`.
+
+    Raises:
+        TooLarge: There is not enough room.
+    """
+    left = room - nbytes - sum(map(sys.getsizeof, texts))
+    if left < 0:
+        raise TooLarge
+    return left
 
 
 def _check(folder: Path, below: Path) -> None:

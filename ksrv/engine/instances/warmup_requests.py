@@ -105,7 +105,7 @@ def samples(spec: ModelSpec, path: Path) -> list[InferRequest]:
                     spec.version,
                     WARM_UP,
                     [one.tensor() for one in record.inputs],
-                    parameters=record.parameters,
+                    parameters=record.request_parameters(),
                 )
                 for record in read_records(path, MOST_RECORDS)
                 if record.failure is None

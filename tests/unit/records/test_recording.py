@@ -1,5 +1,6 @@
 """What is copied, bounded and dropped before anything is written."""
 
+import math
 import threading
 from collections import Counter
 
@@ -107,3 +108,56 @@ def test_a_failure_to_record_leaves_the_answer_alone(made, monkeypatch):
     callback(answered)
     assert told == [answered]
     one.close()
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda text: InferRequest("m", id=text),
+        lambda text: InferRequest("m", parameters={"a": text}),
+        lambda text: InferRequest("m", parameters={text: 1}),
+        lambda text: InferRequest("m", headers={"x-note": text}),
+        lambda text: InferRequest("m", inputs=[tensor(name=text)]),
+        lambda text: InferRequest("m", inputs=[Tensor("x", "BYTES", (len(text),), [b""] * len(text))]),
+    ],
+    ids=["id", "value", "name", "header", "input", "empty elements"],
+)  # fmt: skip
+def test_all_that_a_client_sends_counts_against_the_bounds(
+    made, counts, monkeypatch, tmp_path, request_of
+):
+    monkeypatch.setattr(recording, "LARGEST_RECORD", 10_000)
+    one = made()
+    callback = one.follow(request_of("a" * 10_000), None)
+    if callback is not None:
+        callback(Answered())
+    ended(one, InferRequest("m", id="small"))
+    one.close()
+    assert (counts["too_large"], counts["written"]) == (1, 1)
+    assert [record.id for record in read_records(tmp_path)] == ["small"]
+
+
+def test_a_line_that_could_not_be_read_is_not_written(made, counts, monkeypatch, tmp_path):
+    monkeypatch.setattr(recording, "LONGEST_LINE", 2_000)
+    one = made()
+    ended(one, InferRequest("m", parameters={"a": "\x01" * 1_000}))
+    ended(one, InferRequest("m", id="short"))
+    one.close()
+    assert (counts["too_large"], counts["written"]) == (1, 1)
+    assert [record.id for record in read_records(tmp_path)] == ["short"]
+
+
+def test_parameters_that_json_has_no_number_for_leave_their_record_readable(made, tmp_path):
+    one = made()
+    for value in (math.nan, math.inf, -math.inf, 1.5):
+        ended(one, InferRequest("m", parameters={"a": value}))
+    one.close()
+    found = [record.request_parameters()["a"] for record in read_records(tmp_path)]
+    np.testing.assert_equal(found, [math.nan, math.nan, math.nan, 1.5])
+
+
+def test_no_record_holds_a_header_of_credentials(made, tmp_path):
+    secret = ("X-Access-Key", "x-functions-key", "x-amzn-oidc-data", "x_api_key", "X-Bearer")
+    one = made()
+    ended(one, InferRequest("m", headers={"x-note": "n"} | dict.fromkeys(secret, "S")))
+    one.close()
+    assert [record.headers for record in read_records(tmp_path)] == [{"x-note": "n"}]
