@@ -199,6 +199,11 @@ def _on_ksrv_error(
     if error.http_status >= 500 and error.retry_after is None:
         log.error("%s %s: %s", req.method, quote(req.path), error.message, extra=_identified(req))
     error.__traceback__ = None  # whose frames hold the request, which holds the error
+    _send(req, resp, error)
+
+
+def _send(req: falcon.Request, resp: falcon.Response, error: KsrvError) -> None:
+    """Answer an error in the form of the request's route."""
     if req.path in openai_routes.PATHS:
         openai_routes.send_openai_error(resp, error)
     else:
@@ -223,7 +228,8 @@ def _on_other(
     if req.context.reading:
         raise error
     log.error("%s %s failed", req.method, quote(req.path), exc_info=error, extra=_identified(req))
-    send_error(resp, HandlerFailed(f"the server failed with {type(error).__name__}; see its log"))
+    text = f"the server failed with {type(error).__name__}; see its log"
+    _send(req, resp, HandlerFailed(text))
 
 
 def make_app(

@@ -25,7 +25,7 @@ namespace ksrv {
 class DisconnectWatch {
   public:
     // Has a message's connection watched until it is answered or dropped. Before the request is pushed, or with the GIL where only
-    // a thread with the GIL answers.
+    // a thread with the GIL answers. Only while none of its requests is watched.
     void watch(Message *message, Request *request) noexcept;
     // By the thread that answers or drops; waits while a look is under way.
     void unwatch(Message *message) noexcept;

@@ -275,8 +275,12 @@ cdef class Exchange:
             self.turn.connection.body.give_back()
 
     def watch(self, NativeHandle handle not None) -> None:
-        """Have the request cancelled if its client vanishes before it is answered."""
+        """Have the request cancelled if its client vanishes before it is answered.
+
+        The request takes the place of one that was watched before.
+        """
         if self.turn.connection != NULL:
+            self.answers.connections().disconnects.unwatch(self.turn.connection)
             self.answers.connections().disconnects.watch(self.turn.connection, handle.native)
 
     def fail(self) -> None:

@@ -60,10 +60,10 @@ def status_line(status: int) -> str:
 
 
 def send_json(resp: falcon.Response, document: object, status: int = 200) -> None:
-    """Answer with a JSON document."""
+    """Answer with a JSON document, which may hold arrays."""
     resp.status = status_line(status)
     resp.content_type = JSON
-    resp.data = orjson.dumps(document)
+    resp.data = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def error_headers(error: KsrvError) -> list[tuple[str, str]]:

@@ -11,9 +11,11 @@ import orjson
 
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
 from ksrv.limits import show_limit
+from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
 from ksrv.server.http.answers import error_headers, send_json
 from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.client_watch import watch_client
 from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.openai.bodies import (
     IS_NO_CHAT,
@@ -70,7 +72,7 @@ class _RoleResource(InferenceResource):
     def _ask(
         self, req: falcon.Request, target: "ModelVersion", batches: Sequence[Sequence[Tensor]]
     ) -> list[InferResponse]:
-        """Run the requests of one call, some side by side; the first failure ends the others."""
+        """Run the requests of one call, some side by side; the first failure, or a client that goes, ends the others."""
         requests = []
         client = self._access.client_of(req.get_header("Authorization"))
         for inputs in batches:
@@ -86,12 +88,20 @@ class _RoleResource(InferenceResource):
         answers: list[InferResponse] = []
         waiting: deque[RequestHandle] = deque()
         most = min(MOST_UNDER_WAY, target.config.queue_size)
+
+        def take_first() -> None:
+            handle = waiting.popleft()
+            watch_client(req.env, handle)
+            answers.append(handle.wait())
+
         try:
             for request in requests:
                 if len(waiting) == most:
-                    answers.append(waiting.popleft().wait())
+                    take_first()
                 waiting.append(self._engine.submit(request))
-            return answers + [handle.wait() for handle in waiting]
+            while waiting:
+                take_first()
+            return answers
         finally:
             for handle in waiting:
                 handle.cancel()  # one that has ended stays as it is
@@ -109,12 +119,20 @@ class EmbeddingsResource(_RoleResource):
             target = self._target(read_model(document))
             call = read_embeddings(document)
             answers = self._ask(req, target, _embedding_batches(call, target.spec))
-        vectors = np.concatenate([_floats(answer, target.spec) for answer in answers])
-        if vectors.shape[0] != len(call.inputs) or vectors.ndim != 2:
+        parts = [_floats(answer, target.spec) for answer in answers]
+        widths = {part.shape[1:] for part in parts}
+        if (
+            any(part.ndim != 2 for part in parts)
+            or len(widths) > 1
+            or sum(map(len, parts)) != len(call.inputs)
+        ):
+            shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
             raise HandlerFailed(
-                f"the model {target.spec.name} answered vectors of the shape {list(vectors.shape)} for "
+                f"the model {target.spec.name} answered vectors of the shape {shapes} for "
                 f"{len(call.inputs)} texts; an embedding is a row [dimensions] for each"
             )
+        vectors = np.concatenate(parts)
+        _check_finite(vectors, target.spec, "a vector")
         send_json(
             resp, embeddings_answer(call, shortened(vectors, call.dimensions), _tokens(answers))
         )
@@ -144,6 +162,7 @@ class RerankResource(_RoleResource):
             raise HandlerFailed(
                 f"the model {target.spec.name} answered {len(scores)} scores for {len(call.documents)} documents"
             )
+        _check_finite(scores, target.spec, "a score")
         request_id = str(req.env.get(REQUEST_ID, ""))
         send_json(resp, rerank_answer(call, scores.tolist(), _tokens(answers), request_id))
 
@@ -173,7 +192,8 @@ def add_routes(app: Any, make: Callable[[type[_RoleResource]], _RoleResource]) -
 
 
 def send_openai_error(resp: falcon.Response, error: KsrvError) -> None:
-    """Answer a failure in OpenAI's form."""
+    """Answer a failure in OpenAI's form; a refusal is counted."""
+    count_refusal("http", error.reason)
     send_json(resp, error_document(error), int(error.http_status))
     for name, value in error_headers(error):
         resp.set_header(name, value)
@@ -238,6 +258,16 @@ def _floats(answer: InferResponse, spec: ModelSpec) -> npt.NDArray[np.float32]:
         if tensor.datatype in ("FP32", "FP64", "FP16") and isinstance(tensor.data, np.ndarray):
             return tensor.data.astype(np.float32)
     raise HandlerFailed(f"the model {spec.name} answered no output of FP32, FP16 or FP64")
+
+
+def _check_finite(values: npt.NDArray[np.float32], spec: ModelSpec, what: str) -> None:
+    """Refuse an answer that JSON could not express and no order could hold."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        row = int(np.argwhere(~finite)[0, 0])
+        raise HandlerFailed(
+            f"the model {spec.name} answered {what} that is NaN or infinite for the text at {row}"
+        )
 
 
 def _tokens(answers: Sequence[InferResponse]) -> int:
