@@ -31,6 +31,11 @@ PLATFORM = "OpenVINO"
 DIALECT = "openvino"
 """The name under which `ModelConfig.dialect` has the options."""
 
+RUN_BYTES = 1 << 16
+"""By how much the memory of a run of texts may pass twice their own bytes."""
+READ_TEXTS = 64
+"""About how many texts are read together; whole rows are."""
+
 _IR = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<net[\s>]", re.DOTALL)
 _HEAD_BYTES = 4096
 SAVED_MODEL = "saved_model.pb"
@@ -102,6 +107,7 @@ class OpenVinoModel(NamedModel):
         self._places = {one.name: (place, one.datatype) for place, one in enumerate(inputs)}
         kinds = [_kind(port) for port in compiled.outputs]
         self._results = list(enumerate(zip(outputs, kinds, strict=True)))
+        self._gives_texts = "BYTES" in kinds
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """See `NamedModel.run`; BF16 are arrays of 16-bit patterns."""
@@ -109,8 +115,12 @@ class OpenVinoModel(NamedModel):
         for name, array in feeds.items():
             place, datatype = self._places[name]
             given[place] = _tensor(array, datatype)
+        if self._gives_texts:  # `infer` gives every text the memory of the longest beside it
+            self._request.start_async(given, share_inputs=True)
+            self._request.wait()
+            return {name: self._output(place, kind) for place, (name, kind) in self._results}
         found = self._request.infer(given, share_inputs=True, share_outputs=False)
-        return {name: self._result(found, place, kind) for place, (name, kind) in self._results}
+        return {name: _plain(found[place], kind) for place, (name, kind) in self._results}
 
     def states(self) -> dict[str, Array]:
         """Return the model's variables by name, as the last run left them."""
@@ -135,12 +145,9 @@ class OpenVinoModel(NamedModel):
         for one in self._variables:
             one.reset()
 
-    def _result(self, found: Any, place: int, kind: str) -> Array:
-        if kind == "BYTES":
-            texts: Array = self._request.get_output_tensor(place).bytes_data.astype(object)
-            return texts
-        array: Array = found[place]
-        return array.view(np.uint16) if kind == "BF16" else array
+    def _output(self, place: int, kind: str) -> Array:
+        tensor = self._request.get_output_tensor(place)
+        return _texts(tensor) if kind == "BYTES" else _plain(np.array(tensor.data), kind)
 
 
 def load(request: LoadRequest) -> LoadedModel:
@@ -381,12 +388,55 @@ def _outputs(ports: Sequence[Any], names: Sequence[str], path: Path) -> tuple[Te
 
 def _tensor(array: Array, datatype: str) -> Any:
     if datatype == "BYTES":
-        flat = np.asarray(array, dtype=object).reshape(-1)
-        texts = [one if isinstance(one, bytes) else str(one).encode() for one in flat]
-        return np.array(texts, dtype="S").reshape(np.shape(array))
+        return _text_tensor(np.asarray(array, dtype=object))
     if datatype == "BF16":
         import openvino
 
         patterns = np.ascontiguousarray(array)
         return openvino.Tensor(patterns, openvino.Shape(patterns.shape), openvino.Type.bf16)
     return array
+
+
+def _plain(array: Array, kind: str) -> Array:
+    return array.view(np.uint16) if kind == "BF16" else array
+
+
+def _text_tensor(array: Array) -> Any:
+    """Return texts as a tensor, filled by runs of texts: numpy gives each the memory of the longest beside it."""
+    import openvino
+
+    texts = [one if isinstance(one, bytes) else str(one).encode() for one in array.reshape(-1)]
+    tensor = openvino.Tensor(openvino.Type.string, openvino.Shape([len(texts)]))
+    first = longest = total = 0
+    for place, text in enumerate(texts):
+        longest, total = max(longest, len(text)), total + len(text)
+        if (place + 1 - first) * longest > 2 * total + RUN_BYTES:
+            _part(tensor, first, place).bytes_data = np.array(texts[first:place], dtype="S")
+            first, longest, total = place, len(text), len(text)
+    if texts:
+        _part(tensor, first, len(texts)).bytes_data = np.array(texts[first:], dtype="S")
+    tensor.shape = list(array.shape)
+    return tensor
+
+
+def _texts(tensor: Any) -> Array:
+    """Return the texts of a tensor, read by parts for the reason of `_text_tensor`."""
+    shape = tuple(tensor.shape)
+    found = np.empty(shape, dtype=object)
+    if not shape:
+        found[()] = tensor.bytes_data[()]
+    elif 0 not in shape:  # OpenVINO reads memory that is not there for a tensor without elements
+        rows = max(READ_TEXTS * shape[0] // found.size, 1)
+        for first in range(0, shape[0], rows):
+            end = min(first + rows, shape[0])
+            found[first:end] = _part(tensor, first, end).bytes_data
+    return found
+
+
+def _part(tensor: Any, first: int, end: int) -> Any:
+    """Return a view of some rows of a tensor."""
+    import openvino
+
+    rest = list(tensor.shape)[1:]
+    start = openvino.Coordinate([first, *[0] * len(rest)])
+    return openvino.Tensor(tensor, start, openvino.Coordinate([end, *rest]))
