@@ -273,7 +273,9 @@ class Repository:
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "
                 f"'.', '_' and '-', and begins with a letter or a digit"
             )
-            return ModelEntry(name, error=error, path=path)
+            # The index and the metrics show it, whose texts are UTF-8; names of files may be any bytes.
+            shown = name.encode("utf-8", "backslashreplace").decode()
+            return ModelEntry(shown, error=error, path=path)
         try:
             if (suffix := self._model_suffix(path)) in self._archives:
                 return self._archives[suffix](path, name)

@@ -227,7 +227,19 @@ class Document:
             self.fail(path, f"{error}")
         if value is not None and not isinstance(value, (str, int, float, bool)):
             self.fail(path, f"the tag {node.tag} is not read here")
+        self._check_text(value, path)
         return value
+
+    def _check_text(self, value: object, path: KeyPath) -> None:
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                half = value[error.start]
+                self.fail(
+                    path,
+                    f"the text has {half!a}, half of a surrogate pair; write the character itself",
+                )
 
     def _plain_tag(self, node: yaml.Node, path: KeyPath, plain: str) -> None:
         if node.tag != plain:
@@ -246,6 +258,7 @@ class Document:
             if not isinstance(key, (str, int, float, bool)):
                 self._lines[(*path, "?")] = line
                 self.fail((*path, "?"), "a key must be a string or a number")
+            self._check_text(key, path)
             entry = (*path, key if isinstance(key, str) else str(key))
             self._lines.setdefault(entry, line)
             if key in seen:

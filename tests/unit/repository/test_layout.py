@@ -1,9 +1,11 @@
 """What a repository, a model's folder and a single file are taken for."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from ksrv.errors import HandlerFailed
 from ksrv.repository.layout import Repository, RepositoryError
 
 HANDLER = "from ksrv import BaseHandler\n\nclass H(BaseHandler):\n    pass\n"
@@ -161,6 +163,14 @@ def test_names_have_at_most_128_characters(tmp_path, length):
     make(tmp_path, {f"{'a' * length}/handler.py": HANDLER})
     [entry] = Repository([tmp_path]).scan().values()
     assert (entry.error is None) == (length == 128)
+
+
+def test_a_name_that_is_not_utf8_is_an_error_that_every_answer_can_show(tmp_path):
+    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
+    (tmp_path / os.fsdecode(b"caf\xe9") / "model.yaml").write_text("handler: handler.py\n")
+    [(name, entry)] = Repository([tmp_path]).scan().items()
+    assert name == entry.name == "caf\\udce9"
+    assert "is no model name" in HandlerFailed(entry.error).message.encode().decode()
 
 
 def test_one_models_folder_and_one_file(tmp_path):
