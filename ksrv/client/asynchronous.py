@@ -8,11 +8,14 @@ from typing import Any
 
 from ksrv.client.blocking import Answer, with_scheme
 from ksrv.client.errors import (
+    NO_SERVER_BEHIND,
     ClientError,
     ConnectionFailed,
     DeadlineExceeded,
     InvalidRequest,
     NotFound,
+    StatusError,
+    StreamFailed,
     Unavailable,
 )
 from ksrv.client.grpc_calls import GrpcChannel
@@ -28,6 +31,7 @@ from ksrv.client.operations import (
     Parameters,
     Progress,
     Steps,
+    deadline_after,
 )
 from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
 from ksrv.client.retries import Retries
@@ -155,7 +159,7 @@ class AsyncClient:
         operation: Operation = await self._drive(steps, deadline)
         try:
             first, parts = await self._retried(lambda: self._begun(operation, deadline), deadline)
-        except (InvalidRequest, NotFound):
+        except (InvalidRequest, NotFound, StreamFailed):  # gRPC tells no status in a stream
             self._operations.forget(model)
             raise
         async with aclosing(parts):
@@ -218,6 +222,10 @@ class AsyncClient:
                     return
             except (ConnectionFailed, DeadlineExceeded, Unavailable) as error:
                 why = str(error)
+            except StatusError as error:
+                if error.status not in NO_SERVER_BEHIND:
+                    raise
+                why = str(error)
             await asyncio.sleep(min(_POLL_SECONDS, left))
         raise DeadlineExceeded(f"{model or self.url} is not ready after {timeout:g} s: {why}")
 
@@ -254,7 +262,7 @@ class AsyncClient:
         await self.close()
 
     def _deadline(self, timeout: float | None) -> float:
-        return time.monotonic() + (self.timeout if timeout is None else timeout)
+        return deadline_after(self.timeout if timeout is None else timeout)
 
     async def _drive(self, steps: Steps, deadline: float) -> Any:
         try:

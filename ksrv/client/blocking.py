@@ -4,14 +4,16 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from ksrv.client.errors import (
+    NO_SERVER_BEHIND,
     ClientError,
     ConnectionFailed,
     DeadlineExceeded,
     InvalidRequest,
     NotFound,
+    StatusError,
+    StreamFailed,
     Unavailable,
 )
 from ksrv.client.grpc_calls import GrpcChannel
@@ -27,6 +29,7 @@ from ksrv.client.operations import (
     Parameters,
     Progress,
     Steps,
+    deadline_after,
 )
 from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
 from ksrv.client.retries import Retries
@@ -47,10 +50,12 @@ def with_scheme(url: str) -> str:
     Raises:
         ValueError: Its scheme is none of the client's.
     """
-    full = url if "://" in url else f"http://{url}"
-    if urlsplit(full).scheme not in SCHEMES:
+    scheme, _, rest = (url if "://" in url else f"http://{url}").strip().partition("://")
+    # In lower case, by which the transport is chosen: GRPCS:// must not send a token without TLS.
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
         raise ValueError(f"expected a URL with one of {', '.join(SCHEMES)}, got {url!r}")
-    return full
+    return f"{scheme}://{rest}"
 
 
 class RestTransport:
@@ -239,7 +244,7 @@ class Client:
         operation: Operation = self._drive(steps, deadline)
         try:
             first, parts = self._retried(lambda: self._begun(operation, deadline), deadline)
-        except (InvalidRequest, NotFound):
+        except (InvalidRequest, NotFound, StreamFailed):  # gRPC tells no status in a stream
             self._operations.forget(model)
             raise
         with closing(parts):
@@ -335,6 +340,10 @@ class Client:
                     return
             except (ConnectionFailed, DeadlineExceeded, Unavailable) as error:
                 why = str(error)
+            except StatusError as error:
+                if error.status not in NO_SERVER_BEHIND:
+                    raise
+                why = str(error)
             time.sleep(min(_POLL_SECONDS, left))
         raise DeadlineExceeded(f"{model or self.url} is not ready after {timeout:g} s: {why}")
 
@@ -390,7 +399,7 @@ class Client:
         self.close()
 
     def _deadline(self, timeout: float | None) -> float:
-        return time.monotonic() + (self.timeout if timeout is None else timeout)
+        return deadline_after(self.timeout if timeout is None else timeout)
 
     def _drive(self, steps: Steps, deadline: float) -> Any:
         try:

@@ -15,6 +15,9 @@ __all__ = [
     "status_error",
 ]
 
+NO_SERVER_BEHIND = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT)
+"""What a proxy answers while the server behind it does not."""
+
 NOTHING_LISTENS = "nothing listens there; start `ksrv serve`, or give the server's URL"
 NAMES_AN_AUTHORITY = "the option --ca FILE, or ca= in Python, names an authority to trust"
 """What to do about a connection that fails, over REST and gRPC alike."""

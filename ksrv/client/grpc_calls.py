@@ -23,7 +23,7 @@ from ksrv.client.errors import (
     StreamFailed,
     status_error,
 )
-from ksrv.client.operations import Document, InferResult, Operation
+from ksrv.client.operations import Document, InferResult, Operation, check_token
 from ksrv.client.protobuf import decode, encode
 from ksrv.client.retries import retry_after
 from ksrv.client.tensors import Array
@@ -99,6 +99,7 @@ class GrpcChannel:
     def __init__(
         self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
     ) -> None:
+        check_token(token)
         self.channel = make_channel(import_module(self.library), url, ca, certificate)
         self._address = urlsplit(url).netloc
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)

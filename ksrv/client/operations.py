@@ -5,13 +5,18 @@ blocking and the asyncio client drive the same generators.
 """
 
 import json
+import math
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ksrv.client.errors import ClientError, InvalidRequest, NotFound
 from ksrv.client.tensors import Array, Declared, Tensor, declared_inputs, encode
+
+LONGEST_TIMEOUT_S = 1_000_000.0
+"""Longer timeouts count as this one: sockets and gRPC refuse them, or take them for times that have passed."""
 
 Document: TypeAlias = Any
 """An answer as JSON would hold it."""
@@ -20,6 +25,33 @@ Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 Outputs: TypeAlias = Sequence[str] | Mapping[str, Parameters]
 Progress: TypeAlias = Callable[[int, int], object]
 """Takes how many bytes of a request are sent, and how many it has."""
+
+
+def deadline_after(seconds: float) -> float:
+    """Return when a timeout passes, in seconds of the monotonic clock.
+
+    Args:
+        seconds: The timeout.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    if math.isnan(seconds):
+        raise ValueError("a timeout is a number of seconds, got nan")
+    return time.monotonic() + min(seconds, LONGEST_TIMEOUT_S)
+
+
+def check_token(token: str | None) -> None:
+    """Refuse a bearer token that no header can hold.
+
+    Args:
+        token: The token, or None without one.
+
+    Raises:
+        ValueError: It cannot be sent.
+    """
+    if token is not None and not (token.isprintable() and token.isascii()):
+        raise ValueError("a token consists of printable ASCII characters")
 
 
 @dataclass(frozen=True)

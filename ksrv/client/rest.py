@@ -48,7 +48,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 }
 """A check for each operation, which fails for a document that has another form."""
 
-_STAGE = re.compile(r"([A-Za-z_]+)[^,]*?;dur=([0-9.]+)")
+_STAGE = re.compile(r"([A-Za-z_]+)[^,]*?;dur=([0-9]+(?:\.[0-9]*)?)")
 
 
 @dataclass(frozen=True)

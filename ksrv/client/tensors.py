@@ -283,7 +283,12 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         datatype: Its datatype.
         shape: Its shape.
         data: Its values, flat or nested.
+
+    Raises:
+        ValueError: They are not those of such a tensor.
     """
+    if not isinstance(data, list):
+        raise ValueError(f"the answer's data are {data!r:.40}; expected an array")
     if datatype == "BYTES":
         flat = data
         while flat and isinstance(flat[0], list):
@@ -291,6 +296,8 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         elements = np.empty(len(flat), object)
         elements[:] = [str(element).encode() for element in flat]
         return elements.reshape(shape)
+    if datatype != "BF16" and datatype not in DTYPES:
+        raise ValueError(f"the answer has the datatype {datatype!r:.40}, which is unknown here")
     dtype = DTYPES.get(datatype, "<f4")
     if np.dtype(dtype).kind == "f":
         return np.array(data, object).reshape(shape).astype(np.float64).astype(dtype)

@@ -14,6 +14,7 @@ from ksrv.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,
 )
+from ksrv.client.operations import check_token
 from ksrv.client.rest import HttpRequest
 from ksrv.client.tensors import Block
 
@@ -69,12 +70,15 @@ def make_target(
     parts = urlsplit(url)
     if not parts.hostname:
         raise ValueError(f"expected http://HOST:PORT, got {url!r}")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError(
+            f"expected a URL of ASCII characters without blanks, got {url!r}; write others as %XX"
+        )
     encrypted = parts.scheme == "https"
     authority = parts.netloc.rpartition("@")[2]
     fields = [f"Host: {authority}", "User-Agent: ksrv-client", "Accept: */*"]
     if token is not None:
-        if not token.isprintable() or not token.isascii():
-            raise ValueError("a token consists of printable ASCII characters")
+        check_token(token)
         fields.append(f"Authorization: Bearer {token}")
     tls = None
     if encrypted:

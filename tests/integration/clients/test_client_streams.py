@@ -305,3 +305,22 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline, "the request has not ended"
         time.sleep(0.02)
+
+
+PAIRS = "inputs: [{name: x, datatype: %s, shape: [-1, 2]}]\noutputs: [{name: y, datatype: %s, shape: [-1, 2]}]\n"
+
+
+def test_a_stream_takes_up_what_a_model_declares_after_a_reload(tmp_path):
+    handler = "def inference(x):\n    return x\n"
+    folder = write_model(tmp_path, "same", handler, PAIRS % ("FP32", "FP32"))
+    with (
+        Server(tmp_path) as server,
+        Client(server.url) as control,
+        Client(f"grpc://{server.grpc}") as client,
+    ):
+        assert next(client.stream("same", [[1, 2]]))["y"].dtype == np.float32
+        (folder / "model.yaml").write_text(f"handler: handler.py\n{PAIRS % ('INT64', 'INT64')}")
+        control.load("same")
+        with pytest.raises(StreamFailed, match="expects INT64"):
+            next(client.stream("same", [[1, 2]]))
+        assert next(client.stream("same", [[1, 2]]))["y"].dtype == np.int64

@@ -1,6 +1,7 @@
 """Both HTTP clients against servers that answer in every way that HTTP/1.1 allows, and some more."""
 
 import asyncio
+import math
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from ksrv.client import (
     StatusError,
     Unavailable,
 )
+from ksrv.client.blocking import with_scheme
 from ksrv.client.errors import status_error
 from ksrv.client.retries import Retries, retry_after
 
@@ -450,3 +452,66 @@ def test_a_value_alone_is_for_the_only_input(scripted, kind):
     url = scripted([answer()]).url
     with kind(url) as client, pytest.raises(ValueError, match="declares 0 inputs"):
         client.infer("m", [1])
+
+
+def test_the_scheme_of_a_url_counts_in_any_case(kind, scripted):
+    with kind(f"HTTP{scripted([answer()]).url.removeprefix('http')}") as client:
+        assert client.metadata("m")["name"] == "m"
+    for scheme in ("GRPC", "Grpcs"):
+        assert with_scheme(f"{scheme}://h:1") == f"{scheme.lower()}://h:1"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h:1/a b", "http://h:1/\u00e4", "http://b\u00fccher:1", "http://h\x01:1"]
+)
+def test_a_url_that_no_head_can_hold_is_refused(kind, url):
+    with pytest.raises(ValueError, match="ASCII characters without blanks"):
+        kind(url)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "grpc://127.0.0.1:1"])
+@pytest.mark.parametrize("token", ["a\nb", "\u00e4"])
+def test_a_token_that_cannot_be_sent_is_refused(url, token):
+    with pytest.raises(ValueError, match="a token consists of printable ASCII"):
+        Client(url, token=token)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e10, 1e300])
+def test_a_timeout_may_be_as_long_as_anybody_likes(kind, scripted, seconds):
+    with kind(scripted([answer()]).url, timeout=seconds) as client:
+        assert client.metadata("m")["name"] == "m"
+
+
+def test_a_timeout_that_is_no_number_is_refused(kind):
+    with (
+        kind("http://127.0.0.1:1", timeout=math.nan) as client,
+        pytest.raises(ValueError, match="a number of seconds"),
+    ):
+        client.metadata("m")
+
+
+def test_a_proxy_without_its_server_is_waited_for(kind, scripted):
+    replies = [
+        answer(b"", status) for status in ("502 Bad Gateway", "504 Gateway Timeout", "200 OK")
+    ]
+    with kind(scripted(replies).url) as client:
+        client.wait_ready()
+    with kind(scripted([answer(b"", "500 Oops")]).url) as client, pytest.raises(StatusError):
+        client.wait_ready()
+
+
+def test_times_of_a_proxy_that_are_no_numbers_leave_the_answer_alone(kind, scripted):
+    fields = "Server-Timing: a;dur=1.2.3, b;dur=., queue;dur=4.5\r\n"
+    with kind(scripted([answer(), answer(b'{"outputs":[]}', fields=fields)]).url) as client:
+        assert client.infer("m", {}).timing["queue"] == 4.5
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [("null", "[1]"), ('"FP99"', "[1]"), ("7", "[1]"), ('"BYTES"', '"a"'), ('"FP32"', "1")],
+)
+def test_an_output_that_is_none_of_the_protocol_is_refused(kind, scripted, datatype, data):
+    body = f'{{"outputs":[{{"name":"y","datatype":{datatype},"shape":[1],"data":{data}}}]}}'
+    server = scripted([answer(), answer(body.encode())])
+    with kind(server.url) as client, pytest.raises(ClientError, match="cannot be read"):
+        client.infer("m", {})
