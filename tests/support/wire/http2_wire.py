@@ -74,6 +74,7 @@ class Wire:
         message: Any = None,
         authorization: Any = None,
         timeout: str | None = None,
+        encoding: str | None = None,
     ) -> Any:
         """Open a call, and end it where there is a message; return its stream."""
         stream, self._next = self._next, self._next + 2
@@ -90,6 +91,8 @@ class Wire:
             names["authorization"] = authorization
         if timeout:
             names["grpc-timeout"] = timeout
+        if encoding:
+            names["grpc-encoding"] = encoding
         block = b"".join(field(*pair) for pair in names.items())
         sent = frame(HEADERS, END_HEADERS, stream, block)
         if message is not None:

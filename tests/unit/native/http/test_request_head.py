@@ -64,6 +64,8 @@ def test_descriptions(target, route, name, version):
     [
         "GET /v2/",
         "GET /v2x",
+        "GET /models/add",
+        "GET /health/live",
         "GET /v2/models",
         "GET /v2/models/",
         "GET /v2/models/stats",
@@ -184,7 +186,52 @@ def test_each_byte_of_a_value():
             assert (value, verdict(with_fields(b"Content-Length: 2", b"X: " + value))) == (value, expected)  # fmt: skip
 
 
-HOSTS = [b"", b"a", b"a.B-c_d~!$&'()*+;=9", b"a%41", b"%4a%aFb", b"x:", b"x:80", b"[::1]", b"[::1]:80", b"[fe80::1%25e]", b" a\t", b"\ta  "]  # fmt: skip
+LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def test_each_byte_of_a_name():
+    for byte in range(0x21, 0x7F):
+        one = bytes([byte])
+        letter, digit = one in LETTERS, one.isdigit()
+        target = classify_head(b"GET /v2/models/a" + one + b" HTTP/1.1\r\nHost: x\r\n\r\n", RULES)
+        assert (one, target.verdict == "native") == (one, letter or digit or one in b"-._")
+        field = verdict(with_fields(b"Content-Length: 2", b"X" + one + b"Y: z"))
+        native = letter or digit or one in b"-:"
+        expected = "native" if native else "app" if one in b"!#$%&'*+.^_`|~" else "refused"
+        assert (one, field) == (one, expected)
+        host = classify_head(LIVE.replace(b"Host: x", b"Host: a" + one + b"b"), RULES).fault
+        assert (one, host == "none") == (one, letter or digit or one in b"-._~!$&'()*+;=")
+        method = classify_head(LIVE.replace(b"GET", b"AB" + one), RULES).fault
+        upper = one in LETTERS[:26]
+        assert (one, method == "none") == (one, upper or digit or one in b"!$%&'*+-.^_`|~")
+
+
+@pytest.mark.parametrize(
+    ("connection", "closes"),
+    [
+        (b"close", True),
+        (b"keep-alive", False),
+        (b"x", False),
+        (b"x, y", False),
+        (b"x, close", True),
+        (b"close ,x", True),
+        (b"closed", False),
+        (b"", False),
+    ],
+)
+def test_what_a_connection_says_of_its_end(connection, closes):
+    head = LIVE.replace(b"Host: x", b"Host: x\r\nConnection: " + connection)
+    assert classify_head(head, RULES).close == closes
+    old = head.replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert classify_head(old, RULES).close == (connection != b"keep-alive")
+
+
+def test_the_longest_and_the_shortest_method():
+    for length, fault in ((2, "method"), (3, "none"), (20, "none"), (21, "method")):
+        assert classify_head(LIVE.replace(b"GET", b"G" * length), RULES).fault == fault
+
+
+HOSTS = [b"", b"  ", b"\t", b"a", b"a.B-c_d~!$&'()*+;=9", b"a%41", b"%4a%aFb", b"x:", b"x:80", b"[::1]", b"[::1]:80", b"[fe80::1%25e]", b" a\t", b"\ta  "]  # fmt: skip
 NO_HOSTS = [b":80", b":", b"a,b", b"a/b", b"a b", b"a%", b"a%4", b"a%4g", b"a%g4", b"[::1", b"[]", b"[", b"]", b"[::1]x", b"[::1]80",
             b"a:b", b"a:8x", b"a:80:90", b"::1", b"a]", b"a@b", b"a#b", b"a\"b"]  # fmt: skip
 
@@ -350,6 +397,8 @@ LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
         (LIVE.replace(b"/live", b"/l\xefve"), "target"),
         (LIVE.replace(b"1.1", b"2.0"), "version"),
         (LIVE.replace(b"1.1", b"1.11"), "version"),
+        (LIVE.replace(b"1.1", b"1.x"), "version"),
+        (LIVE.replace(b"1.1", b"1."), "version"),
         (LIVE.replace(b"HTTP", b"http"), "version"),
         (with_fields(b"X"), "field line"),
         (with_fields(b": x"), "field line"),
@@ -376,6 +425,7 @@ LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
 def test_each_fault(head, fault):
     said = classify_head(head, RULES)
     assert (said.verdict, said.fault) == ("refused", fault)
+    assert (said.content_length, said.json_length, said.chunked) == (0, None, False)
 
 
 @pytest.mark.parametrize(
@@ -439,8 +489,9 @@ def test_the_largest_length_that_is_read():
 
 
 def test_a_length_beyond_every_limit_stays_beyond():
-    said = classify_head(with_fields(b"Content-Length: " + b"9" * 40), RULES)
-    assert (said.verdict, said.content_length) == ("app", 2**63 - 1)
+    for length in (b"1" + b"0" * 18, b"9" * 40):
+        said = classify_head(with_fields(b"Content-Length: " + length), RULES)
+        assert (said.verdict, said.content_length) == ("app", 2**63 - 1)
 
 
 def test_scheme_names_are_bounded():
