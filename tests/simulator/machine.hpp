@@ -92,7 +92,7 @@ class Machine {
         faults_allowed = true;
         for (uint64_t &one : rates) one = 0;
         preempts = 20000;
-        stalls = 0;
+        stalls = word_stalls = 0;
         cost = US;
         faults_until = FOREVER;
         nth = 0;
@@ -139,14 +139,17 @@ class Machine {
             followed_ = nullptr;
             hand_to(follower_);
         } else if (random.chance(stalls)) {
-            const int64_t stall = static_cast<int64_t>(random.below(MOST_STALL));
-            longest_stall = std::max(longest_stall, stall);
-            self()->frozen_until = now + stall;
-            hand_over();
+            stall();
         } else if (random.chance(preempts)) {
             hand_over();
         }
         end_if_killed();
+    }
+    // The seam before an access to a word that threads share without a lock. Between two of them a thread may stand so long that
+    // the others do all that they can.
+    void word_seam() {
+        if (active() && random.chance(word_stalls)) stall();
+        seam();
     }
     void spend(int64_t some) {
         now += some;
@@ -308,6 +311,7 @@ class Machine {
     uint64_t trace = 0;
     bool on = false;
     uint64_t preempts = 0, stalls = 0;  // of a million seams
+    uint64_t word_stalls = 0;           // of a million of those at words
     int64_t cost = US;                  // of a seam, at most
     uint64_t rates[FAULTS] = {};        // of a million seams
     bool faults_allowed = true;         // not while a worker begins, and where its health is looked at
@@ -322,6 +326,12 @@ class Machine {
   private:
     static constexpr uint64_t MOST_SEAMS = 30000000;
 
+    void stall() {
+        const int64_t length = static_cast<int64_t>(random.below(MOST_STALL));
+        longest_stall = std::max(longest_stall, length);
+        self()->frozen_until = now + length;
+        hand_over();
+    }
     void hand_to(Thread *chosen) {
         Thread *me = self();
         if (chosen != me) {

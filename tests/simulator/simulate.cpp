@@ -335,6 +335,7 @@ uint64_t simulate_processes(uint64_t seed) {
     machine().cost = static_cast<int64_t>(random.one_of({200, 1000}));
     machine().preempts = random.one_of({500, 10000, 60000, 200000});
     if (random.chance(200000)) machine().stalls = random.one_of({20, 200});
+    if (random.chance(700000)) machine().word_stalls = random.one_of({20000, 100000});
     WorkerRules rules;
     rules.loops = static_cast<int>(random.between(1, 2));
     ModelRules model;
@@ -349,7 +350,7 @@ uint64_t simulate_processes(uint64_t seed) {
     handler.spin_ns = static_cast<int64_t>(random.one_of({0, 1000, 5000}));
     handler.row_bytes = TAG_BYTES * static_cast<size_t>(random.one_of({1, 1, 20, 5000}));
     model.instances = static_cast<int>(random.between(1, 2));
-    model.max_rows = random.one_of({0, 8, 8});
+    model.max_rows = random.one_of({0, 3, 8, 8});
     model.looks = random.chance(100000);
     model.channel_room = random.one_of({4, 64});
     if (random.chance(150000)) model.delay_ns = MS;

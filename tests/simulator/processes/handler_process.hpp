@@ -16,7 +16,6 @@ namespace sim {
 using namespace ksrv;
 
 constexpr size_t TAG_BYTES = 16, MOST_ROWS = 16;
-constexpr int64_t TAKE_BACK_NS = 5 * MS;  // of a run; the dispatcher's
 
 struct Tag {  // of a row
     uint32_t client, ask, row, length;
@@ -151,22 +150,12 @@ class HandlerProcess {
         if (happens(rules_.rings)) ring_bell(channel_);
     }
 
-    // What the handler does with a batch. Some of the slow ones end just as the worker takes the batches behind them back.
+    // What the handler does with a batch.
     void work() {
-        Random &random = machine().random;
         if (happens(rules_.chats)) say({ChannelMessage::chat, 0, completed_ + 1, {}});
-        if (!happens(rules_.slow)) {
-            machine().sleep_until(machine().now + static_cast<int64_t>(random.below(static_cast<uint64_t>(rules_.quick_ns))));
-            return;
-        }
-        const uint64_t most = static_cast<uint64_t>(rules_.slow_ns);
-        const int64_t until = machine().now + static_cast<int64_t>(random.between(most / 2, most));
-        if (random.chance(500000)) {
-            machine().sleep_until(machine().now + TAKE_BACK_NS);
-            machine().take_over(ring_->control().worker_sleeps.word(), random.between(1, 12), until);
-        } else {
-            machine().sleep_until(until);
-        }
+        const uint64_t slow = static_cast<uint64_t>(rules_.slow_ns), quick = static_cast<uint64_t>(rules_.quick_ns);
+        Random &random = machine().random;
+        machine().sleep_until(machine().now + static_cast<int64_t>(happens(rules_.slow) ? random.between(slow / 2, slow) : random.below(quick)));
     }
     void look_again(const unsigned char *rows, const ChannelMessage &seen) const {
         Tag now[MOST_ROWS];

@@ -12,7 +12,7 @@ class ModelClient final : public Client {
     ModelClient(Scene *scene, int number, Temper temper, size_t row_bytes, bool hurries) : Client(scene, number, temper), row_bytes_(row_bytes) {
         Random &random = machine().random;
         count_ = random.between(1, row_bytes > 4096 ? 8 : 200);
-        depth_ = random.chance(500000) ? 1 : random.between(2, 6);
+        depth_ = random.chance(300000) ? 1 : random.between(2, 12);
         hurries_ = hurries;
         leaves_ = temper == Temper::resets ? random.below(count_) : count_;
     }

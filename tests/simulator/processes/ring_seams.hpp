@@ -36,20 +36,17 @@ template <typename T> struct scheduled_atomic {
 
     constexpr scheduled_atomic(T value = {}) : plain(value) {}
     T load() noexcept {
-        sim::machine().seam();
+        sim::machine().word_seam();
         return plain.load();
     }
     void store(T value, memory_order = memory_order_seq_cst) noexcept {
-        sim::machine().seam();
+        sim::machine().word_seam();
         plain.store(value);
-        sim::machine().happened(word());
     }
     T exchange(T value) noexcept {
-        sim::machine().seam();
+        sim::machine().word_seam();
         return plain.exchange(value);
     }
-    // The same for both mappings of the page.
-    const void *word() const noexcept { return reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(this) & 4095); }
 
     atomic<T> plain;
 };
