@@ -149,6 +149,8 @@ class Dialect(ABC):
 
     def _failure(self, error: BaseException) -> KsrvError:
         """Return the answer after an error that tells no status."""
+        if isinstance(error, InvalidRequest):  # an envelope cannot read the body
+            return error
         if isinstance(error, answers.AnswerError):
             return HandlerFailed(f"the handler of the model {self._model} failed: {error}")
         stage = answers.stage_of(error)
@@ -294,7 +296,12 @@ class KServeDialect(Dialect):
     def _set_status(
         self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
     ) -> None:
-        if code >= 400:
+        given: Any = code  # a handler may set anything
+        if not isinstance(given, int):
+            outputs.failures[index] = HandlerFailed(
+                f"the handler of the model {self._model} set the status {quote(given)}; expected a whole number"
+            )
+        elif code >= 400:
             text = bytes(element).decode("utf-8", "replace")
             outputs.failures.setdefault(index, InferenceError(text, min(code, 599)))
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.datatypes import NAME_BY_DTYPE
+from ksrv.errors import InvalidRequest
 from ksrv.torchserve.api.answers import checked_items
 from ksrv.torchserve.api.classes import list_classes_from_module
 from ksrv.torchserve.base64_text import without_base64
@@ -55,6 +56,41 @@ def _value(row: Any) -> Any:
     return row.get("body") if value is None else value
 
 
+def _by_row(data: Any, read: Callable[[Any], list[Any]], context: Any) -> list[list[Any]]:
+    """Return the instances of each row; a row whose instances cannot be read fails alone.
+
+    Args:
+        read: Returns the instances of a row.
+        context: The handler's context, which is told of the rows that fail.
+
+    Raises:
+        InvalidRequest: No row can be read, or the context knows no requests.
+    """
+    found: list[list[Any]] = []
+    failures: dict[int, InvalidRequest] = {}
+    for place, row in enumerate(data):
+        try:
+            found.append(read(row))
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            failures[place] = InvalidRequest(
+                f'the body is no JSON object with readable "instances": {type(error).__name__}: {error}'
+            )
+            found.append([])
+    processors = getattr(context, "request_processor", ())
+    if failures and (len(failures) == len(found) or len(processors) != len(found)):
+        raise next(iter(failures.values()))
+    for place, failure in failures.items():
+        processors[place].failure = failure
+    return found
+
+
+def _checked_instances(document: Any) -> list[Any]:
+    instances = document["instances"]
+    if not isinstance(instances, list | tuple):
+        raise TypeError(f"expected an array, found {type(instances).__name__}")
+    return list(instances)
+
+
 class BodyEnvelope(BaseEnvelope):
     """Each row becomes its `data` or `body` value."""
 
@@ -69,19 +105,14 @@ class JSONEnvelope(BaseEnvelope):
     """`{"instances": [...]}` in, `{"predictions": [...]}` out, the instances of all requests joined."""
 
     def parse_input(self, data: Any) -> Any:
-        self._lengths = []
-        joined: list[Any] = []
-        for row in data:
-            value = _value(row)
-            instances = (row if value is None else value)["instances"]
-            self._lengths.append(len(instances))
-            joined.extend(self._decoded(instances))
-        return joined
+        by_row = _by_row(data, self._instances, self.context)
+        self._lengths = [len(instances) for instances in by_row]
+        return [instance for instances in by_row for instance in instances]
 
-    def _decoded(self, instances: list[Any]) -> list[Any]:
-        if not instances or not isinstance(instances[0], dict):
-            return instances
-        return [without_base64(instance) for instance in instances]
+    def _instances(self, row: Any) -> list[Any]:
+        value = _value(row)
+        instances = _checked_instances(row if value is None else value)
+        return [without_base64(one) if isinstance(one, dict) else one for one in instances]
 
     def format_output(self, data: Any) -> Any:
         data = checked_items(data, sum(self._lengths))
@@ -97,16 +128,15 @@ class KServeEnvelope(BaseEnvelope):
     """KServe v1: `instances` in, `predictions` or `explanations` out."""
 
     def parse_input(self, data: Any) -> Any:
-        self._lengths = []
-        joined: list[Any] = []
-        for row in data:
-            body = _value(row)
-            if isinstance(body, (bytes, bytearray)):
-                body = json.loads(body)
-            instances = body["instances"]
-            self._lengths.append(len(instances))
-            joined.extend(instances)
-        return joined
+        by_row = _by_row(data, self._instances, self.context)
+        self._lengths = [len(instances) for instances in by_row]
+        return [instance for instances in by_row for instance in instances]
+
+    def _instances(self, row: Any) -> list[Any]:
+        body = _value(row)
+        if isinstance(body, (bytes, bytearray)):
+            body = json.loads(body)
+        return _checked_instances(body)
 
     def format_output(self, data: Any) -> Any:
         explained = bool(

@@ -116,6 +116,12 @@ def test_arrays_and_tensors_are_lists_and_nan_is_null(served, model):
     assert "JSON cannot express an item" in refused.json()["error"]
 
 
+def test_base64_that_the_json_envelope_cannot_read_is_the_clients_fault(served):
+    refused = predict(served, "json", {"instances": [{"b64": 5}]})
+    assert refused.status_code == 400
+    assert 'no JSON object with readable "instances": TypeError' in refused.json()["error"]
+
+
 @pytest.mark.parametrize("model", ENVELOPES)
 def test_an_envelope_gets_the_body_that_it_gets_over_torchserves_own_route(served, model):
     document = {"instances": [{"x": [1, 2.5]}, {"x": None}]}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.torchserve.api.answers import AnswerError, json_item, kserve_element
 
 
@@ -29,3 +30,25 @@ def test_arrays_and_tensors_of_any_kind_become_json(item, wanted):
 def test_what_json_cannot_express_is_told(item):
     with pytest.raises(AnswerError, match=f"an item of the type {type(item).__name__}"):
         kserve_element(item)
+
+
+SETS_STATUS = """
+import ts
+
+def handle(data, context):
+    for row, one in enumerate(data or ()):
+        context.set_response_status(eval(bytes(one)), "", row)
+    return None if data is None else ["said"] * len(data)
+"""
+
+
+@pytest.mark.parametrize("status", ["'201'", "None", "[201]", "2.5"])
+def test_a_status_that_is_no_number_fails_its_request_alone(ts_runner, status):
+    words = Tensor("data", "BYTES", (2,), [b"200", status.encode()])
+    requests = [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2))]
+    outcome = ts_runner(SETS_STATUS, "envelope: body\n").run(
+        BatchInputs({"data": words}, 2, requests)
+    )
+    assert list(outcome.failures) == [1]
+    assert "expected a whole number" in outcome.failures[1].message
+    assert outcome.tensors[0].data[0] == b"said"

@@ -150,6 +150,25 @@ def test_row_that_a_handler_fails_fails_alone(ts_runner):
     assert [outcome.tensors[0].data[row] for row in (0, 2)] == [b"fine", b"fine"]
 
 
+@pytest.mark.parametrize("envelope", ["json", "kserve"])
+@pytest.mark.parametrize("body", [{}, [1], {"instances": 3}, {"instances": {"a": 1}}, "text"])
+def test_a_body_that_an_envelope_cannot_read_fails_its_request_alone(ts_runner, envelope, body):
+    runner = ts_runner(HANDLER, f"envelope: {envelope}\n")
+    outcome = runner.run(batch({"instances": [1]}, body, {"instances": [2]}))
+    assert {at: one.http_status for at, one in outcome.failures.items()} == {1: 503}
+    first, _, last = outcome.tensors[0].data
+    assert json.loads(first) == {"predictions": [{"saw": "1", "of": 2}]}
+    assert json.loads(last) == {"predictions": [{"saw": "2", "of": 2}]}
+
+
+def test_objects_and_other_instances_go_together_behind_json(ts_runner):
+    runner = ts_runner(HANDLER, "envelope: json\n")
+    outcome = runner.run(batch({"instances": [{"b64": "YQ=="}, "a"]}, {"instances": [{"b64": 5}]}))
+    assert list(outcome.failures) == [1]
+    answer = json.loads(outcome.tensors[0].data[0])
+    assert [one["saw"] for one in answer["predictions"]] == ["b'a'", "'a'"]
+
+
 def test_row_behind_an_envelope_fails_the_batch(ts_runner):
     """Its number says nothing about requests there."""
     outcome = ts_runner(FAILS, "envelope: json\n").run(
