@@ -44,7 +44,7 @@ from ksrv.errors import (
     quote,
 )
 from ksrv.handlers.concurrent import Done
-from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.diagnostics.metrics import Emit, discard, own_labels
 from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
@@ -107,6 +107,9 @@ class ProcessExecutor:
         self._threads = threads
         self._start_timeout_s = start_timeout_s
         self._emit = emit
+        # Handlers for TorchServe and Triton choose all labels of their metrics.
+        ours = (source.config or ModelConfig()).runner == ModelConfig().runner
+        self._own_labels = own_labels(source.name, source.version) if ours else ()
         self._label = f"the process of model {quote(source.name)}"
         self._log = ProcessLog(source.name, source.version, instance)
         self._backoff = Backoff()
@@ -477,7 +480,10 @@ class ProcessExecutor:
             record = messages.load(MetricRecord, frame)
             if record.kind == "counter" and record.value < 0:
                 raise ChannelError(f"the counter {quote(record.name)} cannot fall")
-            self._emit(record)
+            own = self._own_labels
+            # The process cannot report for another model, because the worker writes these labels.
+            labels = own + record.labels[len(own) :]
+            self._emit(MetricRecord(record.name, record.kind, record.unit, record.value, labels))
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 

@@ -17,6 +17,11 @@ def discard(record: MetricRecord) -> None:
     """Drop a record; for handlers without a metrics page."""
 
 
+def own_labels(model: str, version: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels with which every metric of a model begins."""
+    return (("model", model), ("version", version))
+
+
 class Metrics:
     """The metrics that a handler reports; `model` and `version` are labels of every one.
 
@@ -25,7 +30,7 @@ class Metrics:
     """
 
     def __init__(self, model: str, version: str, emit: Emit = discard) -> None:
-        self._labels = (("model", model), ("version", version))
+        self._labels = own_labels(model, version)
         self._emit = emit
 
     def counter(self, name: str, value: float = 1.0, **labels: str) -> None:

@@ -22,6 +22,7 @@ from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.limits import Limits
 from tests.support.engine.process_models import Chunks, batch_of, running, source
+from tests.support.wait_until import wait_until
 
 WAYS = """
 import ctypes
@@ -448,6 +449,11 @@ class H(BaseHandler):
         if way == 4:
             for _ in range(30): logging.getLogger("mine").warning("\U0001f600" * 65_536)
         if way == 5: logging.getLogger("mine").warning("said")
+        if way == 6:
+            metrics = type(context.metrics)("other", "7", context.metrics._emit)
+            metrics.counter("forged", 5.0, kind="mine")
+            metrics._labels = (("kind", "x"),)
+            metrics.counter("bare")
         return {"y": batch["x0"]}
 """
 
@@ -466,6 +472,15 @@ def test_events_that_do_not_add_up_are_read_no_further(tmp_path, caplog, number,
     assert len([one for one in told if "events are no longer read" in one and why in one]) == 1
     assert len(told) == 1, told
     assert reported == []
+
+
+def test_a_process_reports_metrics_for_its_own_model_alone(tmp_path):
+    reported = []
+    with running(tmp_path, EVENTS, emit=reported.append) as executor:
+        executor.run(way(6), soon(60))
+        wait_until(lambda: len(reported) == 2)
+        own = (("model", executor._source.name), ("version", executor._source.version))
+    assert [one.labels for one in reported] == [(*own, ("kind", "mine")), own]
 
 
 def test_long_log_records_are_read(tmp_path, caplog):
