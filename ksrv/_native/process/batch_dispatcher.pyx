@@ -169,12 +169,9 @@ cdef class BatchDispatcher:
                 served = self.dispatcher.serve(self.terms)
             if served != SERVED_PLANS:
                 break
-            try:
-                ksrv_plan_images(
-                    <ModelEndpoint>self.dispatcher.pending().endpoint, self.dispatcher.rows
-                )
-            except BaseException:  # it is raised where Python decodes the picture
-                pass
+            ksrv_plan_images(
+                <ModelEndpoint>self.dispatcher.pending().endpoint, self.dispatcher.rows
+            )
         if served == SERVED_READY:
             return True
         if served == SERVED_CLOSED:

@@ -106,9 +106,12 @@ cdef int _add_input(
 cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
     cdef PictureSize size
     for size in writer.missing:
-        (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plans.find(
-            size.height, size.width, size.channels
-        )
+        try:
+            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plans.find(
+                size.height, size.width, size.channels
+            )
+        except Exception:
+            pass  # Python decodes its pictures without a plan, and fails their own requests alone
     return 0
 
 
