@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from types import AsyncGeneratorType, CoroutineType
 from typing import TYPE_CHECKING, Any
 
+from ksrv._native.batch.stages import add_stage_time
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
@@ -99,8 +100,8 @@ class BatchContext:
         return self.made
 
     def add_time(self, name: str, nanoseconds: int) -> None:
-        """Add to the time of a stage in this batch."""
-        self.timings[name] = self.timings.get(name, 0) + nanoseconds
+        """See `RunningBatch.add_time`."""
+        add_stage_time(self.timings, name, nanoseconds)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._shared, name)

@@ -40,6 +40,7 @@ cdef extern from *:
 cdef type GENERATOR = GeneratorType, ASYNC_GENERATOR = AsyncGeneratorType
 cdef type COROUTINE = CoroutineType
 cdef dict MODULES = sys.modules
+cdef object MOST_NS = (1 << 63) - 1
 cdef StageTimes NONE_RUN = StageTimes(NOT_RUN, NOT_RUN, NOT_RUN)
 
 
@@ -108,9 +109,35 @@ cdef class RunningBatch:
 
         Args:
             name: The stage, or a name of the handler's own.
+
+        Raises:
+            HandlerFailed: The time is no whole number of nanoseconds, or the sum passes 63 bits.
         """
-        timings = self.timings
-        timings[name] = nanoseconds + timings.get(name, 0)
+        add_stage_time(self.timings, name, nanoseconds)
+
+
+def add_stage_time(dict timings not None: dict[str, int], name: str, nanoseconds: int) -> None:
+    """Add to the time of a stage; see `RunningBatch.add_time`."""
+    if not isinstance(name, str):
+        raise HandlerFailed(
+            f"the handler called context.add_time({_shown(name)}, ...); expected the stage's name"
+            f" as a str"
+        )
+    integer = isinstance(nanoseconds, (int, cnp.integer)) and not isinstance(nanoseconds, bool)
+    if not integer or not 0 <= (total := int(nanoseconds) + timings.get(name, 0)) <= MOST_NS:
+        raise HandlerFailed(
+            f"the handler called context.add_time({_shown(name)}, {_shown(nanoseconds)});"
+            f" expected nanoseconds as a whole number from 0, such as time.perf_counter_ns() - start;"
+            f" the times of a stage in one batch may add up to {MOST_NS}"
+        )
+    timings[name] = total
+
+
+cdef str _shown(object value):
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an int of {value.bit_length()} bits"  # repr() refuses the largest
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
 
 
 cpdef object infer_and_postprocess(

@@ -205,3 +205,49 @@ def test_the_composition_example(load_model):
     model = load_model(ROOT / "examples" / "composition", model="pipeline")
     answer = model.infer({"image": picture[np.newaxis]})
     assert [one.tolist() for one in answer.values()] == [[[20, 10, 44, 30]], [b"green"]]
+
+
+class Times(BaseHandler):
+    time = np.int64(5)
+
+    def inference(self, x: Float32[1]) -> Float32[1]:
+        self.context.add_time("mine", self.time)
+        return x
+
+
+class AsynchronousTimes(BaseHandler):
+    time = np.int64(5)
+
+    async def inference(self, x: Float32[1]) -> Float32[1]:
+        self.context.add_time("mine", self.time)
+        return x
+
+
+@pytest.mark.parametrize("handler", [Times, AsynchronousTimes])
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        (1e30, "1e+30"),
+        (1.5, "1.5"),
+        (float("nan"), "nan"),
+        (-1, "-1"),
+        ("5", "'5'"),
+        (True, "True"),
+        (None, "None"),
+        (1 << 63, str(1 << 63)),
+        pytest.param(1 << 20_000, "an int of 20001 bits", id="long"),
+    ],
+)
+def test_a_time_that_is_none_is_named_with_what_is_expected(monkeypatch, handler, time, shown):
+    monkeypatch.setattr(handler, "time", time)
+    with load(handler) as model, pytest.raises(KsrvError) as raised:
+        model.infer([[1.0]])
+    assert raised.value.http_status == 500
+    told = f"the handler called context.add_time('mine', {shown}); expected nanoseconds as a whole number from 0"
+    assert told in raised.value.message
+
+
+@pytest.mark.parametrize("handler", [Times, AsynchronousTimes])
+def test_a_time_is_any_whole_number_of_nanoseconds(handler):
+    with load(handler) as model:
+        assert model.infer([[1.0]]).timings["mine"] == 5
