@@ -65,7 +65,7 @@ def choose_onnx_device(wanted: str, instance: int = 0) -> str:
     Returns:
         "cuda:N" or "cpu" for "auto"; any other name as it is, for the loader to accept or refuse.
     """
-    gpus = _nvidia_gpus()
+    gpus = nvidia_gpus()
     if wanted == "auto":
         return f"cuda:{instance % gpus}" if gpus and _onnx_has_cuda() else "cpu"
     if wanted == "cuda":
@@ -75,7 +75,8 @@ def choose_onnx_device(wanted: str, instance: int = 0) -> str:
     return f"{kind}:{numbers[instance % len(numbers)]}" if number else wanted
 
 
-def _nvidia_gpus() -> int:
+def nvidia_gpus() -> int:
+    """Return how many GPUs Nvidia's driver has."""
     folder = Path("/proc/driver/nvidia/gpus")
     return len(list(folder.iterdir())) if folder.is_dir() else 0
 

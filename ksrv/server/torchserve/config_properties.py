@@ -1,8 +1,9 @@
 """Reads a TorchServe config.properties and translates what ksrv has a setting for.
 
 A report names every other key with the reason, so that no key seems to work that does not. Values are read
-as TorchServe reads them: `key=value`, `#` comments, Java's escapes, a backslash that continues a line. With `enable_envvars_config=true` the variable
-`TS_KEY` wins over a key, as KServe's runtime gives `service_envelope`.
+as TorchServe reads them: `key=value`, `#` comments, Java's escapes, a backslash that continues a line, variables of the
+environment as `$$NAME$$`. With `enable_envvars_config=true` the variable `TS_KEY` wins over a key, as KServe's runtime
+gives `service_envelope`.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ksrv.handlers.devices.choice import nvidia_gpus
 from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.torchserve.metrics_file import read_metrics_file
 
@@ -26,6 +28,7 @@ _PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", re.DOTALL)
 _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_VARIABLE = re.compile(r"\$\$([^$]{2,})\$\$")
 _EXAMPLE = '{"m": {"1.0": {"minWorkers": 1}}}'
 _REASONS = {
     "management_address": "the repository's routes are on the inference address",
@@ -112,12 +115,13 @@ def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Transl
         ConfigPropertiesError: It cannot be read, or a value cannot be.
     """
     try:
-        properties = read_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        properties = read_properties(_text(path.read_bytes()))
+    except OSError as error:
         raise ConfigPropertiesError(
-            f"{path} cannot be read: {reason}; expected TorchServe's config.properties"
+            f"{path} cannot be read: {error.strerror}; expected TorchServe's config.properties"
         ) from error
+    for key, value in properties.items():
+        properties[key] = _with_variables(path, key, value, environment)
     if properties.pop(ENVIRONMENT_WINS, "").lower() == "true":
         properties |= {
             name.removeprefix(VARIABLE_PREFIX).lower(): value
@@ -125,6 +129,27 @@ def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Transl
             if name.startswith(VARIABLE_PREFIX) and value and name != "TS_CONFIG_FILE"
         }
     return _Translation(path, properties).run()
+
+
+def _text(content: bytes) -> str:
+    """Return the text of a properties file. Java reads all as ISO-8859-1; paths in UTF-8 are meant as they are."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _with_variables(path: Path, key: str, value: str, environment: Mapping[str, str]) -> str:
+    def value_of(variable: re.Match[str]) -> str:
+        name = variable[1]
+        if name not in environment:
+            raise ConfigPropertiesError(
+                f"{path}: {key}={value[:1024]!r} names the environment variable {name}, which is not set; set it, or"
+                f" write the value in its place"
+            )
+        return environment[name]
+
+    return _VARIABLE.sub(value_of, value)
 
 
 class _Translation:
@@ -144,7 +169,7 @@ class _Translation:
         self._setting("max_request_size", "limits.body", _int)
         self._models()
         result.defaults = ArchiveDefaults(
-            workers=self._take("default_workers_per_model", _int, "processes of a model") or 1,
+            workers=self._workers(),
             response_timeout_s=self._take("default_response_timeout", _int, "s for a batch") or 120,
             startup_timeout_s=self._take("default_startup_timeout", _int, "s to get ready") or 120,
             queue_size=self._take("job_queue_size", _int, "requests may wait") or 100,
@@ -160,7 +185,24 @@ class _Translation:
             result.ignored[key] = _REASONS.get(key, "ksrv has nothing that it would change")
         return result
 
-    def _take(self, key: str, convert: Callable[[str], Any], meaning: str) -> Any:
+    def _workers(self) -> int:
+        """Return the processes of a model; 0 asks for one on each GPU, or processor where there is none."""
+        key = "default_workers_per_model"
+        count: int | None = self._take(key, _int, "processes of a model", least=0)
+        if count != 0:
+            return count or 1
+        gpus = nvidia_gpus()
+        if gpus:
+            most = self._take("number_of_gpu", _int, f"GPUs at most count for {key}", least=0)
+            gpus = gpus if most is None else min(gpus, most)
+        count = gpus or len(os.sched_getaffinity(0))
+        unit = "GPU" if gpus else "processor"
+        self._result.applied[key] = f"{count} processes of a model, one for each {unit}"
+        return count
+
+    def _take(
+        self, key: str, convert: Callable[[str], Any], meaning: str, *, least: int = 1
+    ) -> Any:
         text = self._left.pop(key, None)
         if text is None:
             return None
@@ -173,8 +215,10 @@ class _Translation:
             raise ConfigPropertiesError(
                 f"{self._path}: {key}={text[:1024]!r} is not accepted: {reason}"
             ) from None
-        if type(value) is int and value < 1:
-            raise ConfigPropertiesError(f"{self._path}: {key} must be at least 1, not {value}")
+        if type(value) is int and value < least:
+            raise ConfigPropertiesError(
+                f"{self._path}: {key} must be at least {least}, not {value}"
+            )
         if isinstance(value, dict):
             self._result.applied[key] = meaning
         else:

@@ -114,5 +114,5 @@ def test_onnx_runtime_is_asked_for_onnx_models(monkeypatch, gpus, cuda, wanted, 
     runtime = SimpleNamespace(get_available_providers=lambda: providers)
     monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(choice, "_nvidia_gpus", lambda: gpus)
+    monkeypatch.setattr(choice, "nvidia_gpus", lambda: gpus)
     assert [choose_onnx_device(wanted, instance) for instance in range(3)] == chosen

@@ -1,10 +1,13 @@
 """A config.properties as TorchServe reads and writes it: Java's escapes, lists of models, addresses."""
 
+import os
+
 import pytest
 
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
-from ksrv.server.torchserve.config_properties import read_properties
+from ksrv.server.torchserve import config_properties
+from ksrv.server.torchserve.config_properties import read_properties, translate
 
 
 @pytest.fixture
@@ -80,6 +83,56 @@ def test_a_store_that_is_a_ring_of_links_is_handed_on(settings_of, tmp_path):
     )  # serving it says that there is no such file
 
 
+def translated(folder, *lines, environment=None):
+    path = folder / "config.properties"
+    path.write_text("\n".join(lines) + "\n")
+    return translate(path, environment or {})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "most", "workers", "unit"),
+    [(0, None, 3, "processor"), (2, None, 2, "GPU"), (2, 1, 1, "GPU"), (2, 0, 3, "processor")],
+)
+def test_no_default_workers_are_one_for_each_gpu_or_processor(
+    monkeypatch, tmp_path, gpus, most, workers, unit
+):
+    monkeypatch.setattr(config_properties, "nvidia_gpus", lambda: gpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    lines = [] if most is None else [f"number_of_gpu={most}"]
+    found = translated(tmp_path, "default_workers_per_model=0", *lines)
+    assert found.defaults.workers == workers
+    assert found.applied["default_workers_per_model"].endswith(f"one for each {unit}")
+    assert translated(tmp_path, *lines).defaults.workers == 1
+
+
+def test_variables_in_values_are_replaced(tmp_path):
+    environment = {"STORE": "/srv/$1", "NUMBER": "3"}
+    found = translated(
+        tmp_path,
+        "model_store=$$STORE$$/a",
+        "load_models=all",
+        "default_workers_per_model=$$NUMBER$$",
+        "other=$$ $X$ $$$$",
+        environment=environment,
+    )
+    assert found.settings["models"] == ["/srv/$1/a"]
+    assert found.defaults.workers == 3
+
+
+def test_a_variable_that_is_not_set_is_named(settings_of, monkeypatch):
+    monkeypatch.delenv("MISSING", raising=False)
+    told = r"model_store='\$\$MISSING\$\$' names the environment variable MISSING, which is not set; set it, or write"
+    with pytest.raises(SettingsError, match=told):
+        settings_of("model_store=$$MISSING$$")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_text_is_latin_1_as_for_java_where_it_is_not_utf_8(tmp_path, encoding):
+    path = tmp_path / "config.properties"
+    path.write_bytes("# für alle\nmodel_store=/tmp/süß\nload_models=all\n".encode(encoding))
+    assert translate(path, {}).settings["models"] == ["/tmp/süß"]
+
+
 def test_a_socket_is_handed_on(settings_of):
     assert settings_of("inference_address=unix:/run/x.sock").http == "unix:/run/x.sock"
 
@@ -87,6 +140,8 @@ def test_a_socket_is_handed_on(settings_of):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ("default_workers_per_model=-1", "default_workers_per_model must be at least 0, not -1"),
+        ("job_queue_size=0", "job_queue_size must be at least 1, not 0"),
         ("inference_address=http://[::1", "='http://.::1' is not accepted: expected http://HOST"),
         ("inference_address=unix:x", "expected http://HOST:PORT, https://HOST:PORT or unix:/PATH"),
         ("models=" + "[" * 100_000, "it is nested too deep"),
