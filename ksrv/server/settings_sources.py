@@ -10,10 +10,11 @@ no setting may be called like one of Kubernetes'.
 """
 
 import difflib
+import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -45,6 +46,9 @@ SERVICE_VARIABLE = re.compile(
 
 SEVERAL = "May be repeated, or separated by commas."
 """Said of flags whose setting takes several values."""
+
+SECTIONS = frozenset({"limits"})
+"""The settings that hold settings of their own."""
 
 SIZE_KEYS = frozenset(
     {"limits.body", "limits.json", "limits.in_flight", "limits.head", "models_memory"}
@@ -160,6 +164,8 @@ def _flatten(document: Mapping[Any, Any], path: str, prefix: str = "") -> dict[s
     given: dict[str, _Given] = {}
     for name, value in document.items():
         key = f"{prefix}{name}"
+        if value is None and key in SECTIONS:
+            continue  # all its keys are commented out
         if isinstance(value, Mapping):
             given |= _flatten(value, path, f"{key}.")
         else:
@@ -167,21 +173,27 @@ def _flatten(document: Mapping[Any, Any], path: str, prefix: str = "") -> dict[s
     return given
 
 
+_READERS: dict[str, Callable[[str], Any]] = {
+    "TOML": tomllib.loads,
+    "JSON": json.loads,
+    "YAML": yaml.safe_load,
+}
+
+
 def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
+    kind = {".toml": "TOML", ".json": "JSON"}.get(Path(path).suffix, "YAML")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        document = tomllib.loads(text) if path.endswith(".toml") else yaml.safe_load(text)
+        text = Path(path).read_text(encoding="utf-8-sig")
+        document = _READERS[kind](text)
     except (
         OSError,
-        UnicodeDecodeError,
-        tomllib.TOMLDecodeError,
+        ValueError,  # of JSON, TOML and UTF-8
         yaml.YAMLError,
         RecursionError,
     ) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise SettingsError(
-            f"settings file {path} cannot be read: {reason}; expected {'TOML' if path.endswith('.toml') else 'YAML'} "
-            f"with settings as its keys"
+            f"settings file {path} cannot be read: {reason}; expected {kind} with settings as its keys"
         ) from error
     if document is None:
         return {}

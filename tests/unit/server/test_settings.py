@@ -188,3 +188,33 @@ def test_every_setting_says_what_it_is_and_has_a_flag_and_a_variable():
 def test_handlers_in_files_are_paths_of_a_variable():
     found = resolve({}, {"KSRV_MODELS": "models:/x/app.py:Cats:b.py:other/c:d.py"})
     assert found.settings.models == ("models", "/x/app.py:Cats", "b.py", "other/c", "d.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.yaml", "workers: 2\nlimits:\n  # body: 64M\n"),
+        ("s.yml", "\ufeffworkers: 2\nlimits: {}\n"),
+        ("s.toml", "workers = 2\n[limits]\n# body = '64M'\n"),
+        ("s.toml", "\ufeffworkers = 2\n"),
+        ("s.json", '{\n\t"workers": 2,\n\t"limits": null\n}\n'),
+    ],
+)
+def test_a_section_without_keys_says_nothing(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    settings = resolve({}, {}, str(tmp_path / name)).settings
+    assert (settings.workers, settings.limits.body) == (2, 1024 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("s.json", '{"workers": 2', "expected JSON with settings as its keys"),
+        ("s.toml", "workers 2", "expected TOML with settings as its keys"),
+        ("s.yaml", "workers:\n", "setting 'workers' cannot be None: expected a whole number"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_in_words(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=words):
+        resolve({}, {}, str(tmp_path / name))
