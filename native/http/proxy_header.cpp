@@ -44,6 +44,13 @@ void set_peer(ProxySource *source, int family, const void *address, uint16_t por
     }
 }
 
+// The proxy forwards for a client whose address it does not tell: "::" says that there is none (RFC 4291 2.5.2). Its
+// own address would make the client one of this machine, where the proxy is.
+void set_unknown_peer(ProxySource *source) noexcept {
+    const unsigned char unspecified[16] = {};
+    set_peer(source, AF_INET6, unspecified, 0);
+}
+
 struct Word {
     const char *text;
     size_t length;
@@ -91,8 +98,11 @@ ProxyVerdict read_line(const unsigned char *data, size_t filled, ProxySource *so
         const void *blank = memchr(at, ' ', static_cast<size_t>(end - at));
         const char *const stop = blank ? static_cast<const char *>(blank) : end;
         words[count++] = {at, static_cast<size_t>(stop - at)};
-        // Whatever stands behind UNKNOWN is ignored (section 2.1): the proxy speaks for itself.
-        if (count == 1 && words[0].is("UNKNOWN")) return ProxyVerdict::whole;
+        // Whatever stands behind UNKNOWN is ignored (section 2.1).
+        if (count == 1 && words[0].is("UNKNOWN")) {
+            set_unknown_peer(source);
+            return ProxyVerdict::whole;
+        }
         if (!blank) break;
         if (count == 5) return refuse(source, ProxyFault::line);
         at = stop + 1;
@@ -120,7 +130,7 @@ ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *
     if (command > 1) return refuse(source, ProxyFault::command);
     if (PROXY_V2_HEAD + length > PROXY_HEADER_MOST) return refuse(source, ProxyFault::too_long);
     const bool told = command == 1;                   // else LOCAL: the proxy speaks for itself
-    const bool known = family != 0 || protocol != 0;  // else UNSPEC: as LOCAL
+    const bool known = family != 0 || protocol != 0;  // else UNSPEC
     if (told && known) {
         if (family == 0 || family > 3 || protocol != 1) return refuse(source, ProxyFault::protocol);
         const size_t needed = family == 1 ? 12u : family == 2 ? 36u : 216u;
@@ -128,16 +138,14 @@ ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *
     }
     if (filled < PROXY_V2_HEAD + length) return ProxyVerdict::incomplete;
     source->length = PROXY_V2_HEAD + length;
-    if (!told || !known) return ProxyVerdict::whole;
+    if (!told) return ProxyVerdict::whole;
     const unsigned char *const block = data + PROXY_V2_HEAD;
-    if (family == 1) {
+    if (!known || family == 3) {
+        set_unknown_peer(source);  // a client on a unix socket has no address either
+    } else if (family == 1) {
         set_peer(source, AF_INET, block, static_cast<uint16_t>(block[8] << 8 | block[9]));
-    } else if (family == 2) {
+    } else {
         set_peer(source, AF_INET6, block, static_cast<uint16_t>(block[32] << 8 | block[33]));
-    } else {  // of a unix socket, whose peers have no address here either
-        source->told = true;
-        source->peer.ss_family = AF_UNIX;
-        source->peer_length = sizeof source->peer.ss_family;
     }
     return ProxyVerdict::whole;
 }

@@ -64,7 +64,8 @@ enum class ProxyFault : uint8_t {
 
 struct ProxySource {
     size_t length = 0;   // bytes of the header, once it is whole
-    bool told = false;   // `peer` is by whom the proxy was connected to; else the proxy speaks for itself
+    bool told = false;   // `peer` is by whom the proxy was connected to, "::" where it does not say; else the proxy
+                         // speaks for itself
     sockaddr_storage peer{};
     socklen_t peer_length = 0;
     ProxyFault fault = ProxyFault::none;

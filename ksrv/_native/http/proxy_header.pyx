@@ -64,7 +64,7 @@ cdef class ProxyRules:
 def read_proxy_header(
     bytes data not None,
     str versions="auto",
-) -> str | tuple[int, tuple[str, int] | str | None]:
+) -> str | tuple[int, tuple[str, int] | None]:
     """Judge the first bytes of a connection.
 
     Args:
@@ -73,8 +73,8 @@ def read_proxy_header(
 
     Returns:
         "incomplete", "absent" or what is wrong with the header, as a sentence; for a whole header
-        its length and the address that it tells: host and port, "" for a unix socket, None where
-        the proxy speaks for itself.
+        its length and the address that it tells: host and port, "::" and 0 for an unknown client,
+        None where the proxy speaks for itself.
     """
     cdef ProxySource source
     cdef ProxyVerdict verdict = read_header(data, len(data), _versions(versions), &source)
@@ -89,6 +89,4 @@ def read_proxy_header(
         return source.length, None
     if source.peer.ss_family == socket.AF_INET:
         return source.length, (socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3])
-    if source.peer.ss_family == socket.AF_INET6:
-        return source.length, (socket.inet_ntop(socket.AF_INET6, raw[8:24]), raw[2] << 8 | raw[3])
-    return source.length, ""
+    return source.length, (socket.inet_ntop(socket.AF_INET6, raw[8:24]), raw[2] << 8 | raw[3])

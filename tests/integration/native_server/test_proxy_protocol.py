@@ -20,9 +20,7 @@ pytestmark = pytest.mark.differs_by(
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 INDEX = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-UNLOAD = (
-    b"POST /v2/repository/models/double/unload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-)
+UNLOAD = b"POST /v2/repository/models/double/unload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +63,33 @@ def test_a_client_elsewhere_may_not_do_what_those_on_this_machine_may(server):
         assert read_answer(client).status == 403
 
 
-@pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", binary(command=0)], ids=["v1", "v2"])
-def test_a_proxy_may_speak_for_itself(server, header):
+def test_a_proxy_may_speak_for_itself(server):
+    with connected(server, binary(command=0)) as client:
+        for message in (INDEX, UNLOAD.replace(b"/unload", b"/load")):
+            client.sendall(message)
+            assert read_answer(client).status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY UNKNOWN\r\n",
+        b"PROXY UNKNOWN 127.0.0.1 127.0.0.1 1 2\r\n",
+        SIGNATURE + b"\x21\x00\x00\x00",
+        SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216),
+    ],
+    ids=["v1", "v1 with addresses", "v2 unspecified", "v2 unix"],
+)
+def test_a_client_whose_address_a_proxy_on_this_machine_does_not_tell_is_no_local_one(
+    server, header
+):
     with connected(server, header) as client:
         client.sendall(INDEX)
         assert read_answer(client).status == 200
+        client.sendall(UNLOAD)
+        answer = read_answer(client)
+    assert (answer.status, "served on loopback only" in answer.error) == (403, True)
+    wait_until(lambda: " :: - - " in server.log)
 
 
 @pytest.mark.parametrize("header", [line(), binary(more=b"\x04\x00\x00")], ids=["v1", "v2"])

@@ -56,7 +56,7 @@ def read_line(data: bytes) -> Any:
         return "malformed"
     words = text[len("PROXY ") : -2].split(" ")
     if words[0] == "UNKNOWN":
-        return end + 1, None
+        return end + 1, ("::", 0)
     kinds: dict[str, Any] = {"TCP4": ipaddress.IPv4Address, "TCP6": ipaddress.IPv6Address}
     if len(words) != 5 or words[0] not in kinds:
         return "malformed"
@@ -84,11 +84,11 @@ def read_binary(data: bytes) -> Any:
         return "malformed"
     if len(data) < 16 + length:
         return "incomplete"
-    if not told:
+    if kind == 0x20:
         return 16 + length, None
     block = data[16:]
-    if place == 0x31:
-        return 16 + length, ""
+    if place in (0, 0x31):
+        return 16 + length, ("::", 0)
     if place == 0x11:
         return 16 + length, (
             socket.inet_ntop(socket.AF_INET, block[:4]),

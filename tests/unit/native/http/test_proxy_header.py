@@ -18,11 +18,25 @@ def test_whole_headers(make, source, target):
 
 
 def test_proxies_that_speak_for_themselves():
-    for header in (b"PROXY UNKNOWN\r\n", b"PROXY UNKNOWN ::1 whatever\r\n", binary(command=0)):
-        assert read_proxy_header(header + BEHIND) == (len(header), None)
+    header = binary(command=0)
+    assert read_proxy_header(header + BEHIND) == (len(header), None)
 
 
-@pytest.mark.parametrize("kind", [b"\x20\x11", b"\x20\x00", b"\x21\x00"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY UNKNOWN\r\n",
+        b"PROXY UNKNOWN 127.0.0.1 127.0.0.1 1 2\r\n",
+        b"PROXY UNKNOWN ::1 whatever\r\n",
+        SIGNATURE + b"\x21\x00\x00\x00",
+        SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216),
+    ],
+)
+def test_a_client_whose_address_is_not_told_has_none(header):
+    assert read_proxy_header(header + BEHIND) == (len(header), ("::", 0))
+
+
+@pytest.mark.parametrize("kind", [b"\x20\x11", b"\x20\x00"])
 def test_proxies_that_speak_for_themselves_need_no_addresses(kind):
     header = SIGNATURE + kind + b"\x00\x00"
     assert read_proxy_header(header + BEHIND) == (len(header), None)
@@ -32,11 +46,6 @@ def test_a_port_with_each_digit():
     for port in (0, 10, 9, 65535):
         header = line(port=port)
         assert read_proxy_header(header) == (len(header), ("192.0.2.7", port))
-
-
-def test_a_client_on_a_unix_socket():
-    header = SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216)
-    assert read_proxy_header(header) == (len(header), "")
 
 
 def test_type_length_values_are_read_over():
