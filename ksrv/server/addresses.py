@@ -11,6 +11,9 @@ from pathlib import Path
 HTTP_ONLY = "http"
 """The gRPC address of a server whose HTTP address carries gRPC, and no other one."""
 
+SOCKET_PATH_BYTES = 107
+"""The longest path of a unix socket: `sun_path` of Linux has 108 bytes, with the NUL behind the path (unix(7))."""
+
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
@@ -141,6 +144,12 @@ def check_free(address: Address, setting: str) -> None:
         AddressError: The address is taken, does not exist, or is not for this user.
     """
     if address.path:
+        taken = len(os.fsencode(address.path))
+        if taken > SOCKET_PATH_BYTES:
+            raise AddressError(
+                f"setting '{setting}': the path of the unix socket has {taken} bytes, and the system takes "
+                f"{SOCKET_PATH_BYTES}: {address}; choose a shorter path"
+            )
         if not Path(address.path).absolute().parent.is_dir():
             raise unusable(address, setting, OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
         return

@@ -76,6 +76,10 @@ def test_a_wide_address_needs_credentials_or_the_explicit_word():
             Address(path="/nowhere/x.sock"),
             "cannot be listened on: No such file or directory; make the folder",
         ),
+        (
+            Address(path="/" + "ä" * 54),
+            "the path of the unix socket has 109 bytes, and the system takes 107: .*; choose a shorter path",
+        ),
     ],
 )
 def test_an_address_that_cannot_be_is_refused_with_what_to_do(address, says):
@@ -88,3 +92,11 @@ def test_a_port_in_use_is_refused_with_what_to_do():
         address = Address(host="127.0.0.1", port=held.getsockname()[1])
         with pytest.raises(AddressError, match="is in use; stop the server that listens there, or"):
             check_free(address, "http")
+
+
+def test_a_unix_path_may_be_as_long_as_the_system_takes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = "s" * 107
+    check_free(Address(path=path), "http")
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(path)
