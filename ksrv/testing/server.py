@@ -10,6 +10,7 @@ cleanly. A server that dies while it starts fails with its whole log.
 import http.client
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -32,6 +33,20 @@ class ServerFailed(AssertionError):
     """The server did not start, did not get ready, or did not end with status 0."""
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, context: ssl.SSLContext | None) -> None:
+        super().__init__("localhost", timeout=10)
+        self._path = path
+        self._context = context
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+        if self._context is not None:
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
+
+
 class Server:
     """Runs `ksrv serve` while its context is open.
 
@@ -47,7 +62,7 @@ class Server:
     Attributes:
         process: The master process.
         targets: The paths that it serves.
-        http: The HTTP address as HOST:PORT, "" when it is off.
+        http: The HTTP address as HOST:PORT or unix:PATH, "" when it is off.
         grpc: The gRPC address as HOST:PORT, which may be the HTTP address; "" when it is off.
 
     Raises:
@@ -166,8 +181,7 @@ class Server:
         Raises:
             OSError: The server does not answer.
         """
-        host, _, port = self.http.rpartition(":")
-        connection = self._connection(host.strip("[]"), int(port))
+        connection = self._connection()
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -175,13 +189,19 @@ class Server:
         finally:
             connection.close()
 
-    def _connection(self, host: str, port: int) -> http.client.HTTPConnection:
+    def _connection(self) -> http.client.HTTPConnection:
         certificate = self._settings.get("tls_cert")
-        if certificate is None:
-            return http.client.HTTPConnection(host, port, timeout=10)
-        context = ssl.create_default_context(cafile=str(certificate))
-        context.check_hostname = False
-        return http.client.HTTPSConnection(host, port, timeout=10, context=context)
+        context = None
+        if certificate is not None:
+            context = ssl.create_default_context(cafile=str(certificate))
+            context.check_hostname = False
+        if self.http.startswith("unix:"):
+            return _UnixConnection(self.http.removeprefix("unix:"), context)
+        host, _, port = self.http.rpartition(":")
+        host = host.strip("[]")
+        if context is None:
+            return http.client.HTTPConnection(host, int(port), timeout=10)
+        return http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the server says that it is ready; where it cannot be asked, until it has loaded.

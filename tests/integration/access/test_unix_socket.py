@@ -41,6 +41,13 @@ def test_it_is_nobodys_but_the_owners_and_the_groups(repository, tmp_path, mask,
     assert mode_of(repository, tmp_path / "http.sock", mask) == mode
 
 
+def test_a_server_of_a_test_is_asked_over_it(repository, tmp_path):
+    path = tmp_path / "http.sock"
+    with Server(repository, http=f"unix:{path}", grpc="off") as running:
+        assert running.http == f"unix:{path}"
+        assert running.get("/v2/health/ready")[0] == 200
+
+
 def test_under_a_gunicorn_of_ones_own(repository, tmp_path):
     path = tmp_path / "http.sock"
     command = [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn"]
