@@ -10,6 +10,7 @@ import copy
 import errno
 import gzip
 import hashlib
+import json
 import lzma
 import os
 import re
@@ -160,7 +161,7 @@ def read_manifest(folder: Path) -> Manifest:
             no model can have.
     """
     try:
-        manifest = msgspec.json.decode(read_settings(folder, str(MANIFEST)), type=Manifest)
+        manifest = _manifest_of(read_settings(folder, str(MANIFEST)))
     except FileNotFoundError:
         raise ArchiveError(
             f"there is no {MANIFEST}: it is no TorchServe archive; torch-model-archiver makes one"
@@ -169,7 +170,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}; {_MAKE_AGAIN}") from None
     except RecursionError:
         raise ArchiveError(f"{MANIFEST} is nested too deep to be read; {_MAKE_AGAIN}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, msgspec.ValidationError) as error:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error}; {_MAKE_AGAIN}") from None
     model = manifest.model
     # Name and version become parts of paths and routes.
@@ -193,6 +194,20 @@ def read_manifest(folder: Path) -> Manifest:
                 f"without .."
             )
     return manifest
+
+
+def _manifest_of(content: bytes) -> Manifest:
+    """Convert a manifest as TorchServe's gson does: a number is taken for a text, and null for a key that is left out."""
+    document = json.loads(content, parse_int=str, parse_float=str)
+    if isinstance(document, dict):
+        document = _without_nulls(document)
+        if isinstance(model := document.get("model"), dict):
+            document["model"] = _without_nulls(model)
+    return msgspec.convert(document, Manifest)
+
+
+def _without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def read_settings(folder: Path, name: str) -> bytes:

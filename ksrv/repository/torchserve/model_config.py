@@ -175,7 +175,7 @@ def archived_config(
         pt2=document.get("pt2"),
         envelope=envelope,
         runner=RUNNER,
-        own_version=str(raw["model"].get("modelVersion", "1.0")),
+        own_version=model.model_version,
         dialect={
             FORMAT: {
                 "manifest": raw,

@@ -17,6 +17,7 @@ from ksrv.repository.torchserve.archive import (
     open_archive,
     read_manifest,
 )
+from ksrv.repository.torchserve.model_config import archived_config
 from tests.support.examples import examples
 
 MANIFEST = json.dumps(
@@ -146,7 +147,7 @@ def test_damaged_archives_are_errors(tmp_path, suffix, content):
 
 @pytest.mark.parametrize(
     "manifest",
-    [b"", b"{}", b"[]", b'{"model": {}}', b'{"model": {"modelName": 3}}', b"\xff"],
+    [b"", b"{}", b"[]", b'{"model": {}}', b'{"model": {"modelName": [3]}}', b"\xff"],
 )
 def test_bad_manifests_are_errors(tmp_path, manifest):
     (tmp_path / "MAR-INF").mkdir()
@@ -214,3 +215,17 @@ def test_no_archive_writes_outside_its_folder(tmp_path_factory, files):
         return
     outside = {p for p in base.rglob("*") if p.is_file() and folder not in p.parents} - before
     assert not outside
+
+
+@pytest.mark.parametrize(
+    ("version", "read"), [("1", "1"), ("1.10", "1.10"), ('"2"', "2"), ("null", "1.0")]
+)
+def test_a_manifest_is_read_as_gson_reads_it(tmp_path, version, read):
+    """TorchServe's reader takes a number for a text, and null for a key that is left out."""
+    text = '{"createdOn": null, "model": {"modelName": "m", "modelVersion": VERSION, "handler": "h.py",'
+    text += ' "requirementsFile": null}}'
+    files = [("MAR-INF/MANIFEST.json", text.replace("VERSION", version).encode()), ("h.py", b"")]
+    folder = open_archive(write_zip(tmp_path / "m.mar", files), tmp_path / "cache")
+    model = read_manifest(folder).model
+    assert (model.model_version, model.requirements_file) == (read, "")
+    assert archived_config(folder, read_manifest(folder))[0].own_version == read
