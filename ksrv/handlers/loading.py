@@ -105,7 +105,9 @@ def handler_of(found: Any, target: str) -> Any:
         return HandleFunctionHandler(found)
     if callable(found):
         return InferenceFunctionHandler(found)
-    raise HandlerError(f"{target}: a {type(found).__name__} is neither a class nor a function")
+    raise HandlerError(
+        f"{target}: a {type(found).__name__} is neither a class nor a function; name one of these"
+    )
 
 
 def _name_of(found: Any, target: str) -> str:

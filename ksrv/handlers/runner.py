@@ -43,7 +43,7 @@ from ksrv.handlers.diagnostics.debugging import profiled
 from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
 from ksrv.handlers.handler_batches import HandlerBatches, inference_mode
 from ksrv.handlers.handler_context import HandlerContext
-from ksrv.handlers.imports.folder_modules import HandlerError, error_location
+from ksrv.handlers.imports.folder_modules import HandlerError, error_with_location
 from ksrv.handlers.imports.initialize_lock import initialized_alone
 from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.handlers.imports.own_writes import watch
@@ -202,8 +202,7 @@ class Runner(HandlerBatches):
             if not isinstance(error, EXPECTED):
                 log.error("%s cannot be loaded", self._shown(), exc_info=error)
             raise HandlerLoadError(
-                f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
-                f"{error_location(self.source.root, error)}{remedy}"
+                f"{self._shown()} cannot be loaded: {error_with_location(self.source.root, error)}{remedy}"
             ) from error
         context.passes_outputs_through = isinstance(handler, BaseHandler) and is_default(
             handler, "postprocess"

@@ -227,7 +227,9 @@ def _read(core: Any, path: Path, root: Path) -> Any:
     elif path.name == SAVED_MODEL:
         for one in path.parent.rglob("*"):
             if not one.resolve().is_relative_to(root.resolve()):
-                raise ModelLoadError(f"{one} leads out of the model's folder")
+                raise ModelLoadError(
+                    f"{one} leads out of the model's folder; put what its link leads to in its place"
+                )
         return core.read_model(path.parent)
     elif path.suffix == ".pb":
         raise ModelLoadError(f"{path}: of TensorFlow's files {SAVED_MODEL} is read")
@@ -244,7 +246,9 @@ def _weights(path: Path, root: Path) -> Path:
     if not weights.is_file():
         raise ModelLoadError(f"{path} needs its weights in {weights.name} beside it")
     if not weights.resolve().is_relative_to(root.resolve()):
-        raise ModelLoadError(f"{weights} leads out of the model's folder")
+        raise ModelLoadError(
+            f"{weights} leads out of the model's folder; put what its link leads to in its place"
+        )
     return weights
 
 

@@ -20,7 +20,7 @@ from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import is_lost, note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback
 from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.imports.folder_modules import error_location
+from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
@@ -121,10 +121,9 @@ class TorchServeRunner:
                 enveloped = find_envelope(self._envelope, folder)(bare).handle
         except BaseException as error:
             log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
-            text = " ".join(str(error).split())
+            text = " ".join(error_with_location(folder, error).split())
             raise HandlerLoadError(
-                f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {text}"
-                f"{error_location(folder, error)}"
+                f"the model {self.source.name} cannot be loaded: {text}"
             ) from error
         name, decode = self.source.name, self._archive.get("decode", True)
         envelope = self._envelope

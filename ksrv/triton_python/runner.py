@@ -24,7 +24,7 @@ from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.handler_batches import SHOWN_IDS
-from ksrv.handlers.imports.folder_modules import error_location
+from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
@@ -109,11 +109,8 @@ class PythonModelRunner:
             spec = self._load(config)
         except BaseException as error:  # a model may end with sys.exit
             log.error("the model %s cannot be loaded", source.name, exc_info=error)
-            text = " ".join(str(error).split())
-            raise HandlerLoadError(
-                f"the model {source.name} cannot be loaded: {type(error).__name__}: {text}"
-                f"{error_location(source.root, error)}"
-            ) from error
+            text = " ".join(error_with_location(source.root, error).split())
+            raise HandlerLoadError(f"the model {source.name} cannot be loaded: {text}") from error
         return spec
 
     def _load(self, config: ModelConfig) -> ModelSpec:
@@ -130,7 +127,10 @@ class PythonModelRunner:
         spec = completed_spec(config.spec(name, self.source.version), config, configuration)
         model = kind()
         if not callable(getattr(model, "execute", None)):
-            raise TypeError("TritonPythonModel has no method execute(requests)")
+            raise TypeError(
+                "TritonPythonModel has no method execute(requests); add one that returns an InferenceResponse for each"
+                " request"
+            )
         if callable(getattr(model, "initialize", None)):
             model.initialize(self._arguments(configuration, device))
         self._model = model

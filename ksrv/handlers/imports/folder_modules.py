@@ -359,6 +359,12 @@ def _within(name: str, package: str) -> bool:
 _finder = _Finder()
 
 
+def error_with_location(folder: Path, error: BaseException) -> str:
+    """Return an error's class, its text if it has one, and where in a model's own files it came up."""
+    text = str(error)
+    return f"{type(error).__name__}{f': {text}' if text else ''}{error_location(folder, error)}"
+
+
 def error_location(folder: Path, error: BaseException) -> str:
     """Return where in a model's own files an error came up: " (handler.py, line 3)".
 

@@ -347,7 +347,9 @@ def _model_file(folder: Path, root: Path) -> Path:
             f"{folder}: holds no .xml, .onnx or .tflite file and no saved_model.pb{held}"
         )
     if not found[0].resolve().is_relative_to(root.resolve()):
-        raise ConfigError(f"{found[0]} leads out of the model's folder")
+        raise ConfigError(
+            f"{found[0]} leads out of the model's folder; put what its link leads to in its place"
+        )
     return found[0]
 
 

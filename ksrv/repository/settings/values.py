@@ -62,7 +62,10 @@ class ModelFiles:
             ]
             self._fail(key, f"the file {name!r} is not in {looked}{did_you_mean(name, names)}")
         if not path.resolve().is_relative_to(self._root):
-            self._fail(key, f"{name!r} leads out of the model's folder")
+            self._fail(
+                key,
+                f"{name!r} leads out of the model's folder; put what its link leads to in its place",
+            )
         return path.absolute()
 
     def target(self, key: str, value: str) -> str:

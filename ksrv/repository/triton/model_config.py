@@ -265,7 +265,9 @@ class _Settings:
         if not path.is_file():
             raise ConfigError(f"{self.root / CONFIG_NAME}: the file {path} is missing")
         if not path.resolve().is_relative_to(self.root.resolve()):
-            raise ConfigError(f"{path} leads out of the model's folder")
+            raise ConfigError(
+                f"{path} leads out of the model's folder; put what its link leads to in its place"
+            )
         return path
 
     def _inside(self, folder: Path, key: KeyPath, name: str) -> Path:
@@ -289,7 +291,10 @@ class _Settings:
         key = ("output", index, "label_filename")
         path = self._inside(self.root, key, name)
         if not path.resolve().is_relative_to(self.root.resolve()):
-            self.fail(key, f"{name!r} leads out of the model's folder")
+            self.fail(
+                key,
+                f"{name!r} leads out of the model's folder; put what its link leads to in its place",
+            )
         try:
             labels = read_labels(path)
         except LabelError as error:

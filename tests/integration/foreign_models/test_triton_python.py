@@ -315,7 +315,11 @@ sequence_batching { iterative_sequence: true }
 
 BROKEN = {
     "no_class": ("x = 1", 'backend: "python"', "has no class TritonPythonModel"),
-    "no_execute": ("class TritonPythonModel: pass", 'backend: "python"', "no method execute"),
+    "no_execute": (
+        "class TritonPythonModel: pass",
+        'backend: "python"',
+        "no method execute(requests); add one",
+    ),
     "exits": (
         "class TritonPythonModel:\n    def initialize(self, args):\n        import sys\n        sys.exit(3)\n"
         "    def execute(self, requests): return []",

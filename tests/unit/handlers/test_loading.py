@@ -171,7 +171,7 @@ def test_targets(runner_of, batch_of, source, target, factor):
         ("class Old:\n    def handle(self, data, context):\n        return data\n", "handler.py",
          "if Old is written for TorchServe, let .*handler.py import ts"),
         ("x = 3\n", "handler.py:Missing", "has no Missing"),
-        ("x = 3\n", "handler.py:x", "neither a class nor a function"),
+        ("x = 3\n", "handler.py:x", "neither a class nor a function; name one of these"),
         ("class C:\n    pass\n", "handler.py:C", "no method handle"),
         ("class C:\n    def __init__(self, a):\n        pass\n", "handler.py:C", r"without arguments, .* in initialize"),
         ("def f(:\n", "handler.py", "SyntaxError"),

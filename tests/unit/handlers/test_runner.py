@@ -20,6 +20,7 @@ from ksrv.errors import (
     NotReady,
     Overloaded,
 )
+from ksrv.handlers.runner import HandlerLoadError
 
 
 def ones(rows):
@@ -461,3 +462,10 @@ def test_a_deferred_handler_that_cannot_begin_fails_its_batch(runner_of, batch_o
     runner.begin(batch_of(ones(1)), answers.append)()
     (failure,) = answers
     assert isinstance(failure, HandlerFailed) and "ValueError" in failure.message
+
+
+def test_an_error_without_a_text_is_named_with_its_place_alone(runner_of):
+    with pytest.raises(
+        HandlerLoadError, match=r"cannot be loaded: AssertionError \(handler\.py, line \d+\)$"
+    ):
+        runner_of("assert False\ndef handle(batch, context):\n    return batch\n")

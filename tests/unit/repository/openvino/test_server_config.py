@@ -238,7 +238,10 @@ def test_links_out_of_the_base_path_are_refused(tmp_path):
     (tmp_path / "secret.xml").write_bytes(b"")
     (tmp_path / "m/1").mkdir(parents=True)
     os.symlink(tmp_path / "secret.xml", tmp_path / "m/1/model.xml")
-    assert "leads out of the model's folder" in scan(tmp_path, {})["m"].versions["1"].error
+    assert (
+        "leads out of the model's folder; put what its link leads to in its place"
+        in scan(tmp_path, {})["m"].versions["1"].error
+    )
 
 
 def test_every_key_is_reported(tmp_path):

@@ -237,12 +237,18 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     os.symlink(outside / "model.onnx", store / "m/1/model.onnx")
     (store / "m/config.pbtxt").write_text(ONNX)
     entry = Repository([store]).scan()["m"]
-    assert "leads out of the model's folder" in entry.versions["1"].error
+    assert (
+        "leads out of the model's folder; put what its link leads to in its place"
+        in entry.versions["1"].error
+    )
     os.symlink(outside / "labels.txt", store / "m/labels.txt")
     (store / "m/config.pbtxt").write_text(
         ONNX + 'output { name: "z" data_type: TYPE_FP32 dims: 1 label_filename: "labels.txt" }'
     )
-    assert "leads out of the model's folder" in Repository([store]).scan()["m"].error
+    assert (
+        "leads out of the model's folder; put what its link leads to in its place"
+        in Repository([store]).scan()["m"].error
+    )
 
 
 def test_a_missing_model_file_is_that_versions_error(tmp_path):
