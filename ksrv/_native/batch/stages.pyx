@@ -127,8 +127,8 @@ def add_stage_time(dict timings not None: dict[str, int], name: str, nanoseconds
     if not integer or not 0 <= (total := int(nanoseconds) + timings.get(name, 0)) <= MOST_NS:
         raise HandlerFailed(
             f"the handler called context.add_time({_shown(name)}, {_shown(nanoseconds)});"
-            f" expected nanoseconds as a whole number from 0, such as time.perf_counter_ns() - start;"
-            f" the times of a stage in one batch may add up to {MOST_NS}"
+            f" expected nanoseconds as a whole number from 0, such as time.perf_counter_ns()"
+            f" - start; the times of a stage in one batch may add up to {MOST_NS}"
         )
     timings[name] = total
 
