@@ -84,8 +84,8 @@ WHY = """
 
 Why, as far as it is known:
 
-- **W6 and `tree` over REST** are plain JSON, which ksrv reads with Python. The JSON of its protocol and gRPC are read
-  by compiled code.
+- **W6 and `tree` over REST**: ksrv, MLServer and Triton are asked by the JSON of KServe v2, the others by `instances`
+  of v1. ksrv reads `instances`, too, but with Python: a request then needs the CPU time of FastAPI.
 - **W7**: ksrv writes each word as a JSON answer of the protocol, which it checks against the outputs of the model.
   FastAPI and Falcon write bare lines.
 - **W5 and `picture`**: the model takes most of the time (column *limit*). The rest of the difference is not explained.

@@ -127,7 +127,7 @@ def _base64(workload: str, x: np.ndarray) -> Call:
 def _ksrv_rest(workload: str, x: np.ndarray) -> Call:
     model = workload.lower()
     if workload == "W6":
-        return calls.predict(x, f"/v1/models/{model}:predict")
+        return calls.v2_json(x, f"/v2/models/{model}/infer")
     if workload == "W7":
         return calls.generate(f"/v2/models/{model}/generate_stream")
     return calls.v2_binary(x, f"/v2/models/{model}/infer")
@@ -138,6 +138,8 @@ def _grpc(workload: str, x: np.ndarray) -> Call | None:
 
 
 def _kserve_rest(workload: str, x: np.ndarray) -> Call | None:
+    if workload == "W6":
+        return calls.predict(x, f"/v1/models/{workload.lower()}:predict")
     # Its REST decodes elements of BYTES as UTF-8, which pictures are not.
     return _ksrv_rest(workload, x) if workload not in ("W3", "W7") else None
 
@@ -213,7 +215,7 @@ def _own_dependencies() -> tuple[str, ...]:
 PEERS = [
     Peer(
         "ksrv", "ksrv_app.py", _own_dependencies(), ("{python}", "{app}", "{http}", "{grpc}"), "/v2/health/ready",
-        _ksrv_rest, "defaults; W3 and W5 batch", _grpc, tls=("{key}", "{certificate}"),
+        _ksrv_rest, "defaults; W3 and W5 batch, W5 has 2 instances", _grpc, tls=("{key}", "{certificate}"),
     ),
     Peer(
         "FastAPI", "fastapi_app.py", ("fastapi", "uvicorn[standard]"),

@@ -23,7 +23,7 @@ class TenValues(BaseHandler):
 
 class Network(BaseHandler):
     def initialize(self, context):
-        self.model = OnnxModel("network", threads=2)
+        self.model = OnnxModel("network")
 
     def inference(self, x):
         return {"y": self.model.run(x)}
@@ -57,7 +57,7 @@ MODELS = {
            "batching: {max_batch_size: 16}"),
     "w4": ("Echo", "x, datatype: FP32, shape: [-1, 16777216]", "FP32, shape: [-1, 16777216]", ""),
     "w5": ("Network", "x, datatype: FP32, shape: [-1, 3, 224, 224]", "FP32, shape: [-1, 10]",
-           "batching: {max_batch_size: 8}"),
+           "instances: 2\nbatching: {max_batch_size: 8}"),
     "w6": ("Forest", "x, datatype: FP32, shape: [-1, 30]", "FP32, shape: [-1, 1]", ""),
     "w7": ("Words", "prompt, datatype: BYTES, shape: [-1]", "BYTES, shape: [-1]", ""),
     "w8": ("Text", "x, datatype: INT64, shape: [-1, -1], pad: {mask: mask, waste: 0.5}}, "
