@@ -115,20 +115,28 @@ class Call:
 
 
 def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
-    """Return the inputs that a model's metadata declares, as examples fill them."""
+    """Return the inputs that a model's metadata declares, as examples fill them.
+
+    Raises:
+        click.ClickException: An input has a datatype that is none of the protocol's.
+    """
     images = {
         key.removesuffix(".image.accepts")
         for key in metadata.get("properties") or {}
         if key.endswith(".image.accepts")
     }
     found = []
-    for entry in metadata["inputs"]:
+    for entry in metadata.get("inputs", ()):
         sizes = list(entry["shape"])
         shape = tuple(
             size if size >= 0 else 1 if place == 0 else FREE_SIZE
             for place, size in enumerate(sizes)
         )
         datatype = entry["datatype"]
+        if datatype not in SIZES and datatype != "BYTES":
+            raise click.ClickException(
+                f"the input {entry['name']!r} has the datatype {datatype!r}, which is unknown here"
+            )
         if entry["name"] in images:
             kind, shape = "image", (1,)
         elif datatype == "BYTES":

@@ -24,7 +24,7 @@ def values_of(
     Raises:
         click.ClickException: A file cannot be read, or there is no input for it.
     """
-    names = [str(entry["name"]) for entry in metadata["inputs"]] or ["data"]
+    names = [str(entry["name"]) for entry in metadata.get("inputs", ())] or ["data"]
     found: dict[str, list[Any]] = {}
     for argument in files:
         name, value = _read(argument, names)

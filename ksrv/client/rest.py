@@ -208,6 +208,8 @@ def _infer_result(response: HttpResponse) -> InferResult:
     document: dict[str, Any] = json.loads(bytes(response.body[:offset]))
     outputs = {}
     for entry in document["outputs"]:
+        if not isinstance(entry["name"], str):
+            raise ValueError(f"an output has the name {entry['name']!r:.40}; expected a text")
         size = (entry.get("parameters") or {}).get("binary_data_size")
         if size is None:
             outputs[entry["name"]] = from_json(entry["datatype"], entry["shape"], entry["data"])

@@ -515,3 +515,13 @@ def test_an_output_that_is_none_of_the_protocol_is_refused(kind, scripted, datat
     server = scripted([answer(), answer(body.encode())])
     with kind(server.url) as client, pytest.raises(ClientError, match="cannot be read"):
         client.infer("m", {})
+
+
+def test_an_output_whose_name_is_no_text_is_refused(kind, scripted):
+    body = b'{"outputs":[{"name":5,"datatype":"FP32","shape":[1],"data":[1]}]}'
+    server = scripted([answer(), answer(body)])
+    with (
+        kind(server.url) as client,
+        pytest.raises(ClientError, match="the name 5; expected a text"),
+    ):
+        client.infer("m", {})

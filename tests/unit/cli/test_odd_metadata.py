@@ -1,0 +1,18 @@
+"""Commands against a server whose metadata leave fields out, or name what the protocol has not."""
+
+import click
+import pytest
+
+from ksrv.cli.client import inputs_of
+from ksrv.cli.infer_values import values_of
+
+
+def test_metadata_without_inputs_declare_none():
+    assert inputs_of({"name": "m"}) == ()
+    assert values_of([], ["what a day"], {"name": "m"}) == {"data": ["what a day"]}
+
+
+def test_an_unknown_datatype_is_named():
+    entry = {"name": "x", "datatype": "FP99", "shape": [100]}
+    with pytest.raises(click.ClickException, match="'x' has the datatype 'FP99'"):
+        inputs_of({"inputs": [entry]})
