@@ -166,6 +166,19 @@ def test_trailers_of_a_client_mean_nothing(address):
         assert b"grpc-status: 0" in wire.until_ended(1)
 
 
+def test_a_handler_sees_the_metadata_of_the_head_without_that_of_grpc(address):
+    row = message(row_request("seen").SerializeToString())
+    with Wire(address) as wire:
+        own = {"te": None, ":path": INFER, "grpc-x": "no", "mine": "early"}
+        wire.socket.sendall(head(1, own) + frame(DATA, 0, 1, row))
+        wire.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, field("theirs", "late")))
+        assert b"grpc-status: 0" in wire.until_ended(1)
+        seen = b"".join(wire.data)
+        assert b"'mine': 'early'" in seen
+        assert b"grpc-" not in seen
+        assert b"late" not in seen
+
+
 def test_a_deadline_is_that_of_the_head(address):
     with Wire(address) as wire:
         began = time.monotonic()

@@ -41,6 +41,7 @@ class Wire:
         over: Whether the server closed the connection, or said that it will.
         goodbye: The error code of GOAWAY, or None.
         resets: The error code of RST_STREAM, by its stream.
+        data: The frames of data of the answers, in the order in which they came.
     """
 
     def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
@@ -54,6 +55,7 @@ class Wire:
         self.over = False
         self.goodbye: int | None = None
         self.resets: dict[int, int] = {}
+        self.data: list[bytes] = []
         self._buffer = b""
         self._decoder = Decoder()
         self._next = 1
@@ -186,8 +188,10 @@ class Wire:
             self._fields[stream] = b"\n".join(lines)
             if flags & END_STREAM:
                 self.ended[stream] = self._fields[stream]
-        elif kind == DATA and flags & END_STREAM:  # an answer that is not gRPC's has no trailers
-            self.ended[stream] = self._fields[stream]
+        elif kind == DATA:
+            self.data.append(payload)
+            if flags & END_STREAM:  # an answer that is not gRPC's has no trailers
+                self.ended[stream] = self._fields[stream]
         elif kind == RST_STREAM:
             self.ended.setdefault(stream, b"")
             self.resets[stream] = int.from_bytes(payload, "big")
