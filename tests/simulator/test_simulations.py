@@ -16,6 +16,7 @@ FOUND = {
     "a reset of a stream without memory": (112166, 129063),
     "the end of a connection behind an interrupted read of TLS": (115916,),
     "the end of an answer behind a window that stays closed": (110186, 117620, 120224),
+    "a bell to a handler process that the kernel has no memory for": (745, 789, 873),
 }
 """Seeds that have found a fault, as long as their course is the same."""
 PROCESSES = range(25, 73, 4)
