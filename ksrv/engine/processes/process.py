@@ -107,7 +107,7 @@ class ProcessExecutor:
         self._threads = threads
         self._start_timeout_s = start_timeout_s
         self._emit = emit
-        # Handlers for TorchServe and Triton choose all labels of their metrics.
+        # Handlers of a foreign format choose all labels of their metrics.
         ours = (source.config or ModelConfig()).runner == ModelConfig().runner
         self._own_labels = own_labels(source.name, source.version) if ours else ()
         self._label = f"the process of model {quote(source.name)}"
