@@ -112,7 +112,9 @@ class JSONEnvelope(BaseEnvelope):
     def _instances(self, row: Any) -> list[Any]:
         value = _value(row)
         instances = _checked_instances(row if value is None else value)
-        return [without_base64(one) if isinstance(one, dict) else one for one in instances]
+        if not instances or not isinstance(instances[0], dict):  # TorchServe, too, decides by it
+            return instances
+        return [without_base64(instance) for instance in instances]
 
     def format_output(self, data: Any) -> Any:
         data = checked_items(data, sum(self._lengths))

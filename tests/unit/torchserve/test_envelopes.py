@@ -161,12 +161,15 @@ def test_a_body_that_an_envelope_cannot_read_fails_its_request_alone(ts_runner, 
     assert json.loads(last) == {"predictions": [{"saw": "2", "of": 2}]}
 
 
-def test_objects_and_other_instances_go_together_behind_json(ts_runner):
+def test_base64_is_decoded_behind_json_where_the_first_instance_is_an_object(ts_runner):
+    text = {"b64": "YQ=="}
     runner = ts_runner(HANDLER, "envelope: json\n")
-    outcome = runner.run(batch({"instances": [{"b64": "YQ=="}, "a"]}, {"instances": [{"b64": 5}]}))
-    assert list(outcome.failures) == [1]
-    answer = json.loads(outcome.tensors[0].data[0])
-    assert [one["saw"] for one in answer["predictions"]] == ["b'a'", "'a'"]
+    outcome = runner.run(
+        batch(*({"instances": given} for given in ([text], ["a", text], [text, "a"])))
+    )
+    assert list(outcome.failures) == [2]
+    answers = [json.loads(element)["predictions"] for element in outcome.tensors[0].data[:2]]
+    assert [[one["saw"] for one in answer] for answer in answers] == [["b'a'"], ["'a'", str(text)]]
 
 
 def test_row_behind_an_envelope_fails_the_batch(ts_runner):
