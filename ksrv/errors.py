@@ -14,6 +14,8 @@ from ksrv.header_fields import check_field
 
 QUOTED_CHARACTERS = 64
 TEXT_BYTES = 1024
+LEADS_OUT = "leads out of the model's folder; put what its link leads to in its place"
+"""Said of a model's file or folder."""
 
 
 def quote(text: object) -> str:

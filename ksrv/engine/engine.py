@@ -225,9 +225,8 @@ class Engine:
         """Free the memory that is kept for requests, also when none comes any more."""
         while not self._closing.wait(IDLE_MEMORY_SECONDS):
             buffer_pool.trim(IDLE_MEMORY_SECONDS)
-            if (
-                not PROCESS.held
-            ):  # while nobody waits for malloc: it may hold what a crowd of clients took
+            if not PROCESS.held:
+                # Nobody waits for malloc now, which may hold what a crowd of clients took.
                 buffer_pool.trim_malloc()
 
     def _watch(self) -> None:

@@ -357,6 +357,7 @@ def check_answers(batch: Batch) -> None:
         TypeError: See `header_of` and `parameter_of`; or a failure is no error of ksrv.
         ValueError: See `header_of` and `parameter_of`.
     """
+    # Most handlers write nothing, and the checks take a sixth of the time of a batch of one row.
     if batch.failures == {} and batch.headers == {} and batch.parameters == {}:
         return
     batch.failures = checked_failures(batch)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ksrv.errors import LEADS_OUT
 from ksrv.input_rules import default_image
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
@@ -227,9 +228,7 @@ def _read(core: Any, path: Path, root: Path) -> Any:
     elif path.name == SAVED_MODEL:
         for one in path.parent.rglob("*"):
             if not one.resolve().is_relative_to(root.resolve()):
-                raise ModelLoadError(
-                    f"{one} leads out of the model's folder; put what its link leads to in its place"
-                )
+                raise ModelLoadError(f"{one} {LEADS_OUT}")
         return core.read_model(path.parent)
     elif path.suffix == ".pb":
         raise ModelLoadError(f"{path}: of TensorFlow's files {SAVED_MODEL} is read")
@@ -246,9 +245,7 @@ def _weights(path: Path, root: Path) -> Path:
     if not weights.is_file():
         raise ModelLoadError(f"{path} needs its weights in {weights.name} beside it")
     if not weights.resolve().is_relative_to(root.resolve()):
-        raise ModelLoadError(
-            f"{weights} leads out of the model's folder; put what its link leads to in its place"
-        )
+        raise ModelLoadError(f"{weights} {LEADS_OUT}")
     return weights
 
 

@@ -280,7 +280,8 @@ class _Sampled:
         texts: list[object] = [request.id, *(one.name for one in request.outputs)]
         for mapping in (request.parameters, headers, answer_parameters):
             texts += [*mapping, *mapping.values()]
-        texts += [] if failure is None else [failure.message]
+        if failure is not None:
+            texts.append(failure.message)
         try:
             self._room = _after(self._room, texts)
         except TooLarge:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from ksrv.errors import LEADS_OUT
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.format import Format
@@ -347,9 +348,7 @@ def _model_file(folder: Path, root: Path) -> Path:
             f"{folder}: holds no .xml, .onnx or .tflite file and no saved_model.pb{held}"
         )
     if not found[0].resolve().is_relative_to(root.resolve()):
-        raise ConfigError(
-            f"{found[0]} leads out of the model's folder; put what its link leads to in its place"
-        )
+        raise ConfigError(f"{found[0]} {LEADS_OUT}")
     return found[0]
 
 

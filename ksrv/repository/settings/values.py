@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ksrv.compile_plan import CompileError, read_plan
-from ksrv.errors import did_you_mean
+from ksrv.errors import LEADS_OUT, did_you_mean
 from ksrv.input_rules import LengthFault, default_image, with_lengths
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
@@ -64,7 +64,7 @@ class ModelFiles:
         if not path.resolve().is_relative_to(self._root):
             self._fail(
                 key,
-                f"{name!r} leads out of the model's folder; put what its link leads to in its place",
+                f"{name!r} {LEADS_OUT}",
             )
         return path.absolute()
 

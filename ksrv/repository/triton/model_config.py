@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
+from ksrv.errors import LEADS_OUT
 from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.repository.entry import ModelEntry
@@ -265,9 +266,7 @@ class _Settings:
         if not path.is_file():
             raise ConfigError(f"{self.root / CONFIG_NAME}: the file {path} is missing")
         if not path.resolve().is_relative_to(self.root.resolve()):
-            raise ConfigError(
-                f"{path} leads out of the model's folder; put what its link leads to in its place"
-            )
+            raise ConfigError(f"{path} {LEADS_OUT}")
         return path
 
     def _inside(self, folder: Path, key: KeyPath, name: str) -> Path:
@@ -293,7 +292,7 @@ class _Settings:
         if not path.resolve().is_relative_to(self.root.resolve()):
             self.fail(
                 key,
-                f"{name!r} leads out of the model's folder; put what its link leads to in its place",
+                f"{name!r} {LEADS_OUT}",
             )
         try:
             labels = read_labels(path)

@@ -113,9 +113,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8")
     if _is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
-        return (
-            value.tolist()
-        )  # orjson itself takes no array of texts, of objects or in Fortran order
+        # orjson itself takes no array of texts, of objects or in Fortran order.
+        return value.tolist()
     raise TypeError
 
 

@@ -35,6 +35,7 @@ from tests.support.wire.http2_wire import (
     DATA,
     END_HEADERS,
     END_STREAM,
+    GRPC_HEAD,
     HEADERS,
     PING,
     RST_STREAM,
@@ -52,14 +53,7 @@ FLOW_CONTROL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 3, 8, 11
 INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
 STREAM = f"/{INFERENCE}/ModelStreamInfer"
-NAMES = {
-    ":method": "POST",
-    ":scheme": "http",
-    ":path": LIVE,
-    ":authority": "ksrv",
-    "te": "trailers",
-    "content-type": "application/grpc",
-}
+NAMES = GRPC_HEAD | {":path": LIVE}
 
 
 SLOW = row_request("slow").SerializeToString()

@@ -15,6 +15,7 @@ from tests.support.wire.http2_wire import (
     DATA,
     END_HEADERS,
     END_STREAM,
+    GRPC_HEAD,
     HEADERS,
     Wire,
     field,
@@ -27,14 +28,7 @@ INFER, STREAM, LIVE = (
     f"/{INFERENCE}/{name}" for name in ("ModelInfer", "ModelStreamInfer", "ServerLive")
 )
 BODY, HEAD = 100_000, 400
-NAMES = {
-    ":method": "POST",
-    ":scheme": "http",
-    ":path": LIVE,
-    ":authority": "ksrv",
-    "te": "trailers",
-    "content-type": "application/grpc",
-}
+NAMES = GRPC_HEAD | {":path": LIVE}
 ROOM = HEAD - sum(len(name) + len(value) + 32 for name, value in [*NAMES.items(), ("pad", "")])
 NO_MESSAGE = b"the call requires exactly one request message"
 SECOND = NO_MESSAGE + b", and further bytes came"

@@ -13,6 +13,15 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6
 ACK = END_STREAM = 1
 END_HEADERS = 4
 WINDOW = 65_535
+GRPC_HEAD = {
+    ":method": "POST",
+    ":scheme": "http",
+    ":path": "",
+    ":authority": "ksrv",
+    "te": "trailers",
+    "content-type": "application/grpc",
+}
+"""The fields of a call, without its path."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 
 
@@ -81,14 +90,7 @@ class Wire:
         """Open a call, and end it where there is a message; return its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
-        names = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": path,
-            ":authority": "ksrv",
-            "te": "trailers",
-            "content-type": "application/grpc",
-        }
+        names = GRPC_HEAD | {":path": path}
         if authorization:
             names["authorization"] = authorization
         if timeout:
