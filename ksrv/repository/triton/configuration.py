@@ -22,7 +22,7 @@ def configuration(
     Args:
         max_batch_size: The rows of a batch; 0 without a batch dimension.
     """
-    shown: dict[str, Any] = _plain(keys)
+    shown: dict[str, Any] = plain(keys)
     shown |= {"name": name, "max_batch_size": max_batch_size}
     shown.setdefault("version_policy", {"latest": {"num_versions": 1}})
     preferred = [max_batch_size] if max_batch_size else []
@@ -48,14 +48,14 @@ def configuration(
     return shown
 
 
-def _plain(value: Any) -> Any:
-    """Return a message as a dictionary without the keys that the file leaves out."""
+def plain(value: Any) -> Any:
+    """Return a value of a message as clients are shown it: a message as a dictionary of the keys that the file has."""
     if isinstance(value, Message):
         found = ((field.encode_name, getattr(value, field.name)) for field in fields(value))
-        return {key: _plain(one) for key, one in found if one is not None}
+        return {key: plain(one) for key, one in found if one is not None}
     if isinstance(value, list):
         if value and isinstance(value[0], MapEntry):
-            entries = [_plain(entry) for entry in value]
+            entries = [plain(entry) for entry in value]
             return {entry["key"]: entry["value"] for entry in entries}
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return _NAMES[value] if isinstance(value, DataType) else value

@@ -25,6 +25,7 @@ from ksrv.repository.triton.backends import (
     REFUSED,
     Backend,
 )
+from ksrv.repository.triton.call_config import merge_call_config
 from ksrv.repository.triton.configuration import configuration
 from ksrv.repository.triton.ensembles import check_ensembles, read_steps
 from ksrv.repository.triton.instance_groups import instances_of
@@ -90,7 +91,7 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     """Return the model of a folder of Triton's.
 
     Args:
-        config: The config.pbtxt to read in place of the folder's own.
+        config: The configuration of a load call, which may change a part of the folder's config.pbtxt.
 
     Returns:
         The entry with its report; a model that asks for what ksrv does not do carries the error.
@@ -100,9 +101,9 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     """
     root = path.absolute()
     folders = version_folders(root)
-    file = config or root / CONFIG_NAME
-    text = None if file.is_file() or not _describes_itself(root) else 'backend: "python"'
-    settings = _Settings(root, name, folders, *read_text_format(file, ModelKeys, text))
+    settings = _Settings(root, name, folders, *_own_keys(root, needs_file=config is None))
+    if config is not None:
+        settings.change(*read_text_format(config, ModelKeys))
     shared = settings.read()
     report = settings.report
     entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
@@ -127,6 +128,14 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     return entry
 
 
+def _own_keys(root: Path, *, needs_file: bool) -> tuple[ModelKeys, Document]:
+    """Return the keys of a folder's config.pbtxt, or those of a folder that has none."""
+    file, text = root / CONFIG_NAME, None
+    if not file.is_file():
+        text = 'backend: "python"' if _describes_itself(root) else None if needs_file else ""
+    return read_text_format(file, ModelKeys, text)
+
+
 class _Settings:
     """Reads the keys of one config.pbtxt, and writes the report as it goes."""
 
@@ -143,6 +152,14 @@ class _Settings:
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         self._document.fail(path, message)
+
+    def change(self, keys: ModelKeys, document: Document) -> None:
+        """Take the configuration of a load call in place of the folder's, but for what only the folder sets."""
+        own = self.keys
+        completed = configuration(own, self.root.name, self._backend(), 0)
+        self.report = Report()  # of the keys that are read from here on
+        self._document = document
+        self.keys = merge_call_config(keys, own, completed, document.fail)
 
     def read(self) -> ModelConfig:
         """Return the settings that all versions share; the model file is still open.

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,11 @@ from tests.support.models import write_double
 from tests.support.wait_until import wait_until
 
 ADD_SUB = 'platform: "onnxruntime_onnx" max_batch_size: 8'
+CODED = """
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
+"""
 OTHER = '{"max_batch_size": "16", "parameters": {"why": {"string_value": "über \\"16\\""}}}'
 
 
@@ -30,6 +36,10 @@ def repository(tmp_path_factory):
     write_add_sub(write_folder(root, "simple", ADD_SUB) / "1/model.onnx")
     write_add_sub(root / "bare/1/model.onnx")
     write_double(root)
+    write_folder(root, "coded", CODED)
+    (root / "coded/1/model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests): ...\n"
+    )
     return root
 
 
@@ -78,10 +88,10 @@ def test_a_configuration_holds_until_the_next_load(client, server):
         ("simple", '{"input": ' + "[" * 2000 + "]" * 2000 + "}", "is not the JSON of"),
         ("simple", '{"name": "other"}', "is 'other', and the folder is called 'simple'"),
         ("simple", '{"max_batch_size": -1}', "config.pbtxt, line 1: max_batch_size"),
-        ("simple", '{"backend": "dali"}', "'dali' is not served"),
-        ("simple", '{"backend": "python"}', "model.py is missing"),
+        ("simple", '{"backend": "dali"}', "backend: a load call changes only"),
+        ("simple", '{"backend": "python"}', "backend: a load call changes only"),
         ("simple", '{"input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]}', "'x'"),
-        ("simple", '{"backend": "onnxruntime", "default_model_filename": "../../double/1.onnx"}', "leaves the model's folder"),
+        ("simple", '{"backend": "onnxruntime", "default_model_filename": "../../double/1.onnx"}', "default_model_filename: a load call changes only"),
         ("double", "{}", "for models in a folder of Triton's form"),
         ("nobody", "{}", "holds no model of this name"),
     ],
@@ -116,6 +126,21 @@ def test_texts_of_a_configuration_come_back_short(client, case):
     with pytest.raises(InferenceServerException) as caught:
         client.load_model("simple", config=json.dumps(STRANGE[case]))
     check_text(caught.value.message(), marker="Z")
+
+
+@pytest.mark.parametrize("model", ["simple", "bare", "coded"])
+@pytest.mark.parametrize("backend", [{}, {"backend": "python"}])
+def test_a_call_runs_no_program(client, server, tmp_path, model, backend):
+    """EXECUTION_ENV_PATH names the interpreter of a Python model, which is the folder's to choose."""
+    program = tmp_path / "evil"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    given = {"parameters": {"EXECUTION_ENV_PATH": {"string_value": str(program)}}} | backend
+    given |= {"default_model_filename": "model.onnx"} if backend and model != "coded" else {}
+    with suppress(InferenceServerException):
+        client.load_model(model, config=json.dumps(given))
+    assert not (tmp_path / "ran").exists()
+    client.load_model(model)
 
 
 def test_files_are_not_taken_and_failures_begin_as_clients_expect(client):

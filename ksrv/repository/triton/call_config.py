@@ -1,0 +1,70 @@
+"""The keys of a config.pbtxt that a load call may change.
+
+Whoever may load models need not be the one who wrote them: a call may change how a model runs, but not which code
+runs or which files are read. Those keys come from the model's folder, whatever the call says.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from msgspec.structs import fields, replace
+
+from ksrv.repository.triton.configuration import plain
+from ksrv.repository.triton.model_keys import ModelKeys
+from ksrv.repository.yaml_document import KeyPath
+
+CHANGEABLE = frozenset(
+    {
+        "name",  # which is compared with the folder's
+        "max_batch_size",
+        "input",
+        "output",
+        "version_policy",
+        "dynamic_batching",
+        "sequence_batching",
+        "instance_group",
+        "response_cache",
+        "model_transaction_policy",
+    }
+)
+
+Fail = Callable[[KeyPath, str], NoReturn]
+
+
+def merge_call_config(
+    given: ModelKeys, own: ModelKeys, completed: Mapping[str, Any], fail: Fail
+) -> ModelKeys:
+    """Return the keys of a load call's configuration, completed with those that only the model's folder sets.
+
+    A call may repeat such a key, because clients send back the configuration that they were shown.
+
+    Args:
+        given: The keys of the call.
+        own: The keys of the model's config.pbtxt.
+        completed: The same with Triton's defaults, as clients are shown them.
+        fail: Raises the error of a key of the call.
+
+    Raises:
+        ConfigError: The call changes a key that only the model's folder sets.
+    """
+    changeable = CHANGEABLE
+    if completed["backend"] != "python":  # whose code reads the parameters
+        changeable |= {"parameters"}
+    kept = {}
+    for key in (one.name for one in fields(ModelKeys) if one.name not in changeable):
+        value = getattr(given, key)
+        if value is not None and plain(value) != completed.get(key):
+            fail(
+                (key,),
+                f"a load call changes only {', '.join(sorted(changeable))}; write this key into the config.pbtxt in "
+                f"the model's folder",
+            )
+        kept[key] = getattr(own, key)
+    labels = {one.label_filename for one in own.output or ()}
+    for index, output in enumerate(given.output or ()):
+        if output.label_filename is not None and output.label_filename not in labels:
+            fail(
+                ("output", index, "label_filename"),
+                "a load call names no files; write this key into the config.pbtxt in the model's folder",
+            )
+    return replace(given, **kept)
