@@ -100,6 +100,7 @@ class ModelRegistry:
         self._make = make
         self._drain_seconds = drain_seconds
         self._table: dict[str, ModelVersions] = {}
+        self._has_read_repository = False
         self._table_lock = threading.Lock()  # while the table is replaced
         # A lock lives while it is held or waited for: callers name models that there are not.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
@@ -124,13 +125,14 @@ class ModelRegistry:
         Raises:
             NotFound: There is no such model or version.
             NotLoaded: It is dormant.
-            NotReady: It does not serve now.
+            NotReady: It does not serve now, or the repository was not read yet.
         """
+        has_read_repository = (
+            self._has_read_repository
+        )  # before the table, which has all models then
         served = self._table.get(name)
         if served is None:
-            raise NotFound(
-                f"Request for unknown model: {quote(name)} is not found{self._meant(name)}"
-            )
+            raise self._unknown(name, has_read_repository)
         model = served.versions.get(version) if version else served.default
         if model is not None:
             return model
@@ -151,9 +153,14 @@ class ModelRegistry:
         stands = state.state.lower() if state else "unavailable"
         raise NotReady(f"the model {name} is not ready, it is {stands}{why}")
 
-    def _meant(self, name: str) -> str:
+    def _unknown(self, name: str, has_read_repository: bool) -> KsrvError:
+        """Return the error for a name that is not in the table."""
+        if not has_read_repository:
+            return NotReady("the server is starting and has not read the model repository yet")
         known = list(self._table)
-        return did_you_mean(name, known) if len(known) <= MOST_COMPARED and len(name) <= 64 else ""
+        compares = len(known) <= MOST_COMPARED and len(name) <= 64
+        meant = did_you_mean(name, known) if compares else ""
+        return NotFound(f"Request for unknown model: {quote(name)} is not found{meant}")
 
     def models(self, name: str = "", version: str = "") -> list[ModelVersion]:
         """Return the versions that serve.
@@ -164,6 +171,7 @@ class ModelRegistry:
 
         Raises:
             NotFound: There is no such model or version.
+            NotReady: The version does not serve now, or the repository was not read yet.
         """
         if name and version:
             return [self.find(name, version)]
@@ -206,6 +214,7 @@ class ModelRegistry:
         }
         with self._table_lock:
             self._table = {**known, **self._table}  # a load may have been asked for already
+        self._has_read_repository = True
         if self._lazy:
             for name in known:
                 self._changed(name)
@@ -295,7 +304,7 @@ class ModelRegistry:
 
         Raises:
             NotFound: There is no such model to unload.
-            NotReady: The engine is being closed.
+            NotReady: The engine is being closed, or the repository was not read yet.
             KsrvError: A version cannot be loaded.
         """
         name = change.name
@@ -309,7 +318,7 @@ class ModelRegistry:
                     self._applied[name] = order
                     self._take_away(name, served, known=change.kind == "unload")
                 elif change.kind == "unload":
-                    raise NotFound(f"Request for unknown model: {quote(name)} is not found")
+                    raise self._unknown(name, self._has_read_repository)
                 return None
             if self._closing:
                 raise NotReady("the server is stopping")

@@ -52,3 +52,5 @@ class V1ModelResource:
         document = {"name": name, "ready": ready, "model_version_status": versions}
         document |= _entry(name)
         send_json(resp, document, 200 if ready else 503)
+        if not ready:
+            resp.set_header("Retry-After", "1")

@@ -111,6 +111,7 @@ def test_sequences_are_timed_out_once_there_is_a_thread(refused):
 
 def test_names_of_unknown_models_are_not_kept():
     made = Engine(Models(source("m")), EngineSettings(model_control="explicit"))
+    made.start()
     for number in range(100):
         with pytest.raises(NotFound):
             made.unload(f"unknown-{number}")
