@@ -1,11 +1,15 @@
 """The parts of a `multipart/form-data` body.
 
-Strategy: the body lies in one block already, so it is read in a single pass: one search for each
-delimiter, one bounded look at each part's head, and a part's content is a slice. Numbers of parts, heads
-and boundaries are bounded before they cost anything.
+Strategy: the whole body is in memory, so it is read in a single pass: one search for each delimiter, one bounded look at
+each part's head, and a part's content is a slice. Numbers of parts, heads and boundaries are bounded before they cost
+anything. Anything that another reader could split in another way is refused, so that no part is lost without an error.
+
+Falcon's reader, `multipart` and `python-multipart` copy each part or lose parts: with a bare LF in front of a delimiter,
+all three add the next part to the content of the part before.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ksrv.errors import InvalidRequest, quote
@@ -21,12 +25,15 @@ FIELD = 1024
 """Bytes of a part's disposition, or of its content type."""
 
 _VIEWED = 64 * 1024
-_AFTER_DELIMITER = re.compile(rb"(--)?[ \t]*(\r\n|\Z)")
-_END_OF_HEAD = re.compile(rb"\r\n\r\n")
-# Possessive, so that no text is looked at twice, whatever it holds.
+_AFTER_BOUNDARY = rb"(--)?[ \t]*(\r\n|\n|\r|\Z)"
+_LINE_ENDS = (b"\r", b"\n")
+_FIELDS = (b"content-disposition", b"content-type", b"content-transfer-encoding")
+_PLAIN_ENCODINGS = (b"", b"binary", b"8bit", b"7bit")
+"""Values of Content-Transfer-Encoding that leave the bytes as they are."""
+
+# Neighbouring repetitions have no character in common, so that a failed match takes linear time.
 _OPTION = re.compile(
-    r"\s*+;\s*+"
-    r'(?:([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^;"]*+)))?+',
+    r'\s*;\s*(?:([^\s;="]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;"]*)))?',
     re.DOTALL,
 )
 _ESCAPED = re.compile(r'\\(["\\])')
@@ -64,18 +71,18 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
             f"a multipart body needs a boundary of 1 to {BOUNDARY} ASCII characters, got "
             f"{quote(boundary)}; curl -F and the form encoders of libraries write it into the Content-Type"
         )
-    opening = b"--" + boundary.encode("ascii")
-    delimiter = re.compile(re.escape(b"\r\n" + opening))
+    delimiters = _delimiters(body, b"--" + boundary.encode("ascii"))
     parts: list[FormPart] = []
-    after = _first_delimiter(body, opening, delimiter)
-    while not after[1]:
+    _, after, is_last = next(delimiters)
+    while not is_last:
         if len(parts) == PARTS:
             raise InvalidRequest(f"the multipart body has more than {PARTS} parts")
-        name, kind, is_file, start = _head(body, after[0], len(parts))
-        # The content may be empty, and its delimiter then begins with the head's last line end.
-        end, after = _next_delimiter(body, start - 2, delimiter)
-        content = body[start : max(start, end)]
-        parts.append(FormPart(name, as_element(content), kind, is_file))
+        name, kind, is_file, start = _head(body, after, len(parts))
+        end, after, is_last = next(delimiters)
+        if end < start - 2:
+            raise _malformed_head(len(parts))
+        # An empty content shares its line end with the head.
+        parts.append(FormPart(name, as_element(body[start : max(start, end)]), kind, is_file))
     return parts
 
 
@@ -119,62 +126,74 @@ def as_element(view: memoryview) -> Element:
     return view if len(view) >= _VIEWED else bytes(view)
 
 
-def _first_delimiter(
-    body: memoryview, opening: bytes, delimiter: re.Pattern[bytes]
-) -> tuple[int, bool]:
-    """Return where the first part begins, and whether there is none."""
-    if bytes(body[: len(opening)]) == opening:
-        found = _AFTER_DELIMITER.match(body, len(opening))
-        if found is not None:
-            return found.end(), found[1] is not None
-    return _next_delimiter(body, 0, delimiter)[1]
-
-
-def _next_delimiter(
-    body: memoryview, start: int, delimiter: re.Pattern[bytes]
-) -> tuple[int, tuple[int, bool]]:
-    """Return where the next delimiter begins, where it ends, and whether it is the last."""
-    while True:
-        found = delimiter.search(body, start)
-        if found is None:
+def _delimiters(body: memoryview, opening: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield where each delimiter begins and ends, and whether it is the last."""
+    literal = re.escape(opening)
+    # The literal goes first, so that the search is fast, and then the check that a line begins with it.
+    for found in re.finditer(literal + b"(?<![^\r\n]" + literal + b")" + _AFTER_BOUNDARY, body):
+        start = found.start()
+        before = bytes(body[max(start - 2, 0) : start])
+        if before not in (b"", b"\r\n") or found[2] in _LINE_ENDS:
             raise InvalidRequest(
-                "the multipart body ends without its closing boundary; it ends with --BOUNDARY--, where BOUNDARY is that "
-                "of the Content-Type"
+                f"the boundary at byte {start} of the multipart body has a line end of a single LF or CR; expected CRLF "
+                f"before and after each boundary (RFC 2046 5.1.1)"
             )
-        rest = _AFTER_DELIMITER.match(body, found.end())
-        if rest is not None:
-            return found.start(), (rest.end(), rest[1] is not None)
-        start = found.end()
+        yield max(start - 2, 0), found.end(), found[1] is not None
+    raise InvalidRequest(
+        "the multipart body ends without its closing boundary; it ends with --BOUNDARY--, where BOUNDARY is that "
+        "of the Content-Type"
+    )
+
+
+def _malformed_head(number: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the head of part {number} of the multipart body is malformed; expected lines NAME: VALUE that end with CRLF, "
+        f"each name once, and an empty line before the content"
+    )
 
 
 def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, int]:
     """Return a part's name and content type, whether it is a file, and where its content begins."""
-    # A head without fields ends with the line end that the delimiter brought along.
-    found = _END_OF_HEAD.search(body, start - 2, start + PART_HEAD)
-    if found is None:
+    # A head without fields ends with the line end of the delimiter.
+    head, end, _ = bytes(body[start - 2 : start + PART_HEAD]).partition(b"\r\n\r\n")
+    if not end:
         raise InvalidRequest(
             f"part {number} of the multipart body has no head that ends within {PART_HEAD} bytes; expected header fields "
             f"and an empty line before the content"
         )
-    name, kind, is_file = None, "", False
-    for line in bytes(body[start : found.start()]).split(b"\r\n"):
-        field, _, value = line.partition(b":")
-        field = field.strip().lower()
-        if field not in (b"content-disposition", b"content-type"):
-            continue
+    fields = dict.fromkeys(_FIELDS, b"")
+    for line in head.split(b"\r\n")[1:]:
+        field, colon, value = line.partition(b":")
+        field = field.lower()
+        if (
+            not colon
+            or field != field.strip()
+            or b"\r" in line
+            or b"\n" in line
+            or fields.get(field)
+        ):
+            raise _malformed_head(number)
+        if field in fields:
+            fields[field] = value.strip()
+    disposition, kind, encoding = fields.values()
+    if encoding.lower() not in _PLAIN_ENCODINGS:
+        raise InvalidRequest(
+            f"part {number} of the multipart body has the Content-Transfer-Encoding {quote(_text(encoding))}; send the "
+            f"bytes as they are, without this field (RFC 7578 4.7)"
+        )
+    for field, value in fields.items():
         if len(value) > FIELD:
             raise InvalidRequest(
                 f"part {number} of the multipart body has a {field.decode()} of {len(value)} bytes; "
                 f"at most {FIELD} are read"
             )
-        text = value.strip().decode("utf-8", "replace")
-        match field:
-            case b"content-disposition":
-                options = header_options(text)
-                name = options.get("name")
-                is_file = not options.keys().isdisjoint(("filename", "filename*"))
-            case b"content-type":
-                kind = text
+    options = header_options(_text(disposition))
+    name = options.get("name")
     if not name:
         raise InvalidRequest(f"part {number} of the multipart body has no name")
-    return name, kind, is_file, found.end()
+    is_file = not options.keys().isdisjoint(("filename", "filename*"))
+    return name, _text(kind), is_file, start + len(head) + 2
+
+
+def _text(field: bytes) -> str:
+    return field.decode("utf-8", "replace")

@@ -1,7 +1,5 @@
 """The reader of a header's options against falcon's on sane values, and in the number of its steps."""
 
-import re
-
 import pytest
 from falcon import parse_header
 from hypothesis import given
@@ -50,16 +48,17 @@ def test_any_value_is_read_or_refused(value):
 @pytest.mark.parametrize(
     "value",
     [
-        'form-data; name="' + ";" * 8000,
-        'form-data; name="' + "\\" * 8001,
-        "form-data" + ";" * 8000 + '"',
-        "form-data; " + "a" * 8000,
-        "form-data; a" + " " * 8000 + "b",
+        'form-data; name="' + ";" * 200_000,
+        'form-data; name="' + "\\" * 200_001,
+        "form-data" + ";" * 200_000 + '"',
+        "form-data; " + "a" * 200_000,
+        "form-data; a" + " " * 200_000 + "b",
         'form-data; name="a"b',
     ],
     ids=["semicolons", "backslashes", "empty options", "no value", "blanks", "text behind a quote"],
 )
-def test_a_hostile_value_is_read_in_single_steps(monkeypatch, value):
+def test_a_hostile_value_is_read_in_linear_time(monkeypatch, value):
+    """A pattern that takes quadratic time would run into the time limit of the tests."""
     read = []
 
     class Counting:
@@ -73,15 +72,14 @@ def test_a_hostile_value_is_read_in_single_steps(monkeypatch, value):
     with pytest.raises(InvalidRequest, match="malformed"):
         header_options(value)
     assert sum(read) <= len(value)
-    # No part of the pattern gives a character back once it is read.
-    rest = re.sub(r"[*+?]\+", "", OPTION.pattern).replace("(?:", "(")
-    assert not set(rest) & set("*+?")
 
 
-@pytest.mark.parametrize("field", [b"Content-Disposition", b"content-type"])
-def test_long_fields_of_a_part_are_refused(field):
+@pytest.mark.parametrize(
+    "before", [b"Content-Disposition:", b'Content-Disposition: form-data; name="a"\r\ncontent-type:']
+)
+def test_long_fields_of_a_part_are_refused(before):
     def form(value):
-        head = b'Content-Disposition: form-data; name="a"\r\n' + field + b":" + value
+        head = before + value
         return memoryview(b"--B\r\n" + head + b"\r\n\r\n1\r\n--B--")
 
     good = b'form-data; name="a"; x="%s"'

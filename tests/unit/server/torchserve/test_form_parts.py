@@ -61,6 +61,7 @@ def test_multipart_parts():
         (named(b"unnamed", b'; filename=""\r\nContent-Type: text/plain'), b"t"),
         (named(b"foreign", b"; filename*=UTF-8''t\r\nContent-Type: text/plain"), b"t"),
         (b"content-disposition: form-data; name=plain", b"v"),
+        (named(b"binary", b"\r\nContent-Transfer-Encoding: Binary\r\nX: 1\r\nX: 2"), b"="),
         preamble=b"ignored\r\n",
     )
     assert parts(body) == {
@@ -70,6 +71,7 @@ def test_multipart_parts():
         "unnamed": (b"t", "text/plain"),
         "foreign": (b"t", "text/plain"),
         "plain": (b"v", ""),
+        "binary": (b"=", ""),
     }
     assert parts(b"--b1--") == {}
 
@@ -83,6 +85,16 @@ def test_multipart_parts():
         (multipart((named(b""), b"v")), "part 0 .* has no name"),
         (multipart((named(b"a", b"; x=" + b"y" * PART_HEAD), b"v")), f"within {PART_HEAD} bytes"),
         (multipart(*[(named(b"a"), b"v")] * (PARTS + 1)), f"more than {PARTS} parts"),
+        (multipart((named(b"a"), b"v")).replace(b"\r\n", b"\n"), "byte 0 .* expected CRLF"),
+        (multipart((named(b"a"), b"v")).replace(b"v\r\n", b"v\n"), "byte 52 .* expected CRLF"),
+        (multipart((named(b"a", b"\nContent-Type: a/b"), b"v")), "part 0 .* is malformed"),
+        (multipart((named(b"a", b"\r\n folded"), b"v")), "part 0 .* is malformed"),
+        (multipart((named(b"a", b"\r\n" + named(b"b")), b"v")), "part 0 .* is malformed"),
+        (multipart((named(b"a", b"; junk"), b"v")), "is malformed at character 21"),
+        (
+            multipart((named(b"a", b"\r\nContent-Transfer-Encoding:base64"), b"eA==")),
+            "Content-Transfer-Encoding 'base64'; send the bytes as they are",
+        ),
     ],
 )
 def test_malformed_multipart_is_refused(body, text):
