@@ -13,7 +13,11 @@ COMPRESSED_STEP = 64 * 1024
 UNRATED_INFLATION = MIB
 """Inflated bytes below which the ratio is not looked at: small bodies of zeros are honest."""
 
+MEMBERS = 65_536
+"""Most members of a gzip body: each takes 3 us and may have only 20 bytes. bgzip writes 16,384 for 1 GiB."""
+
 _INFLATED_STEP = MIB
+_GZIP_MAGIC = b"\x1f\x8b"
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
@@ -49,19 +53,30 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
 
     Raises:
         BodyTooLarge: It inflates to more than the ratio allows.
-        InvalidRequest: It is corrupt, ends early, or goes on behind its end.
+        InvalidRequest: It is corrupt, ends early, or goes on after its end.
     """
     machine = zlib.decompressobj(_WINDOW_BITS[encoding])
     received = inflated = 0
+    members = 1
     for piece in pieces:
         received += len(piece)
         rest = piece
-        while rest and not machine.eof:
+        while rest:
+            if machine.eof:
+                # gzip may have several members (RFC 1952 2.2); the limits are those of all together.
+                if encoding == "deflate" or not rest.startswith(_GZIP_MAGIC[: len(rest)]):
+                    raise InvalidRequest(f"the {encoding} body goes on after the end of its stream")
+                members += 1
+                if members > MEMBERS:
+                    raise InvalidRequest(
+                        f"the {encoding} body has more than {MEMBERS} members; compress it as a whole"
+                    )
+                machine = zlib.decompressobj(_WINDOW_BITS[encoding])
             try:
                 out = machine.decompress(rest, _INFLATED_STEP)
             except zlib.error as error:
                 raise InvalidRequest(f"the {encoding} body is corrupt: {error}") from error
-            rest = machine.unconsumed_tail
+            rest = machine.unconsumed_tail or machine.unused_data
             inflated += len(out)
             allowed = max(UNRATED_INFLATION, received * limits.inflate_ratio)
             if inflated > allowed:
@@ -71,17 +86,14 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
                     f"{inflated}"
                 )
             yield out
-        if machine.eof and (rest or machine.unused_data):
-            raise InvalidRequest(f"the {encoding} body goes on behind the end of its stream")
     if not machine.eof:
         raise InvalidRequest(f"the {encoding} body ends before its stream does")
-    yield machine.flush()
 
 
 def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
     """Return what a whole compressed body says that it inflates to; 0 where it does not, or lies.
 
-    gzip's last four bytes say it. They may be wrong: memory may be kept ready by them, no more.
+    The last four bytes of gzip say it, for its last member. They may be wrong: memory may be kept ready by them, no more.
 
     Args:
         encoding: "gzip", "x-gzip" or "deflate".

@@ -59,6 +59,7 @@ def message(content, length=None, *, flag=0):
 
 
 ROW = row_request("add").SerializeToString()
+MEMBERS = gzip.compress(ROW[:9], mtime=0) + gzip.compress(ROW[9:], mtime=0)
 LARGE = row_request("add", parameters={"p": "x" * 90_000}).SerializeToString()
 
 
@@ -116,6 +117,8 @@ def test_heads_without_a_message(address, changes, status, told):
         (INFER, None, message(b""), 5, b""),
         (INFER, None, message(LARGE), 0, b""),
         (INFER, "gzip", message(gzip.compress(ROW, mtime=0), flag=1), 0, b""),
+        (INFER, "gzip", message(MEMBERS, flag=1), 0, b""),
+        (INFER, "gzip", message(MEMBERS + b"x", flag=1), 3, b"after the end of its stream"),
         (INFER, None, message(b"", BODY), 3, PARTIAL),
         (
             INFER,

@@ -76,8 +76,13 @@ def test_chunked_bodies(server, url, piece, with_header):
         assert answer.status_code == 200, answer.text
 
 
+def gzip_members(body):
+    return gzip.compress(body[:1000]) + gzip.compress(body[1000:])
+
+
 @pytest.mark.parametrize(
-    ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+    ("encoding", "compress"),
+    [("gzip", gzip.compress), ("gzip", gzip_members), ("deflate", zlib.compress)],
 )
 @pytest.mark.parametrize("chunked", [False, True])
 def test_compressed_bodies(url, encoding, compress, chunked):

@@ -75,7 +75,8 @@ def test_a_hostile_value_is_read_in_linear_time(monkeypatch, value):
 
 
 @pytest.mark.parametrize(
-    "before", [b"Content-Disposition:", b'Content-Disposition: form-data; name="a"\r\ncontent-type:']
+    "before",
+    [b"Content-Disposition:", b'Content-Disposition: form-data; name="a"\r\ncontent-type:'],
 )
 def test_long_fields_of_a_part_are_refused(before):
     def form(value):
