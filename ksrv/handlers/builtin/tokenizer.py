@@ -17,7 +17,7 @@ UNKNOWN = "<unk>"
 CLEANUP_REGEX = r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});"
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_CONTRACTION = re.compile("|".join(map(re.escape, CONTRACTION_MAP)))
+CONTRACTIONS_PATTERN = re.compile("|".join(map(re.escape, CONTRACTION_MAP)))
 _BASIC_ENGLISH = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -38,7 +38,9 @@ def expand_contractions(text: str) -> str:
     A contraction keeps its first letter ("ain't" becomes "as not") and is found inside of words too:
     models that TorchServe served know the words so.
     """
-    expanded = _CONTRACTION.sub(lambda found: found[0][0] + CONTRACTION_MAP[found[0]][1:], text)
+    expanded = CONTRACTIONS_PATTERN.sub(
+        lambda found: found[0][0] + CONTRACTION_MAP[found[0]][1:], text
+    )
     return expanded.replace("'", "")
 
 

@@ -47,6 +47,7 @@ UNITS = {
     None: "unit",
     "": "unit",
 }
+MetricUnit = Units()
 TIME_UNITS = ("ms", "s")
 SIZE_UNITS = ("MB", "kB", "GB", "B")
 

@@ -8,14 +8,19 @@ regions of a trace are named after the stages.
 import logging
 import os
 import tempfile
+from importlib.util import find_spec
 from typing import Any
 
 logger = logging.getLogger("ksrv.torchserve")
 
 VARIABLE = "ENABLE_TORCH_PROFILER"
 SLOWEST = 10
-PROFILER_AVAILABLE = True
-"""A name of TorchServe's; every torch that ksrv runs with has the profiler."""
+PROFILER_AVAILABLE = PT2_AVAILABLE = PT230_AVAILABLE = True
+"""Names of TorchServe's: every torch that ksrv runs with has the profiler, `torch.compile` and `torch.export`."""
+ONNX_AVAILABLE = find_spec("onnxruntime") is not None
+XLA_AVAILABLE = find_spec("torch_xla") is not None
+IPEX_AVAILABLE = False
+"""ksrv does not use Intel's extension for PyTorch."""
 
 
 def is_wanted() -> bool:

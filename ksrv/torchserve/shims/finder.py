@@ -37,6 +37,14 @@ class StandInFinder(MetaPathFinder, Loader):
     def fill(self, module: ModuleType) -> None:
         """Put a module's names into it."""
 
+    def find_name(self, module: str, name: str) -> Any:
+        """Return a name that `fill` did not put into a module.
+
+        Raises:
+            ImportError: The module has no such name.
+        """
+        raise ImportError(f"{self._wanted_by} wants {name!r} from {module}, {self._lacks}")
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -61,9 +69,7 @@ class StandInFinder(MetaPathFinder, Loader):
             inner = f"{module.__name__}.{name}"
             if inner in self._modules:  # `from package import module` asks for the name first
                 return import_module(inner)
-            raise ImportError(
-                f"{self._wanted_by} wants {name!r} from {module.__name__}, {self._lacks}"
-            )
+            return self.find_name(module.__name__, name)
 
         module.__getattr__ = missing  # type: ignore[method-assign]
 

@@ -10,6 +10,8 @@ from ksrv.torchserve.shims import finder, transforms
 
 NAMES = ("Compose", "Resize", "CenterCrop", "ToTensor", "Normalize", "InterpolationMode")
 PACKAGE = "torchvision"
+VERSION = "0.28.0+ksrv"
+"""The release whose numbers the transforms have; handlers compare it."""
 MODULES = (PACKAGE, f"{PACKAGE}.transforms")
 
 
@@ -28,7 +30,9 @@ class TorchvisionFinder(finder.StandInFinder):
         super().__init__(PACKAGE, MODULES, wanted_by=wanted_by, lacks=lacks)
 
     def fill(self, module: ModuleType) -> None:
-        """Put the transforms into their module."""
-        if module.__name__ != PACKAGE:
+        """Put the version into the package, and the transforms into their module."""
+        if module.__name__ == PACKAGE:
+            module.__version__ = VERSION  # type: ignore[attr-defined]
+        else:
             for name in NAMES:
                 setattr(module, name, getattr(transforms, name))

@@ -1,8 +1,9 @@
 """Image transforms with torchvision's names and numbers, for workers that have no torchvision.
 
-They take an array [height, width] or [height, width, channels] of uint8, whose resize is Pillow's
-antialiased bilinear filter, bit for bit, from `ksrv._native.images.convert_pixels`; Pillow itself is not needed. A
-Pillow image is resized and cropped by its own methods, as torchvision does, and stays one.
+They take a Pillow image, which stays one, or an array [height, width] or [height, width, channels] of
+uint8. Arrays are resized by Pillow's antialiased bilinear filter, bit for bit, from
+`ksrv._native.images.row_resize`; Pillow itself is not needed. Whatever these transforms cannot do exactly
+as torchvision does, such as resizing a tensor, is a TypeError or a ValueError that names torchvision.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,20 +19,22 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def pixels_of(image: Any) -> Pixels:
-    """Return an image's pixels as uint8 [height, width, channels].
+    """Return an array's pixels as uint8 [height, width, channels].
 
     Raises:
-        TypeError: It is neither a picture nor an array of uint8.
+        TypeError: It is no array of uint8.
     """
-    array = np.asarray(image)
-    if array.dtype == np.bool_:
-        array = array.astype(np.uint8) * 255
-    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
         raise TypeError(
-            f"an image is uint8 [height, width] or [height, width, channels],"
-            f" not {array.dtype} {list(array.shape)}"
+            "ksrv's stand-in for torchvision takes Pillow images, and arrays of uint8 [height, width] or [height, width,"
+            f" channels], not {_described(image)}: pip install torchvision"
         )
-    return np.ascontiguousarray(array.reshape(*array.shape[:2], -1))
+    return np.ascontiguousarray(image.reshape(*image.shape[:2], -1))
+
+
+def _described(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {value.dtype} {list(value.shape)}" if hasattr(value, "shape") else kind
 
 
 class InterpolationMode(Enum):
@@ -97,6 +100,8 @@ class Resize:
             raise ValueError(
                 "ksrv's stand-in for torchvision has no max_size: pip install torchvision"
             )
+        if not isinstance(size, int) and len(size) not in (1, 2):
+            raise ValueError(f"Resize takes one or two sizes, not {list(size)}")
         self.size = size
 
     def __call__(self, image: Any) -> Any:
@@ -132,9 +137,12 @@ class CenterCrop:
     def __call__(self, image: Any) -> Any:
         if _is_pillow(image):
             width, height = image.size
-            if width >= self.width and height >= self.height:
-                top, left = center_offset((height, width), (self.height, self.width))
-                return image.crop((left, top, left + self.width, top + self.height))
+            padded = (max(height, self.height), max(width, self.width))
+            top, left = center_offset(padded, (self.height, self.width))
+            # Pillow fills what a crop has beyond the image with zeros.
+            top -= (padded[0] - height) // 2
+            left -= (padded[1] - width) // 2
+            return image.crop((left, top, left + self.width, top + self.height))
         pixels = pixels_of(image)
         missing = (max(self.height - pixels.shape[0], 0), max(self.width - pixels.shape[1], 0))
         if any(missing):
@@ -145,34 +153,57 @@ class CenterCrop:
 
 
 class ToTensor:
-    """Turns pixels into a float32 tensor [channels, height, width] from 0 to 1.
+    """Turns pixels into a tensor [channels, height, width] of torch's default dtype, from 0 to 1.
 
-    Other arrays keep their numbers.
+    Arrays of other datatypes keep their numbers.
     """
 
     def __call__(self, image: Any) -> Any:
         import torch
 
-        if isinstance(image, np.ndarray) and image.dtype != np.uint8:
+        if isinstance(image, np.ndarray) and image.dtype != np.uint8 and image.ndim in (2, 3):
             array = image.reshape(*image.shape[:2], -1)
             return torch.from_numpy(array.copy()).permute(2, 0, 1).contiguous()
-        tensor = torch.from_numpy(pixels_of(image).copy()).permute(2, 0, 1).contiguous()
-        return tensor.to(torch.float32).div(255)
+        pixels = pixels_of(_array_of(image) if _is_pillow(image) else image)
+        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1).contiguous()
+        return tensor.to(torch.get_default_dtype()).div(255)
+
+
+def _array_of(image: Any) -> Pixels:
+    array = np.asarray(image)
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * 255
+    return array
 
 
 class Normalize:
-    """Subtracts the mean and divides by the standard deviation, channel by channel."""
+    """Subtracts the mean and divides by the standard deviation, channel by channel.
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
+    Raises:
+        TypeError: The image is no tensor of floats.
+        ValueError: The tensor has fewer than three dimensions, or a standard deviation is zero.
+    """
+
+    def __init__(
+        self, mean: float | Sequence[float], std: float | Sequence[float], inplace: bool = False
+    ) -> None:
         self.mean, self.std, self.inplace = mean, std, inplace
 
     def __call__(self, tensor: Any) -> Any:
         import torch
 
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            raise TypeError(
+                f"Normalize takes a tensor of floats, not {_described(tensor)}; put ToTensor() before it"
+            )
+        if tensor.ndim < 3:
+            raise ValueError(
+                f"Normalize takes a tensor [..., channels, height, width], not {list(tensor.shape)}"
+            )
         if not self.inplace:
             tensor = tensor.clone()
         mean = torch.as_tensor(self.mean, dtype=tensor.dtype, device=tensor.device)
         std = torch.as_tensor(self.std, dtype=tensor.dtype, device=tensor.device)
         if (std == 0).any():
             raise ValueError("a standard deviation of zero would divide by zero")
-        return tensor.sub_(mean[:, None, None]).div_(std[:, None, None])
+        return tensor.sub_(mean.reshape(-1, 1, 1)).div_(std.reshape(-1, 1, 1))

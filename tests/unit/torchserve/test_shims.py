@@ -60,6 +60,52 @@ def test_missing_names_say_so(code, text):
     assert text in done.stderr
 
 
+REEXPORTS = """
+from ts import version
+from ts.handler_utils.utils import Context, create_predict_response, send_intermediate_predict_response
+from ts.metrics.caching_metric import CachingMetric
+from ts.metrics.metric import MetricTypes, MetricUnit, Units
+from ts.metrics.metric_abstract import MetricAbstract
+from ts.metrics.metrics_store import Dimension, Metric
+from ts.model_loader import MetricsCacheYamlImpl, Service, TsModelLoader, list_classes_from_module
+from ts.protocol.otf_message_handler import deprecated
+from ts.service import Context, PredictionException, RequestProcessor, get_yaml_config
+from ts.torch_handler.base_handler import ONNX_AVAILABLE, PT2_AVAILABLE, PT230_AVAILABLE, load_label_mapping, timed
+from ts.torch_handler.densenet_handler import DenseNetHandler
+from ts.torch_handler.image_classifier import map_class_to_label
+from ts.torch_handler.request_envelope.json import BaseEnvelope
+from ts.torch_handler.text_classifier import BaseHandler, TextHandler, ngrams_iterator
+from ts.torch_handler.text_handler import CONTRACTION_MAP, CONTRACTIONS_PATTERN, BaseHandler, get_tokenizer
+from ts.torch_handler.vision_handler import BaseHandler
+"""
+
+
+def test_names_that_torchserve_imports_from_itself_are_found_in_each_module():
+    done = run(REEXPORTS + "assert DenseNetHandler and version.__version__ == '0.12.0'")
+    assert done.returncode == 0, done.stderr
+
+
+def test_libraries_are_imported_when_a_handler_asks_for_them():
+    done = run(
+        "import sys\n"
+        "import ts.torch_handler.base_handler as base\n"
+        "assert 'torch' not in sys.modules\n"
+        "from ts.torch_handler.text_classifier import F, logger, os\n"
+        "import torch\n"
+        "assert F is torch.nn.functional and base.torch is torch and logger.name == 'ts.torch_handler.text_classifier'\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_torchvision_has_a_version_that_can_be_compared():
+    done = run(
+        "from torchvision import __version__\n"
+        "from packaging.version import parse\n"
+        "assert parse(__version__) >= parse('0.20')\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_folder_called_ts_is_not_taken_for_torchserve(tmp_path):
     (tmp_path / "ts").mkdir()
     done = run("from ts.context import Context", tmp_path)
