@@ -1,9 +1,7 @@
 """Opens TorchServe archives: `.mar` zips, `.tar.gz` files and unpacked folders.
 
-Strategy: everything is checked from the archive's own listing before the first byte is written; the
-files go to a fresh folder that is renamed into place only when it is complete. The place is named by
-the archive's SHA-256, so that the same archive is unpacked once and a changed one never meets the
-files of its predecessor.
+Strategy: everything is checked from the archive's own listing before the first byte is written. Each
+process unpacks an archive once, into a folder of its own, and again after the archive has changed.
 """
 
 import copy
@@ -29,7 +27,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from ksrv.repository.entry import is_model_name
-from ksrv.repository.torchserve.cache import PARTIAL, evict, lock_folder
+from ksrv.repository.torchserve.unpack_folders import held_folder, hold, new_folder
 
 MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
 ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
@@ -119,13 +117,13 @@ class Member:
 def open_archive(
     path: Path, cache: Path | None = None, limits: ArchiveLimits | None = None
 ) -> Path:
-    """Return the folder that holds the archive's files, unpacking them where that is needed.
+    """Return this process's folder with the archive's files, unpacking them if it has none yet.
 
     Args:
         path: A `.mar`, `.model`, `.tar.gz` or `.tgz` file, or an unpacked folder, which is served
             in place.
-        cache: Where unpacked archives are kept; a private folder below the system's temporary
-            directory by default.
+        cache: The parent of the folders; a private folder below the system's temporary directory by
+            default.
         limits: How much the archive may hold.
 
     Raises:
@@ -143,13 +141,16 @@ def open_archive(
         )
     if path.stat().st_size == 0:
         raise ArchiveError(f"{path} is empty (0 bytes); {_MAKE_AGAIN}")
-    home = default_cache() if cache is None else cache
-    place = home / digest_of(path)
-    if not lock_folder(place):
-        home.mkdir(parents=True, exist_ok=True)
+    digest = digest_of(path)
+    if (held := held_folder(path, digest)) is not None:
+        return held
+    place = new_folder(default_cache() if cache is None else cache, digest)
+    try:
         unpack(path, place, limits or ArchiveLimits())
-        lock_folder(place)
-        evict(home)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    hold(path, digest, place)
     return place
 
 
@@ -250,35 +251,27 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def unpack(archive: Path, place: Path, limits: ArchiveLimits) -> None:
-    """Write the archive's files below `place`, which appears only when all of them are there.
+def unpack(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
+    """Write the archive's files into an empty folder.
 
     Raises:
-        ArchiveError: As `open_archive`; nothing is left behind.
+        ArchiveError: As `open_archive`; the folder may hold a part of the files.
     """
-    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=place.parent))
     try:
         if archive.name.endswith((".tar.gz", ".tgz")):
-            _unpack_tar(archive, partial, limits)
+            _unpack_tar(archive, folder, limits)
         else:
-            _unpack_zip(archive, partial, limits)
+            _unpack_zip(archive, folder, limits)
         try:
-            read_manifest(partial)
+            read_manifest(folder)
         except ArchiveError as error:
             raise ArchiveError(f"{archive}: {error}") from None
-        try:
-            partial.rename(place)
-        except OSError:
-            if not place.is_dir():  # another process may have been first with the same archive
-                raise
     except DAMAGE as error:
         if isinstance(error, ArchiveError):
             raise
         raise ArchiveError(
             f"{archive.name} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _remedy(error: BaseException) -> str:

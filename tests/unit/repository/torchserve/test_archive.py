@@ -78,7 +78,7 @@ def test_every_format_opens_alike(tmp_path, kind):
     assert read_manifest(folder).model.handler == "lin_handler.py"
 
 
-def test_the_same_archive_is_unpacked_once_and_a_changed_one_anew(tmp_path):
+def test_archive_is_unpacked_once_in_a_process_and_again_after_a_change(tmp_path):
     path = write_zip(tmp_path / "lin.mar", FILES)
     first = open_archive(path, tmp_path / "cache")
     (first / "mark").write_bytes(b"")
