@@ -133,6 +133,7 @@ class ProcessBatches:
         violated: Kills a process that sent what cannot be read, and returns the error for it.
         kill: Kills the process for a reason.
         has_coroutines: Whether batches run beside one another.
+        may_stream: Whether the handler's code can answer in parts. Only such a handler can end a batch early.
     """
 
     def __init__(
@@ -145,10 +146,12 @@ class ProcessBatches:
         violated: Callable[[ChannelError], ExecutorDied],
         kill: Callable[[str], None],
         has_coroutines: bool,
+        may_stream: bool,
     ) -> None:
         self.link = link
         self.outbox = Outbox(link, waits=False)
         self.has_coroutines = has_coroutines
+        self._may_stream = may_stream
         self._submit = submit
         self._link_lock = lock
         self._died = died
@@ -385,7 +388,8 @@ class ProcessBatches:
             if one.failure is None:
                 text = "the request's deadline passed while the handler ran"
                 one.failure = DeadlineExceeded(text)
-                if self.has_coroutines or one.caller().emit is not None:
+                streams = self._may_stream and one.caller().emit is not None
+                if streams or self.has_coroutines:
                     one.due_ns += CANCEL_GRACE_NS
                     self._cancel(one)
                     continue

@@ -206,6 +206,7 @@ class ProcessExecutor:
                     violated=partial(self._protocol_violation, process),
                     kill=partial(self._kill, process),
                     has_coroutines=bool(self._spec.concurrency),
+                    may_stream=self._spec.may_stream,
                 )
             except BaseException:
                 self._backoff.ended()

@@ -40,7 +40,6 @@ _OURS = frozenset(
         "proxy-connection",
         "server",
         "server-timing",
-        "set-cookie",
         "te",
         "x-request-id",
         "trailer",
@@ -82,8 +81,13 @@ def send_error(resp: falcon.Response, error: KsrvError) -> None:
     """Answer with an error, its status and the headers that belong to it; a refusal is counted."""
     count_refusal("http", error.reason)
     send_json(resp, {"error": error.message}, error.http_status)
-    for name, value in error_headers(error):
-        resp.set_header(name, value)
+    set_fields(resp, error_headers(error))
+
+
+def set_fields(resp: falcon.Response, fields: Iterable[tuple[str, str]]) -> None:
+    """Set header fields; Falcon takes a `Set-Cookie` by another method."""
+    for name, value in fields:
+        (resp.append_header if name.lower() == "set-cookie" else resp.set_header)(name, value)
 
 
 def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -99,8 +103,7 @@ def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def set_handler_headers(resp: falcon.Response, headers: Mapping[str, str]) -> None:
     """Set the headers that a handler chose."""
-    for name, value in usable_headers(headers):
-        resp.set_header(name, value)
+    set_fields(resp, usable_headers(headers))
 
 
 def server_timing(response: InferResponse) -> str:

@@ -13,7 +13,7 @@ from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, 
 from ksrv.limits import show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
-from ksrv.server.http.answers import error_headers, send_json
+from ksrv.server.http.answers import error_headers, send_json, set_fields
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import watch_client
 from ksrv.server.http.request_ids import REQUEST_ID
@@ -195,8 +195,7 @@ def send_openai_error(resp: falcon.Response, error: KsrvError) -> None:
     """Answer a failure in OpenAI's form; a refusal is counted."""
     count_refusal("http", error.reason)
     send_json(resp, error_document(error), int(error.http_status))
-    for name, value in error_headers(error):
-        resp.set_header(name, value)
+    set_fields(resp, error_headers(error))
 
 
 def _text_input(spec: ModelSpec, names: Sequence[str]) -> str:

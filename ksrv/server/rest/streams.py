@@ -16,7 +16,7 @@ from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.http.answers import usable_headers
+from ksrv.server.http.answers import set_fields, usable_headers
 from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
 from ksrv.server.http.received_body import MESSAGE
 
@@ -228,6 +228,5 @@ def send_stream(
         resp.stream = cast(Any, answer)  # the native server begins the answer with its first piece
         return
     begun = BegunAnswer(answer)
-    for name, value in begun.head_fields:
-        resp.set_header(name, value)
+    set_fields(resp, begun.head_fields)
     resp.stream = cast(Any, begun)

@@ -18,7 +18,7 @@ from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.server.http.answers import send_parts, status_line, usable_headers
+from ksrv.server.http.answers import send_parts, set_handler_headers, status_line, usable_headers
 from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
 from ksrv.server.torchserve.errors import JSON, TorchServeError, render
 from ksrv.torchserve.calls import TorchServeAnswer
@@ -189,8 +189,7 @@ def send_answer(
         if name.lower() == "content-type":
             usable = usable_headers({"x": headers.pop(name)})
             resp.content_type = usable[0][1] if usable else resp.content_type
-    for name, value in usable_headers(headers):
-        resp.set_header(name, value)
+    set_handler_headers(resp, headers)
     item = _item(response)
     send_parts(resp, [item], len(item), budget, environ)
 

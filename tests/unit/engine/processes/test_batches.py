@@ -54,6 +54,7 @@ class Process:
             violated=self._note,
             kill=lambda why: None,
             has_coroutines=False,
+            may_stream=False,
         )
         self.violation = None
         self.batch = batch_of(np.zeros((1, 1), "f4"))
@@ -194,6 +195,7 @@ def test_a_batch_that_is_begun_while_its_process_is_replaced_ends_once(ends):
         violated=lambda error: ExecutorDied(str(error)),
         kill=lambda why: None,
         has_coroutines=True,
+        may_stream=False,
     )
     send, ended = batches.outbox.send, []
 

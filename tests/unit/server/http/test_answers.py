@@ -83,6 +83,13 @@ def test_a_handler_cannot_break_the_message_with_a_header():
     assert resp.headers == {"x-good": "yes"}
 
 
+def test_cookie_of_a_handler_is_sent():
+    resp = falcon.Response()
+    set_handler_headers(resp, {"Set-Cookie": "a=1; HttpOnly", "X-Good": "yes"})
+    assert ("set-cookie", "a=1; HttpOnly") in resp._wsgi_headers()
+    assert resp.headers["x-good"] == "yes"
+
+
 def test_stages_are_milliseconds():
     response = InferResponse("m", "", "", [], timings={"queue": 1_500_000, "inference": 20_000})
     assert server_timing(response) == "queue;dur=1.500, inference;dur=0.020"
