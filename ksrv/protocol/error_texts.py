@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+import orjson
 
 from ksrv._native.infer.infer_body import BodyError
 from ksrv._native.json.number_array import NumbersError
@@ -30,6 +31,29 @@ _JSON_FAULTS = {
     "control": "a control character inside a string",
     "escape": "a string with an invalid escape",
     "utf8": "bytes that are not UTF-8",
+}
+
+_BEGINNINGS = {
+    b"\xef\xbb\xbf": "begins with a byte order mark (BOM); send UTF-8 without it",
+    b"\xff\xfe": "is UTF-16, which some shells and editors write; send UTF-8",
+    b"\xfe\xff": "is UTF-16, which some shells and editors write; send UTF-8",
+    b"{\0": "is UTF-16; send UTF-8",
+    b"\0{": "is UTF-16; send UTF-8",
+    b"\x1f\x8b": "is compressed with gzip; add the header Content-Encoding: gzip",
+    b"--": "is a form; send it to /v2/models/NAME/infer with Content-Type: multipart/form-data; boundary=BOUNDARY",
+}
+_NO_OBJECT = (
+    "expected a JSON object. Send a file to /v2/models/NAME/infer, as a form (curl -F NAME=@FILE) or with its Content-Type, "
+    "such as image/jpeg; raw bytes need the header Inference-Header-Content-Length: 0"
+)
+_SPELLINGS = {
+    b"'": "JSON has double quotes around names and texts",
+    b"True": "JSON has true, false and null",
+    b"False": "JSON has true, false and null",
+    b"None": "JSON has true, false and null",
+    b"NaN": "JSON has no NaN; /generate reads null as NaN",
+    b"Infinity": "JSON has no infinities; send them as data of /v2/models/NAME/infer",
+    b"-Infinity": "JSON has no infinities; send them as data of /v2/models/NAME/infer",
 }
 
 _ABOUT_A_VALUE = frozenset({"type", "dimension", "size_invalid"})
@@ -73,13 +97,45 @@ def _syntax(body: memoryview, offset: int) -> str | None:
         if wanted != found:
             break
         offset += 1
-    return f"{_unexpected(body, offset)} at byte {offset}"
+    return _unexpected(body, offset)
 
 
 def _unexpected(body: memoryview, offset: int) -> str:
     if offset >= len(body):
-        return _JSON_FAULTS["end"]
-    return f"unexpected {quote(chr(body[offset]))}"
+        return f"{_JSON_FAULTS['end']} at byte {offset}"
+    return f"unexpected {quote(chr(body[offset]))} at byte {offset}{_remedy(body, offset)}"
+
+
+def _remedy(body: memoryview, offset: int) -> str:
+    """Return how JSON writes the text at a syntax error."""
+    rest = bytes(body[offset : offset + 16])
+    found = [remedy for spelling, remedy in _SPELLINGS.items() if rest.startswith(spelling)]
+    return f"; {found[0]}" if found else ""
+
+
+def _known_beginning(body: memoryview) -> str | None:
+    """Return what a body is that is not JSON by its first bytes, and how to send it."""
+    start = bytes(body[:3])
+    found = [what for beginning, what in _BEGINNINGS.items() if start.startswith(beginning)]
+    return found[0] if found else None
+
+
+def json_fault(error: orjson.JSONDecodeError, body: memoryview) -> InvalidRequest:
+    """Return the answer for a body that orjson cannot read.
+
+    Args:
+        body: The whole body.
+    """
+    what = _known_beginning(body)
+    if what is not None:
+        return InvalidRequest(f"the body is not valid JSON: it {what}")
+    try:
+        at = len(str(body, "utf-8")[: error.pos].encode())
+        fault = f"{error.msg} at byte {at}{_remedy(body, at)}"
+    except UnicodeDecodeError as found:
+        at, fault = found.start, f"{_JSON_FAULTS['utf8']} at byte {found.start}"
+    hint = "" if at or not body else f"; {_NO_OBJECT}"
+    return InvalidRequest(f"the body is not valid JSON: {fault}{hint}")
 
 
 def _subject(error: BodyError) -> str:
@@ -96,14 +152,11 @@ def _request_fault(error: BodyError, body: memoryview) -> str | None:
         case "empty":
             return "the body is empty; an infer request is a JSON object"
         case "syntax":
-            found = _unexpected(body, error.offset)
-            hint = ""
-            if error.offset == 0:
-                hint = (
-                    "; a body of raw bytes needs the header Inference-Header-Content-Length: 0, an "
-                    "image Content-Type: image/jpeg or the like"
-                )
-            return f"the body is not valid JSON: {found} at byte {error.offset}{hint}"
+            what = _known_beginning(body)
+            if what is not None:
+                return f"the body is not valid JSON: it {what}"
+            hint = "" if error.offset else f"; {_NO_OBJECT}"
+            return f"the body is not valid JSON: {_unexpected(body, error.offset)}{hint}"
         case "end" | "control" | "escape" | "utf8":
             fault = _JSON_FAULTS[error.code]
             return f"the body is not valid JSON: {fault} at byte {error.offset}"
@@ -286,9 +339,7 @@ def numbers_fault(
                 f"{_RANGES[datatype]}"
             )
         case _:
-            text = (
-                f"{subject}: 'data' is not valid JSON: {_unexpected(body, where)} at byte {where}"
-            )
+            text = f"{subject}: 'data' is not valid JSON: {_unexpected(body, where)}"
     return InvalidRequest(text)
 
 
@@ -313,6 +364,9 @@ def json_refusal(subject: str, most: int, limits: Limits) -> Callable[[int, int]
         return json_too_large
 
     def refuse(size: int, limit: int) -> KsrvError:
-        return BodyTooLarge(f"{subject} may have at most {limit} bytes, got {size}")
+        return BodyTooLarge(
+            f"{subject} may have at most {limit} bytes, got {size}; files, forms and larger requests go to "
+            f"/v2/models/NAME/infer"
+        )
 
     return refuse

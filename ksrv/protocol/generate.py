@@ -15,6 +15,7 @@ import orjson
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol import plain_json, rest
+from ksrv.protocol.error_texts import json_fault
 from ksrv.protocol.parameters import take_request_parameters
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
@@ -68,7 +69,7 @@ def parse_generate(
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise json_fault(error, body) from None
     if not isinstance(document, dict) and not (isinstance(document, list) and document):
         raise InvalidRequest(
             "the body of a generate request must be a JSON object, or a list of objects, one for each row"

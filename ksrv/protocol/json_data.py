@@ -24,6 +24,7 @@ _BINARY_ONLY = frozenset(("FP16", "BF16"))
 
 CONTENT_TYPE, BASE64 = "content_type", "base64"
 B64 = "b64"
+_NOT_BASE64 = re.compile("[^A-Za-z0-9+/=]")
 _DATA_URL = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)
 
 
@@ -46,12 +47,31 @@ def from_base64(text: str) -> bytes:
     Raises:
         Base64Error: It is neither.
     """
-    if text[:5].lower() != "data:":
-        return decode(text)
-    head = _DATA_URL.match(text)
-    if head is None or not head[0].lower().endswith(";base64,"):
-        raise Base64Error("a data URL has the form data:TYPE;base64,TEXT")
-    return decode(text[head.end() :])
+    code = text
+    if text[:5].lower() == "data:":
+        head = _DATA_URL.match(text)
+        if head is None or not head[0].lower().endswith(";base64,"):
+            raise Base64Error("a data URL has the form data:TYPE;base64,TEXT")
+        code = text[head.end() :]
+    try:
+        return decode(code)
+    except Base64Error as error:
+        if text.startswith(("http://", "https://")):
+            fault = "ksrv fetches no URLs: send the bytes of the file in base64"
+        else:
+            found = _NOT_BASE64.search(code)
+            remedy = f"{error}; expected the bytes of the file in base64 with its padding (=)"
+            fault = remedy if found is None else _character_fault(found)
+        raise Base64Error(fault) from None
+
+
+def _character_fault(found: re.Match[str]) -> str:
+    remedy = "expected the bytes of the file in base64"
+    if found[0] in "-_":
+        remedy = "this is base64url: write + for each - and / for each _"
+    elif found[0].isspace():
+        remedy = "leave out line ends and blanks"
+    return f"character {found.start()} is {quote(found[0])}; {remedy}"
 
 
 def to_element(value: object, is_base64: bool, subject: str, place: int) -> Element:
@@ -77,17 +97,8 @@ def to_element(value: object, is_base64: bool, subject: str, place: int) -> Elem
         return from_base64(text)
     except Base64Error as error:
         raise InvalidRequest(
-            f"{subject}: element {place} of 'data' is not base64: {error}{_instead_of(text)}"
+            f"{subject}: element {place} of 'data' is not base64: {error}"
         ) from None
-
-
-def _instead_of(text: str) -> str:
-    """Return what to send in place of a text that is often taken for a file in base64."""
-    if text.startswith(("http://", "https://")):
-        return "; ksrv fetches no URLs: send the bytes of the file in base64"
-    if text.startswith("data:"):
-        return "; leave out what stands before the comma of a data: URL"
-    return "; expected the bytes of the file in base64"
 
 
 def _strings(

@@ -14,7 +14,7 @@ import orjson
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol import plain_json
-from ksrv.protocol.error_texts import json_refusal
+from ksrv.protocol.error_texts import json_fault, json_refusal
 from ksrv.protocol.json_data import B64
 from ksrv.protocol.rest import JSON_TYPE, RenderedBody, orjson_form, shaped_values
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
@@ -63,7 +63,7 @@ def parse_predict(
     try:
         document = orjson.loads(view)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+        raise json_fault(error, view) from None
     instances = document.get("instances") if isinstance(document, dict) else None
     if not isinstance(instances, list) or not instances:
         raise InvalidRequest(

@@ -21,7 +21,7 @@ from ksrv.datatypes import OutOfRange, cast
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import numbers_fault
-from ksrv.protocol.json_data import to_element
+from ksrv.protocol.json_data import B64, to_element
 from ksrv.protocol.tensors import subject
 from ksrv.request import Tensor
 from ksrv.spec import ModelSpec, TensorSpec
@@ -29,6 +29,7 @@ from ksrv.spec import ModelSpec, TensorSpec
 MOST_BYTES = 1024 * 1024
 """Bytes of plain JSON: it is read as objects of Python, which take up to thirty times as many."""
 
+_FLOATS = frozenset(("FP16", "BF16", "FP32", "FP64"))
 _READ_AS = {"FP16": "FP32", "BF16": "FP32"}
 
 
@@ -111,31 +112,41 @@ def read_records(
         raise InvalidRequest(
             f"the body is a list, and the model {spec.name} takes no rows; send one JSON object"
         )
-    found: dict[str, list[Any]] = {}
+    rows: list[dict[str, Any]] = []
     inputs: dict[str, TensorSpec] = {}
     for number, record in enumerate(records):
         if not isinstance(record, dict):
             raise InvalidRequest(
                 f"row {number} of the body is no JSON object; expected one such as {_example(spec)}"
             )
-        for key, value in record.items():
-            name = names.get(key, key)
-            declared = spec.input(name)
+        row = {names.get(key, key): value for key, value in record.items()}
+        for key in record:
+            declared = spec.input(names.get(key, key))
             if declared is None:
                 raise InvalidRequest(f"row {number}: {unknown(key, spec)}")
-            inputs[name] = declared
-            if value is not None or not declared.may_be_left_out:
-                found.setdefault(name, []).append(value)
-        for name, values in found.items():
-            if len(values) != number + 1:
-                began_here = record.get(name, record.get(_alias(name, names))) is not None
-                row, other = (0, number) if began_here else (number, 0)
-                raise InvalidRequest(
-                    f"row {row} has no {quote(name)}, and row {other} has; the rows of one request have the same inputs"
-                )
+            inputs[declared.name] = declared
+        if len(row) < len(record):
+            raise InvalidRequest(
+                f"row {number} has the same input twice, as {' and '.join(map(quote, record))}"
+            )
+        rows.append(row)
+    columns: dict[str, list[Any]] = {}
+    for name, declared in inputs.items():
+        values = [row.get(name) for row in rows]
+        if declared.may_be_left_out and all(value is None for value in values):
+            continue
+        # In a row that lacks an optional input, null means that it is missing, unless it can be NaN.
+        may_miss = declared.may_be_left_out and not _has_nan(declared)
+        missing = [name not in row or (may_miss and row[name] is None) for row in rows]
+        if any(missing):
+            raise InvalidRequest(
+                f"row {missing.index(True)} has no {quote(name)}, and row {missing.index(False)} has; the rows of one "
+                f"request have the same inputs"
+            )
+        columns[name] = values
     return [
         read_rows(inputs[name], values, index, limits)
-        for index, (name, values) in enumerate(found.items())
+        for index, (name, values) in enumerate(columns.items())
     ]
 
 
@@ -160,6 +171,11 @@ def read_tensor(
     owner = subject(name, index)
     is_image = declared is not None and declared.image is not None
     datatype = "FP64" if declared is None else declared.datatype
+    if None in values and declared is not None and not _has_nan(declared):
+        raise InvalidRequest(
+            f"{owner} holds null; only inputs of floating-point numbers take null, as NaN, and this one takes {datatype}: "
+            f"give each row a value"
+        )
     if datatype == "BYTES" or (values and isinstance(values[0], str | dict)):
         elements = [to_element(value, is_image, owner, at) for at, value in enumerate(values)]
         return Tensor(name, "BYTES", tuple(shape), elements)
@@ -172,6 +188,9 @@ def read_tensor(
             f"{show_limit('json_depth', limits.json_depth)}"
         ) from None
     count = prod(shape)
+    if None in values and declared is not None:
+        # pandas and orjson write NaN as null.
+        text = memoryview(bytes(text).replace(b"null", b"NaN"))
     try:
         numbers = number_array.read(text, 0, len(text), read_as, count)
     except NumbersError as error:
@@ -223,8 +242,8 @@ def unknown(key: str, spec: ModelSpec) -> str:
     return f"{quote(key)} is no input of the model; {hint}"
 
 
-def _alias(name: str, names: Mapping[str, str]) -> str:
-    return next((other for other, own in names.items() if own == name), name)
+def _has_nan(declared: TensorSpec) -> bool:
+    return declared.image is None and declared.datatype in _FLOATS
 
 
 def _example(spec: ModelSpec) -> str:
@@ -239,10 +258,9 @@ def _are_pictures(declared: TensorSpec, values: list[Any]) -> bool:
 def _check_filled(name: str, given: list[int], values: list[Any]) -> None:
     if 0 in given:
         raise InvalidRequest(f"the input {quote(name)} is an empty list")
-    if values[0] is None or isinstance(values[0], dict):
-        found = "null" if values[0] is None else "an object"
+    if isinstance(values[0], dict) and values[0].keys() != {B64}:
         raise InvalidRequest(
-            f"the input {quote(name)} holds {found}; expected a text, a number, or a list of them"
+            f"the input {quote(name)} holds an object; expected a text, a number, or a list of them"
         )
 
 

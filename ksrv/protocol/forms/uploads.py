@@ -31,6 +31,8 @@ from ksrv.spec import ModelSpec, TensorSpec
 JSON_TYPE = "application/json"
 _IMAGE, _FORM, _URLENCODED = "image/", "multipart/", "application/x-www-form-urlencoded"
 _STARTS = (b"\xff\xd8", b"\x89P")
+_BASE64_STARTS = ("/9j/", "iVBOR", "R0lGOD", "UklGR", "Qk", "SUkqA", "TU0AK")
+"""The base64 of the first bytes of JPEG, PNG, GIF, WebP, BMP and TIFF."""
 _HEAD_BYTES = 64
 
 
@@ -204,10 +206,14 @@ def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
 def _refuse_text(part: FormPart, declared: TensorSpec | None) -> None:
     """Refuse a text where an image belongs, which is often the file's name."""
     if declared is not None and declared.image is not None and signature(part.value) is None:
-        raise InvalidRequest(
-            f"the form's part {quote(part.name)} is a text and no file; curl sends a file whose name "
-            f"has an @ before it: -F NAME=@FILE"
-        )
+        text = _beginning(part.value)
+        what = "a text and no file; curl sends a file whose name has an @ before it: -F NAME=@FILE"
+        if text.startswith(("data:", *_BASE64_STARTS)):
+            what = (
+                "a file in base64; a form carries the bytes of the file: curl -F NAME=@FILE, or formData.append(NAME, blob) "
+                "in a browser"
+            )
+        raise InvalidRequest(f"the form's part {quote(part.name)} is {what}")
 
 
 def _tensor(name: str, elements: list[Element], spec: ModelSpec) -> Tensor:

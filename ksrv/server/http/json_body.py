@@ -7,6 +7,7 @@ import orjson
 
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits, show_limit
+from ksrv.protocol.error_texts import json_fault
 
 DOCUMENT_BYTES = 64 * 1024
 
@@ -63,7 +64,7 @@ def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from error
+        raise json_fault(error, body) from None
     if not isinstance(document, dict):
         raise InvalidRequest("the body must be a JSON object")
     return document

@@ -12,6 +12,7 @@ import orjson
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
 from ksrv.limits import show_limit
 from ksrv.observe.traffic import count_refusal
+from ksrv.protocol.error_texts import json_fault
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
 from ksrv.server.http.answers import error_headers, send_json, set_fields
 from ksrv.server.http.byte_budget import Reservation
@@ -55,10 +56,11 @@ class _RoleResource(InferenceResource):
     role = ""
 
     def _document(self, req: falcon.Request, reservation: Reservation) -> Any:
+        body = self._body(req, reservation)
         try:
-            return orjson.loads(self._body(req, reservation))
+            return orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise InvalidRequest(f"the body is not JSON: {error}") from None
+            raise json_fault(error, body) from None
 
     def _target(self, name: str) -> "ModelVersion":
         target = self._engine.find(name)

@@ -1,6 +1,7 @@
 """Plain JSON over /generate: rows, records, lists; and numbers in forms, beside files."""
 
 import base64
+import gzip
 import json
 import subprocess
 
@@ -73,6 +74,50 @@ def test_lists_of_columns_keep_their_rows(server):
     assert (one["label"], one["probability"]) == (["Oslo old"], [[0.75, 0.25]])
 
 
+def test_null_is_nan_for_floats(server):
+    """pandas writes records with null for NaN."""
+    rows = {name: [ONE[name], TWO[name]] for name in ONE} | {"income": [None, 0.5]}
+    assert generate(server, rows).json()["probability"] == [[None, None], [0.5, 0.5]]
+    records = generate(server, [ONE | {"income": None}, TWO]).json()
+    assert [one["probability"] for one in records] == [[None, None], [0.5, 0.5]]
+    assert generate(server, ONE | {"income": None}).json()["probability"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"\xef\xbb\xbf{}", "it begins with a byte order mark (BOM); send UTF-8 without it"),
+        ('{"age": 40}'.encode("utf-16"), "it is UTF-16"),
+        ('{"age": 40}'.encode("utf-16-le"), "it is UTF-16"),
+        (gzip.compress(b"{}"), "add the header Content-Encoding: gzip"),
+        (b"--b\r\n", "it is a form; send it to /v2/models/NAME/infer"),
+        (b"Oslo", "at byte 0; expected a JSON object"),
+        (b"<age>40</age>", "at byte 0; expected a JSON object"),
+        (b"age=40&city=Oslo", "at byte 0; expected a JSON object"),
+        (b'{"city": "\xff"}', "bytes that are not UTF-8 at byte 10"),
+        (b"", "empty"),
+    ],
+)
+@pytest.mark.parametrize(
+    "path",
+    ["/v2/models/customer/generate", "/v2/models/customer/infer", "/v1/models/customer:predict"],
+)
+def test_bodies_that_are_not_json_are_named(server, path, body, told):
+    answer = requests.post(server.url + path, data=body)
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+
+
+def test_forms_to_generate_are_sent_elsewhere(server):
+    url = f"{server.url}/v2/models/tinted/generate"
+    answer = requests.post(url, files={"image": server.picture.read_bytes()}, data={"weight": 1})
+    assert answer.status_code == 400
+    assert "it is a form; send it to /v2/models/NAME/infer" in answer.json()["error"]
+    answer = requests.post(url, files={"image": bytes(2_000_000)})
+    assert answer.status_code == 413
+    assert "files, forms and larger requests go to /v2/models/NAME/infer" in answer.json()["error"]
+
+
 def test_lists_of_records_are_answered_by_lists_of_records(server):
     expected = [
         {"label": "Oslo old", "probability": [0.75, 0.25]},
@@ -95,7 +140,12 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         ([ONE | {"rank": 1}, TWO], "row 1 has no 'rank', and row 0 has"),
         ([ONE | {"age": "forty"}], "'age'"),
         ([ONE, ONE | {"age": [1, 2]}], "'age'"),
-        ([ONE | {"age": None}], "'age' holds null"),
+        ([ONE | {"age": None}], "'age' (index 0) holds null; only inputs of floating-point numbers take null"),
+        (ONE | {"city": None}, "'city' (index 2) holds null"),
+        ([ONE | {"rank": 1}, TWO | {"rank": None}], "row 1 has no 'rank', and row 0 has"),
+        ([ONE | {"text_input": "Rome"}], "row 0 has the same input twice"),
+        ('{"income": NaN}', "at byte 11; JSON has no NaN; /generate reads null as NaN"),
+        ("{'age': 40}", "JSON has double quotes around names and texts"),
         ([ONE | {"income": [1, 2]}], "'income'"),
         ([{"zip": 1}], "'zip' is no input of the model; it has 'age', 'income', 'city', 'rank'"),
         ([{}], "age"),
@@ -165,6 +215,9 @@ def test_forms_carry_numbers_beside_files(server):
     [
         ("weight=heavy", "the form's field 'weight' holds 'heavy'; the input takes FP32: expected a number"),
         ("weight=", "the form's field 'weight' holds ''"),
+        ("image=iVBORw0KGgo=", "'image' is a file in base64; a form carries the bytes of the file"),
+        ("image=data:image/png;base64,iVBORw0KGgo=", "'image' is a file in base64"),
+        ("image=grey.png", "'image' is a text and no file"),
         ('weight={"a": 1}', "expected a number, true, false, or a list"),
         ("weight=null", "expected a number"),
         ("weight=NaN", "expected a number"),

@@ -166,7 +166,16 @@ LONGEST_TYPE = "x" * (256 - len(";base64"))
         (STR, "base64", f"data:image/png,{HI}", URL_FORM),
         (STR, "base64", "data:;base64", URL_FORM),
         (STR, "base64", f"data:,;base64,{HI}", URL_FORM),
-        (STR, "base64", "data:,", "leave out what stands before the comma of a data: URL"),
+        (STR, "base64", "data:,", URL_FORM),
+        (
+            STR,
+            "base64",
+            "data:;base64, " + HI,
+            "character 0 is ' '; leave out line ends and blanks",
+        ),
+        (STR, "base64", "aG\nk=", r"character 2 is '\n'; leave out line ends and blanks"),
+        (STR, "base64", "aG_=", "character 2 is '_'; this is base64url: write + for each -"),
+        (STR, "base64", "aGk", "its padding (=)"),
         (STR, "base64", "http://h/a.jpg", "ksrv fetches no URLs"),
         (STR, "base64", "https://h/a.jpg", "ksrv fetches no URLs"),
         (STR, "base64", "a.jpg", "expected the bytes of the file in base64"),
@@ -266,7 +275,7 @@ class TestDocument:
             (b'{"a":tru}', "not valid JSON"),
             (b'{"a":01}', "not valid JSON"),
             (b"\xef\xbb\xbf{}", "not valid JSON"),
-            (b"\xff\xd8", "raw bytes needs the header Inference-Header-Content-Length: 0"),
+            (b"\xff\xd8", "raw bytes need the header Inference-Header-Content-Length: 0"),
         ],
     )
     @pytest.mark.parametrize("header", [True, False])
