@@ -32,7 +32,9 @@ class ModelVersions:
     Attributes:
         versions: The versions that serve, in rising order.
         states: The states of the other versions, by version.
-        wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
+        wanted: Whether the model is configured, and was not unloaded on purpose.
+        required: Whether the server is ready only with the model: it was in the repository when the server started, a call
+            has loaded it, or it has served. A new model that polling finds must not take ready servers away.
         fingerprints: The fingerprint of each version on disk at its last load, also if that failed.
         entry: What it was loaded by; of a dormant model, what its first request loads it by.
         dormant: Whether the first request that names the model loads it.
@@ -43,6 +45,7 @@ class ModelVersions:
     versions: dict[str, ModelVersion] = field(default_factory=dict)
     states: dict[str, ModelState] = field(default_factory=dict)
     wanted: bool = True
+    required: bool = True
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     entry: ModelEntry | None = None
     dormant: bool = False

@@ -22,13 +22,13 @@ def why_not_ready(
 
     Args:
         table: All models, by name.
-        ready_when: Whether all of them must serve, or one.
+        ready_when: Whether all required models must serve, or one.
         loaded: Whether all of them have been loaded, or have failed.
         names: Whether to name the models, rather than say how many they are.
     """
-    wanted = [(name, model) for name, model in table.items() if model.wanted and not model.dormant]
-    down = [(name, model) for name, model in wanted if not _serves(model)]
-    if loaded and not _misses(down, len(wanted), ready_when):
+    required = [(name, model) for name, model in table.items() if _is_required(model)]
+    down = [(name, model) for name, model in required if not _serves(model)]
+    if loaded and not _misses(down, len(required), ready_when):
         return ""
     if not down:
         return "the models are being loaded"
@@ -39,18 +39,22 @@ def why_not_ready(
     return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
 
 
+def _is_required(model: ModelVersions) -> bool:
+    return model.wanted and model.required and not model.dormant
+
+
 def _serves(model: ModelVersions) -> bool:
     return model.default is not None and model.default.ready
 
 
-def _misses(down: list[tuple[str, ModelVersions]], wanted: int, ready_when: str) -> bool:
+def _misses(down: list[tuple[str, ModelVersions]], required: int, ready_when: str) -> bool:
     """Whether the server cannot be ready without the models that are down.
 
     A model whose handler process is being replaced does not count, as long as another model serves:
     an input that ends its handler must not take the whole server away from its clients.
     """
-    if len(down) == wanted:
-        return wanted > 0
+    if len(down) == required:
+        return required > 0
     if ready_when == "any":
         return False
     return not all(model.default and model.default.returning for _, model in down)

@@ -64,6 +64,9 @@ RETRY_SECONDS = 10.0
 UNLIMITED_SECONDS = 3600.0
 """How long a request waits for the load of a dormant model whose `timeout_ms` is 0."""
 
+NEW_MODEL = ModelVersions(required=False)
+"""A model that is not in the table yet."""
+
 SHOWN_FILES = 4
 """How many changed files the log names."""
 
@@ -482,15 +485,16 @@ class ModelRegistry:
             failed = HandlerFailed(
                 f"the model {name} cannot be loaded: {type(error).__name__}: {error}"
             )
-            before = self._table.get(name) or ModelVersions()
+            before = self._table.get(name) or NEW_MODEL
             states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}
-            self._put(name, ModelVersions(before.versions, states, entry=entry))
+            required = always or before.required
+            self._put(name, ModelVersions(before.versions, states, required=required, entry=entry))
             return [failed]
 
     def _renew(
         self, name: str, entry: ModelEntry, *, always: bool, waits_for_slot: bool
     ) -> list[KsrvError]:
-        before = self._table.get(name) or ModelVersions()
+        before = self._table.get(name) or NEW_MODEL
         entry = self.with_files(entry)
         found = _fingerprints(entry)
         versions: dict[str, ModelVersion] = {}
@@ -530,7 +534,9 @@ class ModelRegistry:
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
         if failed and not versions:  # a new version that cannot be served takes none away
             versions = before.versions
-        self._put(name, ModelVersions(versions, states, True, found, entry))
+        required = always or before.required or bool(versions)
+        made = ModelVersions(versions, states, required=required, fingerprints=found, entry=entry)
+        self._put(name, made)
         kept = set(map(id, versions.values()))
         self._retire(model for model in before.versions.values() if id(model) not in kept)
         return failed

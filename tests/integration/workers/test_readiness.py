@@ -1,7 +1,9 @@
 """When a server and its models call themselves ready, and how they follow the disk."""
 
 import json
+import os
 import shutil
+import signal
 import socket
 
 import numpy as np
@@ -11,6 +13,7 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 from tests.support.models import BROKEN, DOUBLE, VECTOR, write_broken, write_double, write_model
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_answer
 
@@ -85,6 +88,51 @@ def test_readiness_is_right_once_a_load_has_been_answered(tmp_path, workers):
             load = f"{server.url}/v2/repository/models/broken/load"
             assert requests.post(load, timeout=30).status_code == 200
             assert {status(server, "/v2/health/ready") for _ in range(8)} == {200}
+
+
+def reading(server, name):
+    page = requests.get(f"{server.url}/metrics", timeout=30).text
+    return [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(name)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_new_model_that_polling_cannot_load_leaves_the_server_ready(tmp_path, workers):
+    write_double(tmp_path)
+    with Server(tmp_path, workers=workers, poll_interval=0.1) as server:
+        wait_until(lambda: server.log.count("ready: True") == workers)
+        folder = write_broken(tmp_path)
+        unready = 'ksrv_model_ready{model="broken",version=""}'
+        wait_until(lambda: {tuple(reading(server, unready)) for _ in range(4)} == {("0.0",)})
+        assert {status(server, "/v2/health/ready") for _ in range(8)} == {200}
+        with triton.InferenceServerClient(server.grpc) as client:
+            assert client.is_server_ready() and not client.is_model_ready("broken")
+        line = index(server)["broken"]
+        assert line["state"] == "UNAVAILABLE" and "the weights are gone" in line["reason"]
+        # A worker that takes the place of another does not require the model either.
+        os.kill(children(server.pid)[0], signal.SIGKILL)
+        wait_until(lambda: server.log.count("ready: True") == workers + 1)
+        wait_until(lambda: "broken" in index(server))
+        assert {status(server, "/v2/health/ready") for _ in range(8)} == {200}
+        (folder / "handler.py").write_text(DOUBLE)
+        wait_until(lambda: server.log.count("loaded broken in") == workers)
+        (folder / "handler.py").write_text(BROKEN)
+        wait_until(
+            lambda: "the last load failed" in index(server).get("broken", {}).get("reason", "")
+        )
+        assert infer(server, "broken") == [2.0, 4.0, 6.0, 8.0]
+        assert {status(server, "/v2/health/ready") for _ in range(8)} == {200}
+
+
+def test_a_call_that_cannot_load_a_new_model_takes_readiness_away(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path, poll_interval=0.1) as server:
+        write_broken(tmp_path)
+        wait_until(lambda: "broken" in index(server))
+        assert status(server, "/v2/health/ready") == 200
+        assert post(server, "/v2/repository/models/broken/load").status_code == 500
+        assert status(server, "/v2/health/ready") == 503
+        assert post(server, "/v2/repository/models/broken/unload").status_code == 200
+        assert status(server, "/v2/health/ready") == 200
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
