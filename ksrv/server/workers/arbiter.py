@@ -17,6 +17,8 @@ from ksrv.server.shared.worker_table import State, Stop
 from ksrv.server.workers.stop_signals import STOP_SIGNALS, end_with_own_status
 
 if TYPE_CHECKING:
+    import socket
+
     from ksrv.server.shared.worker_table import WorkerTable
 
 RETRY_SECONDS = 5.0
@@ -30,6 +32,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
 
     Attributes:
         ksrv_workers: The worker table.
+        grpc_listener: The gRPC listener that the workers accept from; None if there is none.
         stop_timeout: Seconds that leaving workers get when the server stops.
         next_try: Before then no worker is started.
     """
@@ -39,6 +42,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     APP_LOAD_ERROR = 0x100 | 4
 
     ksrv_workers: "WorkerTable"
+    grpc_listener: "socket.socket | None" = None
     stop_timeout: int
     next_try = 0.0
 
@@ -66,6 +70,9 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         """
         orderly = Stop.TAKEN_OVER if self.reexec_pid or self.master_pid else Stop.ORDERLY
         self.ksrv_workers.begin_stop(orderly if graceful else Stop.QUICK)
+        # As gunicorn closes those of HTTP: once the last worker has closed its copy too, the kernel refuses clients.
+        if self.grpc_listener is not None:
+            self.grpc_listener.close()
         super().stop(graceful)
 
     def maybe_promote_master(self) -> None:

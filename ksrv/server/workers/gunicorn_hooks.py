@@ -185,6 +185,7 @@ class Master:
                 loopback = loopback and self._grpc.loopback
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
                 self._take_grpc(self._grpc, server.cfg.umask, native=native)
+                server.grpc_listener = self.service.grpc_listener
             elif (held := inherited(listens=native)) is not None:
                 held.close()  # gRPC was switched off since the program before this one was started
             check_shared_memory(settings, loopback=loopback)

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +42,20 @@ class Held(BaseHandler):
             time.sleep(0.01)
         return {"y": x}
 """
+
+
+def can_connect(address):
+    try:
+        if address.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(address.removeprefix("unix:"))
+        else:
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
 
 EXITS = """
 import os
@@ -130,6 +145,33 @@ def test_a_stop_ends_whatever_signals_come(tmp_path, attempt):
         for number in order:
             os.killpg(server.pid, number)
         assert_ended_in_order(server)
+
+
+@pytest.mark.parametrize("carrier", ["native", "grpcio"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_both_ports_refuse_connections_while_the_last_requests_run(tmp_path, carrier, workers):
+    folder = write_model(tmp_path, "held", HELD, f"{VECTOR}warmup: false\n")
+    with Server(tmp_path, workers=workers, grpc_server=carrier, stop_timeout=60) as server:
+        all_ready(server, workers)
+        client = open_connection(server.http)
+        client.sendall(infer_message("held"))
+        wait_until((folder / "began").exists)
+        os.kill(server.pid, TERM)
+        wait_until(lambda: not can_connect(server.http))
+        wait_until(lambda: not can_connect(server.grpc))
+        assert server.running
+        (folder / "go").touch()
+        assert read_answer(client).status == 200
+        assert_ended_in_order(server)
+
+
+def test_both_ports_stay_open_after_a_reload(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path) as server:
+        [worker] = children(server.pid)
+        os.kill(server.pid, HUP)
+        wait_until(lambda: worker not in children(server.pid))
+        assert can_connect(server.http) and can_connect(server.grpc)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["native", "tls"])
