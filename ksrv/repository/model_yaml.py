@@ -20,6 +20,8 @@ UNREAD_NAMES = {
     "config.pbtxt": f"beside {CONFIG_NAME} or handler.py those hold; take them away to serve it",
 }
 """Files that look like settings, with what to do about them."""
+MISNAMED = ("model.yml", CONFIG_NAME)
+"""Names of settings files, in lower case, that a folder without a model.yaml may not have in another case."""
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx", ".xml", ".tflite")
 """Files that are models by themselves: they need no `class:`."""
 SAVED_MODEL = "saved_model.pb"
@@ -119,6 +121,9 @@ def _without_config(folders: Sequence[Path]) -> Document:
     """Return the keys of a folder that has no model.yaml: those of its handler.py or its model file."""
     for folder in folders:
         files = sorted(entry for entry in folder.iterdir() if entry.is_file())
+        misnamed = [entry for entry in files if entry.name.lower() in MISNAMED]
+        if misnamed:
+            raise ConfigError(f"{misnamed[0]} is not read: call it {CONFIG_NAME}")
         models = [entry for entry in files if entry.suffix in BARE_SUFFIXES]
         models += [entry for entry in files if entry.name == SAVED_MODEL]
         if (folder / "handler.py").is_file():

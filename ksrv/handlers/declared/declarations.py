@@ -7,6 +7,7 @@ the last stage of the handler's own declares the outputs: one tensor type, or a 
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from ksrv.handlers.base import BaseHandler, missing_inference
@@ -126,6 +127,8 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
         if hint is not None:
             found[name] = _with_default(hint, parameter, subject)
         elif not is_many and parameter.default is parameter.empty and name not in READ:
+            if is_default(handler, "declare"):
+                hints.refuse_plain(parameter.annotation, subject)
             bare.append(name)
     if found and bare:
         raise HandlerError(
@@ -159,6 +162,9 @@ def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
     return handler.inference if kept and kind.inference is not BaseHandler.inference else None
 
 
+_STAGES = ("initialize", "preprocess", "inference", "postprocess", "explain", "handle", "close")
+_NEAR = 0.85
+"""How alike a name must be to count as misspelt: preproces, pre_process and preprocessing are, preprocess_image is not."""
 _STAGE_ARGUMENTS = {
     "preprocess": ("batch",),
     "handle": ("batch", "context"),
@@ -166,16 +172,17 @@ _STAGE_ARGUMENTS = {
 
 
 def check_stages(handler: Any) -> None:
-    """Refuse a handler with a stage of its own that cannot be called as stages are.
+    """Refuse a handler with a misspelt stage, or with a stage that cannot be called as stages are.
 
     Args:
         handler: The handler, before it is given its batches.
 
     Raises:
-        HandlerError: Every request would be a TypeError.
+        HandlerError: Every request would be a TypeError, or run the default stage.
     """
     if not isinstance(handler, BaseHandler) or isinstance(handler, InferenceFunctionHandler):
         return
+    _check_names(type(handler))
     for name, given in _STAGE_ARGUMENTS.items():
         stage = getattr(handler, name)
         if getattr(type(handler), name, None) is getattr(BaseHandler, name):
@@ -185,6 +192,29 @@ def check_stages(handler: Any) -> None:
             raise HandlerError(
                 f"{_shown(stage, f'{type(handler).__name__}.{name}')} cannot be called: {reason}; it gets "
                 f"({', '.join(given)}), and the inputs by name go to inference"
+            )
+
+
+def _check_names(kind: type[BaseHandler]) -> None:
+    """Refuse a class whose method has nearly the name of a default stage, and is called by none of its methods.
+
+    Raises:
+        HandlerError: The stage is misspelt, and would be silently left out.
+    """
+    own = [one for one in kind.__mro__ if not one.__module__.startswith("ksrv.")]
+    methods = {
+        name: value for one in own for name, value in vars(one).items() if inspect.isfunction(value)
+    }
+    called = {
+        name for method in methods.values() for name in inspect.unwrap(method).__code__.co_names
+    }
+    stages = [name for name in _STAGES if getattr(kind, name) is getattr(BaseHandler, name)]
+    for name in methods.keys() - called - set(_STAGES):
+        near = get_close_matches(name, stages, n=1, cutoff=_NEAR)
+        if near and not name.startswith("_"):
+            raise HandlerError(
+                f"{kind.__name__}.{name} is no stage, and nothing calls it; did you mean {near[0]}? If it is a function of "
+                f"your own, give its name a leading underscore"
             )
 
 

@@ -29,6 +29,19 @@ _STREAMS = (
     collections.abc.AsyncGenerator,
 )
 
+_PLAIN = {
+    float: "Float32",
+    int: "Int64",
+    bool: "Bool",
+    str: "Bytes",
+    bytes: "Bytes",
+    list: "",
+    tuple: "",
+    dict: "",
+    collections.abc.Sequence: "",
+}
+"""Python's own types in hints, with the tensor types of their values."""
+
 _FORMS = "expected a tensor type such as Float32[1000], the same | None, or Annotated[np.ndarray, Float32[1000]]"
 
 
@@ -60,6 +73,29 @@ class Hints:
         if found is None and self._mentions(hint):
             raise HandlerError(f"{subject}: {_shown(hint)} is no declaration; {_FORMS}")
         return found
+
+    def refuse_plain(self, hint: Any, subject: str) -> None:
+        """Refuse a hint of Python's own types for an input, which would declare nothing: the handler gets arrays.
+
+        Args:
+            hint: The annotation.
+            subject: What errors call it.
+
+        Raises:
+            HandlerError: It is such a hint, as in `x: list[float]`.
+        """
+        hint = self.evaluated(hint, subject)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        plain = next((one for one in kinds if (get_origin(one) or one) in _PLAIN), None)
+        if plain is None:
+            return
+        values = [_PLAIN.get(one) for one in (plain, *reversed(get_args(plain)))]
+        name = next(filter(None, values), "Float32")
+        wanted = name if values[0] else f"{name}[1000], or {name}[-1] for any length"
+        raise HandlerError(
+            f"{subject}: {_shown(hint)} declares no input, because inference gets an array of all rows; write {wanted} "
+            f"(from ksrv import {name})"
+        )
 
     def outputs(self, hint: Any, subject: str, name: str) -> dict[str, Any]:
         """Return the tensor types that a return hint declares, by output names.

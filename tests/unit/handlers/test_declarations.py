@@ -313,6 +313,60 @@ def test_stages_that_no_batch_can_reach_are_refused(runner_of, stage, text):
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("preproces", "preprocess"),
+        ("pre_process", "preprocess"),
+        ("preprocessing", "preprocess"),
+        ("postproces", "postprocess"),
+        ("initialise", "initialize"),
+        ("inferance", "inference"),
+    ],
+)
+def test_misspelt_stage_is_refused(runner_of, name, meant):
+    rest = "" if meant == "inference" else "    def inference(self, x): return x\n"
+    source = f"class Own(BaseHandler):\n    def {name}(self, x): return x\n{rest}"
+    with pytest.raises(HandlerLoadError, match=f"Own.{name} is no stage.*did you mean {meant}\\?"):
+        runner_of(HEAD + source)
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        "def preproces(self, x): return x\n  def inference(self, x): return self.preproces(x)",
+        "def _preproces(self, x): return x\n  def inference(self, x): return x",
+        "def preprocess_image(self, x): return x\n  def inference(self, x): return x",
+        "def preproces(self, b): return b\n  def preprocess(self, b): return b\n  def inference(self, x): return x",
+    ],
+)
+def test_helpers_with_names_like_stages_are_taken(runner_of, methods):
+    runner_of(f"{HEAD}class Own(BaseHandler):\n  {methods}\n")
+
+
+@pytest.mark.parametrize(
+    ("hint", "wanted"),
+    [
+        (
+            "list[float]",
+            r"list\[float\] declares no input, .* write Float32\[1000\], or Float32\[-1\]",
+        ),
+        ("'list[list[float]]'", r"write Float32\[1000\]"),
+        ("list", r"write Float32\[1000\]"),
+        ("list[str] | None", r"write Bytes\[1000\]"),
+        ("dict[str, int]", r"write Int64\[1000\]"),
+        ("tuple[bool, ...]", r"write Bool\[1000\]"),
+        ("str", r"write Bytes \(from ksrv import Bytes\)"),
+        ("float", r"write Float32 \("),
+    ],
+)
+def test_hints_of_plain_python_types_are_refused(runner_of, hint, wanted):
+    with pytest.raises(HandlerLoadError, match=f"the parameter 'x': .*{wanted}"):
+        runner_of(f"{HEAD}def inference(x: {hint}): return x")
+    yaml = "inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]\n"
+    assert runner_of(f"{HEAD}def inference(x: {hint}): return x", yaml).spec.inputs
+
+
+@pytest.mark.parametrize(
     "stage", ["handle(self, *both)", "preprocess(self, batch, extra=1)"]
 )  # fmt: skip
 def test_stages_that_take_more_are_taken(runner_of, stage):

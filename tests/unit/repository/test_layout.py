@@ -224,13 +224,22 @@ def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["model.yml", "config.pbtxt", "1/model.yml"])
 def test_settings_that_are_not_read_are_named(tmp_path, caplog, name):
-    make(tmp_path, {"m/handler.py": HANDLER, f"m/{name}": "handler: other.py\n"})
+    config = {"m/model.yaml": "handler: handler.py\n"} if name == "model.yml" else {}
+    make(tmp_path, {"m/handler.py": HANDLER, f"m/{name}": "handler: other.py\n"} | config)
     repository = Repository([tmp_path])
     for _ in range(2):
         assert not repository.scan()["m"].error
     (said,) = [record.getMessage() for record in caplog.records]
     assert "the model m:" in said and f"{Path(name).name} is not read" in said
     assert "model.yaml" in said
+
+
+@pytest.mark.parametrize("name", ["model.yml", "Model.yaml", "model.YAML"])
+@pytest.mark.parametrize("model", ["handler.py", "a.onnx"])
+def test_model_with_a_misnamed_settings_file_is_refused(tmp_path, name, model):
+    make(tmp_path, {f"m/{model}": "", f"m/{name}": "batching: {max_batch_size: 8}\n"})
+    error = Repository([tmp_path]).scan()["m"].error
+    assert error == f"{tmp_path}/m/{name} is not read: call it model.yaml"
 
 
 @pytest.mark.parametrize(
