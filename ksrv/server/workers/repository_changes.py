@@ -269,13 +269,13 @@ class ChangeReplicator:
             ]
 
     def _tell_failures(self, positions: Sequence[int]) -> None:
-        """Raise an error where other workers could not do what this one has done."""
+        """Raise an error if other workers, which go on serving, could not do what this one has done."""
         with self._changed:
             failed = {
                 slot: error
                 for position in positions
-                for slot, error in self._outcomes[position].items()
-                if error
+                for slot in self._table.followers(position)
+                if (error := self._outcomes[position].get(slot))
             }
         if failed:
             slot, error = next(iter(failed.items()))

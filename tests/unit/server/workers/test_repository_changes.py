@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from ksrv.engine.changes import RepositoryChange
+from ksrv.errors import NotReady
 from ksrv.server.shared.worker_table import State, WorkerTable
 from ksrv.server.workers.change_log import ChangeLog
 from ksrv.server.workers.repository_changes import ChangeReplicator
+from tests.support.wait_until import wait_until
 
 
 class Followed:
@@ -19,6 +21,39 @@ class Followed:
 
     def follow(self, change: RepositoryChange, order: int) -> None:
         self.made.append((change.kind, change.name))
+
+
+class Stopping(Followed):
+    """The engine of a worker that stops when a change arrives."""
+
+    def __init__(self, table: WorkerTable, slot: int) -> None:
+        super().__init__()
+        self._table = table
+        self._slot = slot
+
+    def follow(self, change: RepositoryChange, order: int) -> None:
+        self._table.set_state(self._slot, State.RETIRING)
+        raise NotReady("the server is stopping")
+
+    def made_of(self, change: RepositoryChange) -> None:
+        return None
+
+
+class Patient(Followed):
+    """An engine that makes a change once all workers have read that another worker could not."""
+
+    def __init__(self, table: WorkerTable, log: ChangeLog) -> None:
+        super().__init__()
+        self._table = table
+        self._log = log
+
+    def follow(self, change: RepositoryChange, order: int) -> None:
+        wait_until(self._failure_is_known)
+        super().follow(change, order)
+
+    def _failure_is_known(self) -> bool:
+        failed = [position for position, entry in self._log.read() if entry.error]
+        return bool(failed) and self._table.read_by_all() >= failed[0]
 
 
 @pytest.fixture
@@ -54,3 +89,17 @@ def test_a_change_for_which_the_system_has_no_thread_is_made_once_it_has(replica
     assert not asking.is_alive()
     assert len(refused) == 2
     assert engine.made == [(one.kind, one.name) for one in changes]
+
+
+def test_a_change_succeeds_although_a_worker_that_leaves_cannot_make_it():
+    table = WorkerTable()
+    log = ChangeLog(table.read_by_all)
+    slots = [table.allocate(), table.allocate()]
+    replicators = [ChangeReplicator(log, table, slot) for slot in slots]
+    engine = Patient(table, log)
+    engines: list[Any] = [engine, Stopping(table, slots[1])]
+    for slot, replicator, one in zip(slots, replicators, engines, strict=True):
+        table.set_state(slot, State.READY)
+        threading.Thread(target=replicator.run, args=(one,), daemon=True).start()
+    replicators[0].carry_out(lambda: [RepositoryChange(kind="load", name="m")])
+    assert engine.made == [("load", "m")]
