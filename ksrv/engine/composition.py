@@ -166,7 +166,8 @@ class ModelCalls:
         """Submit a request on behalf of a batch.
 
         Args:
-            caller: The batch that is running, or None outside of one.
+            caller: The batch that calls; None if code calls that works for none, so that the call has no client:
+                neither its deadline nor its ids, and nobody's leaving ends it.
 
         Raises:
             KsrvError: It is refused.
@@ -192,7 +193,7 @@ class ModelCalls:
             request.deadline_ns = given
         # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
         # thread that many batches share would keep all of them waiting.
-        alone = caller is None or not caller.beside_others
+        alone = caller is not None and not caller.beside_others
         try:
             return CallFromBatch(self._submit(request, allow_inline=alone, waits=False), handles)
         except NotLoaded:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import InferenceError, KsrvError, check_text
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError, check_text, quote
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.header_fields import check_field
+from ksrv.limits import HANDLER_HEADERS, HEADER_OVERHEAD
 from ksrv.request import INTEGERS, Array, BatchInputs, BatchRequest, Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -378,6 +379,23 @@ def fail_rest(batch: Batch, failure: KsrvError) -> bool:
     batch.failures = {at: own.get(at, failure) for at in range(len(batch.requests))}
     batch.headers, batch.parameters = {}, {}  # which may be what failed
     return bool(own)
+
+
+def excess(headers: Mapping[str, str]) -> HandlerFailed | None:
+    """Return the error of an answer whose headers are too large to be sent; None where they are not.
+
+    Args:
+        headers: The names and values that the handler chose.
+    """
+    sizes = {name: len(name) + len(str(text)) + HEADER_OVERHEAD for name, text in headers.items()}
+    total = sum(sizes.values())
+    if total <= HANDLER_HEADERS:
+        return None
+    largest = max(sizes, key=sizes.__getitem__)
+    return HandlerFailed(
+        f"the handler's response headers take {total} bytes, of which {quote(largest)} takes "
+        f"{sizes[largest]}; {HANDLER_HEADERS} bytes are allowed, so put large values into outputs"
+    )
 
 
 def headers_so_far(batch: Batch) -> dict[int, dict[str, str]]:

@@ -10,16 +10,16 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter_ns
 from types import AsyncGeneratorType, CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.batch.stages import add_stage_time
+from ksrv._native.batch.stages import WORKS_FOR, BoundBatch, add_stage_time, no_batch
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
+from ksrv.handlers.batch_threads import working_for
 from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.handler_batches import HandlerBatches
 from ksrv.handlers.imports.import_lock import locked_imports
@@ -37,8 +37,6 @@ STALL_SECONDS = 10.0
 """A client that takes no answer for so long, with a full stream, is given up: the batch waits for it."""
 
 Done = Callable[[BatchOutputs | KsrvError], None]
-
-_RUNNING: ContextVar["BatchContext"] = ContextVar("running")
 
 
 def is_asynchronous(handler: Any) -> bool:
@@ -64,7 +62,7 @@ class Cancellation:
         self.requested = False
 
 
-class BatchContext:
+class BatchContext(BoundBatch):
     """The context of one batch among many; all but the batch is the handler's.
 
     Args:
@@ -79,25 +77,32 @@ class BatchContext:
         make_batch: Callable[[BatchInputs], Batch],
         cancellation: Cancellation,
     ) -> None:
+        super().__init__(shared, inputs)
         self.cancellation = cancellation
         self._shared = shared
-        self._inputs = inputs
         self._make_batch = make_batch
-        self.made: Batch | None = None
         self.stage = "handle"
         self.timings: dict[str, int] = {}
-        self.models = Models(shared.submit, lambda: inputs)
+
+    @cached_property
+    def models(self) -> Models:
+        """See `Context.models`."""
+        return Models(self._shared.submit, lambda: self.inputs)
 
     @property
     def batch(self) -> Batch:
         """See `Context.batch`."""
+        if self.inputs is None:
+            raise no_batch()
         if self.made is None:
-            self.made = self._make_batch(self._inputs)
-        return self.made
+            self.made = self._make_batch(self.inputs)
+        made: Batch = self.made
+        return made
 
     def made_batch(self) -> Batch | None:
         """Return the batch if a stage has asked for it, else None."""
-        return self.made
+        made: Batch | None = self.made
+        return made
 
     def add_time(self, name: str, nanoseconds: int) -> None:
         """See `RunningBatch.add_time`."""
@@ -118,10 +123,15 @@ class CurrentContext:
         object.__setattr__(self, "_shared", shared)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_RUNNING.get(self._shared), name)
+        return getattr(self._current(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(_RUNNING.get(self._shared), name, value)
+        setattr(self._current(), name, value)
+
+    def _current(self) -> Any:
+        bound = WORKS_FOR.get()
+        is_here = isinstance(bound, BatchContext) and bound.owner is self._shared
+        return bound if is_here else self._shared
 
 
 class ConcurrentBatches:
@@ -213,28 +223,27 @@ class ConcurrentBatches:
         """Return a batch's answer, to which nothing here refers any more: it is sent from where it lies."""
         runner = self._runner
         context = BatchContext(runner.context, inputs, runner.make_batch, cancellation)
-        entered = _RUNNING.set(context)
         failure: KsrvError | None = None
         tensors: list[Any] = []
         began = perf_counter_ns()
         try:
-            result = await self._stages(context)
-            if is_stream(result):
-                tensors = await self._drain(result, inputs, context)
-            else:
-                context.stage = "outputs"
-                tensors = runner.read_outputs(result, inputs)
-            if context.made is not None:
-                check_answers(context.made)
+            with working_for(context):
+                result = await self._stages(context)
+                if is_stream(result):
+                    tensors = await self._drain(result, inputs, context)
+                else:
+                    context.stage = "outputs"
+                    tensors = runner.read_outputs(result, inputs)
+                if context.made is not None:
+                    check_answers(context.made)
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
             if isinstance(error, asyncio.CancelledError) and cancellation.requested:
                 failure = Cancelled("no client waits for the batch any more")
             else:
                 failure = runner.failure_of(error, context.stage, inputs)
-        finally:
-            _RUNNING.reset(entered)
         context.timings.setdefault("inference", perf_counter_ns() - began)
         batch = context.made
+        context.release()
         if batch is None:
             return failure or BatchOutputs(tensors, timings=context.timings)
         if failure is not None and not fail_rest(batch, failure):

@@ -23,8 +23,7 @@ from ksrv.errors import (
     quote,
     without_paths,
 )
-from ksrv.handlers.answer_headers import excess
-from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch import Batch, excess
 from ksrv.handlers.devices.device import Device, torch_tensor
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback

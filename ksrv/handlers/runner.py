@@ -21,6 +21,7 @@ from ksrv.errors import (
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_argument import pass_batch
+from ksrv.handlers.batch_threads import pass_batches_on
 from ksrv.handlers.concurrent import (
     ConcurrentBatches,
     CurrentContext,
@@ -85,6 +86,7 @@ def make_runner(
     Raises:
         HandlerLoadError: There is no such runner.
     """
+    pass_batches_on()
     named = source.config.runner if source.config else ModelConfig().runner
     module, _, name = named.partition(":")
     try:
@@ -251,6 +253,14 @@ class Runner(HandlerBatches):
 
     def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
         return make_handler(config.handler, context.modules)
+
+    def serve(self, receive: Callable[[], None]) -> None:
+        """Serve in a process of the handler's own, on the thread that has loaded it.
+
+        Args:
+            receive: Runs or begins the batches that come, until none will come any more.
+        """
+        receive()
 
     def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
         """Run a batch beside others, on the event loop of a handler with coroutines or as the handler does it.

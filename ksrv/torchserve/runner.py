@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ksrv._native.batch.stages import BoundBatch
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.errors import HandlerFailed, quote
+from ksrv.handlers.batch_threads import working_for
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import is_lost, note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback
@@ -30,13 +32,14 @@ from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import rows
 from ksrv.torchserve.api import answers, streaming
-from ksrv.torchserve.api.context import Context, RequestProcessor
+from ksrv.torchserve.api.context import BatchFields, Context, RequestProcessor
 from ksrv.torchserve.api.entry import find_entry
 from ksrv.torchserve.api.envelopes import find_envelope
 from ksrv.torchserve.api.frames import read_answers
 from ksrv.torchserve.api.metrics import Metrics
 from ksrv.torchserve.calls import FORMAT, KSERVE_V2, ROUTES, ROUTES_V1
 from ksrv.torchserve.dialects import (
+    Call,
     Dialect,
     KServeDialect,
     KServeEnvelopeDialect,
@@ -170,6 +173,10 @@ class TorchServeRunner:
             may_stream=may_stream(self._service),
         )
 
+    def serve(self, receive: Callable[[], None]) -> None:
+        """See `ksrv.handlers.runner.Runner.serve`."""
+        receive()
+
     def run(self, inputs: BatchInputs) -> BatchOutputs:
         """Run one batch; every item that the handler returns belongs to one row.
 
@@ -184,6 +191,16 @@ class TorchServeRunner:
         call = dialect.call(inputs)
         if call.refused and not call.rows:
             return BatchOutputs([], dict(call.refused))
+        self._context.newest = BatchFields()
+        bound = BoundBatch(self._context, inputs, self._context.newest)
+        try:
+            with working_for(bound):
+                return self._run(inputs, call, dialect)
+        finally:
+            bound.release()
+
+    def _run(self, inputs: BatchInputs, call: Call, dialect: Dialect) -> BatchOutputs:
+        assert self._context is not None
         self._begin(inputs, call.owners, dialect)
         self._context.rows_are_requests = call.entry is dialect.bare
         start = time.perf_counter_ns()

@@ -1,8 +1,8 @@
 """The batches of one model instance: lists of requests for `execute`, and the responses on their way back.
 
-`execute` runs on one thread, one list at a time, as in Triton. A request lives until its last response, which may
-come later and from any thread: so several batches are under way where the model is decoupled. A batch that nobody
-waits for any more ends at once, and what the model still sends for it is dropped.
+`execute` runs on the thread that has called `initialize`, one list at a time, as in Triton. A request lives until its
+last response, which may come later and from any thread: so several batches are under way where the model is decoupled.
+A batch that nobody waits for any more ends at once, and what the model still sends for it is dropped.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any
 
+from ksrv._native.batch.stages import BoundBatch
 from ksrv.errors import Cancelled, HandlerFailed, InferenceError, KsrvError, StreamNeeded
+from ksrv.handlers.batch_threads import working_for
 from ksrv.request import BatchInputs, BatchOutputs, Parameter
 from ksrv.request import Tensor as WireTensor
 from ksrv.triton_python.api.errors import TritonModelException, to_client
@@ -32,8 +32,6 @@ _UNANSWERED = (
     "Python model '{}' returned no response to the request, and asked for no response sender"
 )
 _DROPPED = "Unable to send response. Response sender has been closed."
-_EXECUTED: ContextVar[BatchInputs] = ContextVar("executed")
-"""The batch of an `execute`, for itself and for the coroutines that it starts."""
 
 
 class Answering:
@@ -122,6 +120,7 @@ class ListOfRequests:
     Attributes:
         requests: The requests as the model sees them, without those that are refused, by their indices.
         answers: What has come for each of them.
+        bound: The batch for `execute`, and for the coroutines and threads that it starts.
         lock: Held while the state of an answer changes.
         emit: Takes responses as they come; None where no client streams.
         is_over: Whether the batch has its answer.
@@ -131,6 +130,7 @@ class ListOfRequests:
         self, inputs: BatchInputs, make: MakeRequests, done: Done, *, decoupled: bool
     ) -> None:
         self.inputs = inputs
+        self.bound = BoundBatch(self, inputs)
         self.lock = threading.Lock()
         self.emit = inputs.emit
         self.is_over = False
@@ -187,6 +187,7 @@ class ListOfRequests:
             if self._left or self.is_over:
                 return
             self.is_over = True
+        self.bound.release()
         try:
             outcome: BatchOutputs | KsrvError = self._outputs()
         except Exception as error:
@@ -208,6 +209,7 @@ class ListOfRequests:
             if self.is_over:
                 return
             self.is_over = True
+        self.bound.release()
         self._done(Cancelled("no client waits for the batch any more"))
 
     def _outputs(self) -> BatchOutputs:
@@ -255,14 +257,13 @@ def wire_tensors(response: InferenceResponse) -> list[WireTensor]:
 
 
 class Executions:
-    """The thread that calls `execute`, and the event loop of one that is a coroutine.
+    """Calls `execute`, and has the event loop of one that is a coroutine.
 
     Args:
         model: The model's object.
         name: The name of the model's instance, for threads and errors.
         make: Makes the requests of a batch.
         decoupled: Whether any number of responses may come.
-        begin: Called at the thread's start.
         describe: Returns what clients are told of an exception of the model.
     """
 
@@ -281,53 +282,33 @@ class Executions:
         self._decoupled = decoupled
         self._describe = describe
         self._waiting: queue.SimpleQueue[ListOfRequests | None] = queue.SimpleQueue()
-        self._under_way: dict[int, ListOfRequests] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._live, name=f"ksrv-{name}", daemon=True)
-        self._thread.start()
 
     def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
         """Have a batch executed; return a function that gives it up."""
-
-        def ended(outcome: BatchOutputs | KsrvError) -> None:
-            self._under_way.pop(id(inputs), None)
-            done(outcome)
-
         try:
-            batch = ListOfRequests(inputs, self._make, ended, decoupled=self._decoupled)
+            batch = ListOfRequests(inputs, self._make, done, decoupled=self._decoupled)
         except Exception as error:  # noqa: BLE001  the thread serves other batches as well
             done(self._describe(error, inputs))
             return lambda: None
-        self._under_way[id(inputs)] = batch
         batch.refuse()
         self._waiting.put(batch)
         return batch.cancel
 
-    def caller(self) -> BatchInputs | None:
-        """Return the batch for which the model calls others: that of the `execute` or coroutine, or the newest."""
-        current = _EXECUTED.get(None)
-        if current is not None and id(current) in self._under_way:
-            return current
-        with suppress(RuntimeError, StopIteration):  # a batch ended meanwhile, or none is under way
-            return next(reversed(self._under_way.values())).inputs
-        return None
-
-    def close(self) -> None:
-        """Let the thread end behind what it runs."""
+    def end(self) -> None:
+        """Have `serve` return after the batches that have begun."""
         self._waiting.put(None)
-        self._thread.join()
-        loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
 
-    def _live(self) -> None:
+    def serve(self) -> None:
+        """Execute batches on this thread."""
         while (batch := self._waiting.get()) is not None:
             left = list(batch.requests)
-            while left and not batch.is_over:
-                token = _EXECUTED.set(batch.inputs)
-                left = self._execute(batch, left)
-                _EXECUTED.reset(token)
+            with working_for(batch.bound):
+                while left and not batch.is_over:
+                    left = self._execute(batch, left)
             batch = None
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _execute(self, batch: ListOfRequests, indices: Sequence[int]) -> list[int]:
         """Call `execute` with requests of a batch; return those that it wants once more."""

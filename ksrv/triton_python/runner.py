@@ -10,8 +10,10 @@ import logging
 import os
 import queue
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -117,7 +119,7 @@ class PythonModelRunner:
         name = self.source.name
         device = choose_device(config.device, self.source.first_device + self._instance)
         utils_module.install(name)
-        running = self._running = RunningModel(name, self._emit, self.submit, self._caller)
+        running = self._running = RunningModel(name, self._emit, self.submit)
         enter(running)
         if self._threads and "OMP_NUM_THREADS" not in os.environ:
             os.environ["OMP_NUM_THREADS"] = str(self._threads)
@@ -184,6 +186,33 @@ class PythonModelRunner:
 
     # ---- batches ----------------------------------------------------------------------------
 
+    def serve(self, receive: Callable[[], None]) -> None:
+        """Execute batches on this thread, which has loaded the model, while another thread receives them.
+
+        Args:
+            receive: Begins the batches that come, and returns once none will come any more.
+
+        Raises:
+            ChannelError: What came is no message.
+        """
+        executions = self._executions
+        assert executions is not None, "a model serves once it is loaded"
+        received: Future[None] = Future()
+
+        def receive_all() -> None:
+            try:
+                receive()
+            except BaseException as error:  # noqa: BLE001  it is raised on the thread that waits
+                received.set_exception(error)
+            else:
+                received.set_result(None)
+            finally:
+                executions.end()
+
+        threading.Thread(target=receive_all, name="ksrv-receive", daemon=True).start()
+        executions.serve()
+        received.result()
+
     def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
         """Have a batch executed; see `ksrv.handlers.runner.Runner.begin`."""
         if self._executions is None:
@@ -202,9 +231,6 @@ class PythonModelRunner:
         if isinstance(outcome, KsrvError):
             raise outcome
         return outcome
-
-    def _caller(self) -> BatchInputs | None:
-        return None if self._executions is None else self._executions.caller()
 
     def _requests(
         self, inputs: BatchInputs
@@ -270,13 +296,11 @@ class PythonModelRunner:
         return buffer_pool.lease(nbytes)
 
     def close(self) -> None:
-        """Finalize the model and let it go."""
-        model, executions, running = self._model, self._executions, self._running
+        """Finalize the model and let it go; on the thread that has loaded it."""
+        model, running = self._model, self._running
         self._model = self._executions = None
         if running is not None:
             running.may_call = False
-        if executions is not None:
-            executions.close()
         finalize = getattr(model, "finalize", None)
         if finalize is None:
             return

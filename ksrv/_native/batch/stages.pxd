@@ -3,6 +3,12 @@
 from ksrv._native.batch.batch cimport StageTimes
 
 
+cdef class BoundBatch:
+    cdef public object owner
+    cdef public object inputs
+    cdef public object made
+
+
 cdef class RunningBatch:
     cdef public str stage
     cdef public bint passes_outputs_through
@@ -11,3 +17,9 @@ cdef class RunningBatch:
     cdef object inputs
     cdef object made
     cdef object make_batch
+    cdef unsigned long thread     # that runs the batch
+    cdef BoundBatch bound         # for the threads that it has started, if any
+
+    cdef BoundBatch bind(self)
+    cdef bint is_here(self) noexcept
+    cdef BoundBatch bound_here(self)

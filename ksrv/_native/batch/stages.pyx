@@ -6,11 +6,13 @@
 
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 cimport cython
 cimport numpy as cnp
 from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
 from ksrv._native.batch.batch cimport (
@@ -52,13 +54,58 @@ cdef bint _is_stream(object result) noexcept:
     return kind is GENERATOR or kind is ASYNC_GENERATOR or kind is COROUTINE
 
 
+WORKS_FOR: ContextVar[BoundBatch | None] = ContextVar("works_for", default=None)
+"""The batch that a coroutine, or a thread that a handler started, works for."""
+
+
 def current_context() -> Any:
     """Return the context of the handler that runs on this thread, or None."""
     return None if ksrv_running == NULL else <object>ksrv_running
 
 
+def bound_batch() -> BoundBatch | None:
+    """Return the batch that this thread works for: one that it runs, else that of `WORKS_FOR`."""
+    if ksrv_running != NULL:
+        return (<RunningBatch>ksrv_running).bind()
+    return WORKS_FOR.get()
+
+
+cdef class BoundBatch:
+    """The batch that threads and coroutines of a handler work for.
+
+    All attributes are None once the batch has its answer.
+
+    Attributes:
+        owner: The context whose batch this is.
+        inputs: The batch as the engine made it.
+        made: The batch as handlers see it.
+    """
+
+    def __init__(
+        self, object owner: Any, BatchInputs inputs: BatchInputs | None, object made: Any = None
+    ):
+        self.owner = owner
+        self.inputs = inputs
+        self.made = made
+
+    def release(self) -> None:
+        """Let go of the batch, which has its answer."""
+        self.owner = self.inputs = self.made = None
+
+
+def no_batch() -> HandlerFailed:
+    """Return the error for code that asks for a batch and works for none."""
+    return HandlerFailed(
+        "the handler asked its context for the batch in code that works for none: in initialize,"
+        " or in a thread that was not started by a stage, or that went on after the batch had its"
+        " answer. Use context.batch in the stages and in threads that they start and wait for"
+    )
+
+
 cdef class RunningBatch:
     """What a handler's context knows of the batch that is running.
+
+    The batch belongs to the thread that runs it, and to the threads that its stages start.
 
     Args:
         make_batch: Makes the batch as handlers see it out of the inputs, or None.
@@ -73,9 +120,26 @@ cdef class RunningBatch:
         self.stage = ""
         self.timings_by_stage = {}
 
+    cdef BoundBatch bind(self):
+        """The running batch for threads that are started now; on the thread that runs it."""
+        if self.bound is None:
+            self.bound = BoundBatch(self, self.inputs, self.batch)
+        return self.bound
+
+    cdef bint is_here(self) noexcept:
+        """Whether this thread runs the batch."""
+        return self.inputs is not None and self.thread == PyThread_get_thread_ident()
+
+    cdef BoundBatch bound_here(self):
+        """The running batch if this thread was started in it, else None."""
+        bound = WORKS_FOR.get()
+        return bound if bound is not None and (<BoundBatch?>bound).owner is self else None
+
     @property
     def timings(self) -> dict[str, int]:
         """Nanoseconds by stage of the batch that is running."""
+        if self.inputs is not None and not self.is_here() and self.bound_here() is None:
+            raise no_batch()
         if self.timings_by_stage is None:
             self.timings_by_stage = ksrv_timings(self.times)
         return self.timings_by_stage
@@ -86,15 +150,29 @@ cdef class RunningBatch:
 
     @property
     def batch(self) -> Any:
-        """The batch that is running, or None between batches."""
+        """The batch that this thread works for.
+
+        Raises:
+            HandlerFailed: It works for none.
+        """
+        cdef BoundBatch bound
+        if not self.is_here():
+            bound = self.bound_here()
+            if bound is None:
+                raise no_batch()
+            return bound.made
         # Made on first use: the default stages do without it.
-        if self.made is None and self.inputs is not None and self.make_batch is not None:
+        if self.made is None and self.make_batch is not None:
             self.made = self.make_batch(self.inputs)
         return self.made
 
     def running_inputs(self) -> BatchInputs | None:
-        """Return the batch that is running as the engine made it, or None between batches."""
-        return self.inputs
+        """Return the batch that this thread works for as the engine made it; None without one."""
+        cdef BoundBatch bound
+        if self.is_here():
+            return self.inputs
+        bound = self.bound_here()
+        return None if bound is None else bound.inputs
 
     def made_batch(self) -> Any:
         """Return the batch that is running if a stage has asked for it, else None."""
@@ -262,6 +340,7 @@ cdef class StageRunner:
         if context is None:
             raise self._not_loaded()
         context.inputs = inputs
+        context.thread = PyThread_get_thread_ident()
         context.timings_by_stage = None
         context.times = NONE_RUN
         context.stage = "handle"
@@ -294,6 +373,9 @@ cdef class StageRunner:
             batch = context.made
             # Nothing here keeps the batch's memory alive.
             context.inputs = context.made = None
+            if context.bound is not None:
+                context.bound.release()
+                context.bound = None
             context.stage = ""
             ksrv_running = outer
         if failure is not None:

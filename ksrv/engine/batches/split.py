@@ -17,7 +17,7 @@ from ksrv.engine.batches.classification import classify
 from ksrv.engine.batches.padding import cut_back
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
-from ksrv.handlers.answer_headers import excess
+from ksrv.handlers.batch import excess
 from ksrv.images.encoder import encode, wanted_encoding
 from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec

@@ -26,6 +26,7 @@ from ksrv.engine.processes.messages import (
     CHUNK_BYTES_UNDER_WAY,
     CHUNKS_UNDER_WAY,
     MOST_CALLS,
+    NO_BATCH,
     CancelCalls,
     ChunkCredit,
     EndSequences,
@@ -51,6 +52,7 @@ CANCEL_GRACE_NS = 2_000_000_000
 """For a handler that was told that its batch is given up to end it."""
 
 LOST = "the result of the call is lost"
+_OF_CALLS = (MessageType.CALL, MessageType.CANCEL_CALL)
 
 
 class ProcessBatch:
@@ -160,6 +162,9 @@ class ProcessBatches:
         self._lock = threading.Lock()
         self._open: dict[int, ProcessBatch] = {}
         self._ring_batch: ProcessBatch | None = None
+        no_requests = BatchInputs({}, 0, [])
+        no_requests.beside_others = True
+        self._no_batch = ProcessBatch(NO_BATCH, lambda: no_requests)
         self._calls: set[int] = set()
         self._closed = False
         self._began_ns = time.monotonic_ns()
@@ -347,6 +352,7 @@ class ProcessBatches:
             self._closed = True
         for number in list(self._open):
             self._end(number, failure)
+        self._no_batch.cancel_calls()
 
     def _step(self, until_ns: int | None = None) -> None:
         """Take the next message; look after what is late. `until_ns` ends the wait, and 0 waits for nothing."""
@@ -399,6 +405,8 @@ class ProcessBatches:
     def _take(self, frame: Frame) -> None:
         number, kind = frame.batch_number, frame.kind
         one = self._open.get(number)
+        if number == NO_BATCH and self.has_coroutines and kind in _OF_CALLS:
+            one = self._no_batch
         if kind == MessageType.CALL and one is not None:
             self._call(one, frame)
         elif kind == MessageType.CANCEL_CALL:

@@ -39,8 +39,11 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
-PROTOCOL = 6
+PROTOCOL = 7
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
+NO_BATCH = 0
+"""The number in the messages of calls that no batch makes: from threads of a handler that work for none. The worker
+receives them if the handler has coroutines."""
 CHUNKS_UNDER_WAY = 32
 """Chunks of a batch that are sent before the worker has said that its clients keep up."""
 CHUNK_BYTES_UNDER_WAY = 1 << 18

@@ -1,12 +1,15 @@
 """The context object that TorchServe handlers get: `ts.context`.
 
 One `Context` lives as long as its handler, because handlers keep the reference they were given by
-`initialize`; only its request fields change from batch to batch.
+`initialize`; only its request fields change from batch to batch. A thread that a batch started sees the fields of that
+batch. A thread of `initialize` sees those of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
 """
 
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
+from ksrv._native.batch.stages import WORKS_FOR, no_batch
 from ksrv.torchserve.api.metrics import Metrics
 
 DEFAULT_STATUS = 200
@@ -74,6 +77,35 @@ class RequestProcessor:
         return self._response_header.get(key)
 
 
+@dataclass
+class BatchFields:
+    """The fields of a context that belong to one batch.
+
+    Attributes:
+        request_ids: The id of each row.
+        request_processor: The headers, and the status and headers of the answer, of each row.
+        cl_socket: Takes intermediate answers.
+        rows_are_requests: Whether each row is a request, and not a part of an envelope.
+    """
+
+    request_ids: dict[int, str] | None = None
+    request_processor: list[RequestProcessor] = field(default_factory=list)
+    cl_socket: Any = None
+    rows_are_requests: bool = True
+
+
+def _of_batch(name: str) -> Any:
+    """Return the property for a field of `BatchFields`."""
+
+    def get(context: "Context") -> Any:
+        return getattr(context.batch_fields(), name)
+
+    def set_value(context: "Context", value: Any) -> None:
+        setattr(context.batch_fields(), name, value)
+
+    return property(get, set_value)
+
+
 class Context:
     """The context of a handler: its model, and the batch that it works on.
 
@@ -87,7 +119,15 @@ class Context:
         limit_max_image_pixels: Whether Pillow's limit on image sizes stays in force.
         metrics: Where custom metrics go.
         model_yaml_config: The whole model-config.yaml, `{}` without one.
+
+    Attributes:
+        newest: The fields of the newest batch.
     """
+
+    request_ids: dict[int, str] | None = _of_batch("request_ids")
+    request_processor: list[RequestProcessor] = _of_batch("request_processor")
+    cl_socket: Any = _of_batch("cl_socket")
+    rows_are_requests: bool = _of_batch("rows_are_requests")
 
     def __init__(
         self,
@@ -111,14 +151,11 @@ class Context:
             "server_version": mms_version,
             "limit_max_image_pixels": limit_max_image_pixels,
         }
-        self.request_ids: dict[int, str] | None = None
-        self.request_processor: list[RequestProcessor] = []
+        self.newest = BatchFields()
         self._metrics = metrics
         self._limit_max_image_pixels = limit_max_image_pixels
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
         self.stopping_criteria: list[Any] | None = None
-        self.cl_socket: Any = None
-        self.rows_are_requests = True
         self.header_key_sequence_id = os.environ.get(
             "TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"
         )
@@ -128,6 +165,20 @@ class Context:
         self.header_key_sequence_end = os.environ.get(
             "TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end"
         )
+
+    def batch_fields(self) -> BatchFields:
+        """Return the fields of the batch that this thread works for.
+
+        Raises:
+            HandlerFailed: A batch started the thread, and has its answer.
+        """
+        bound = WORKS_FOR.get()
+        if bound is None:
+            return self.newest
+        if bound.made is None:
+            raise no_batch()
+        fields: BatchFields = bound.made
+        return fields
 
     @property
     def system_properties(self) -> dict[str, Any]:

@@ -5,19 +5,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from ksrv.errors import KsrvError, StreamNeeded
-from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle
 from ksrv.triton_python.api.errors import TritonError, TritonModelException, of_call
 from ksrv.triton_python.api.model import running_model
 from ksrv.triton_python.api.response import InferenceResponse
 from ksrv.triton_python.api.tensor import Tensor
 
 
-def call(sent: InferRequest, decoupled: bool) -> "InferenceResponse | ResponseIterator":
+def call(
+    sent: InferRequest, decoupled: bool, caller: BatchInputs | None
+) -> "InferenceResponse | ResponseIterator":
     """Call another model; see `InferenceRequest.exec`.
 
     Args:
         sent: The request.
         decoupled: Whether any number of responses may come.
+        caller: The batch that calls, or None.
 
     Raises:
         TritonModelException: The model is being initialized or finalized.
@@ -29,7 +32,7 @@ def call(sent: InferRequest, decoupled: bool) -> "InferenceResponse | ResponseIt
     if decoupled:
         sent.stream = responses
     try:
-        handle = model.submit(sent, model.caller())
+        handle = model.submit(sent, caller)
         if not decoupled:
             return _response(handle.wait())
         responses.follow(handle)

@@ -1,12 +1,10 @@
 """The model of this process, as the functions of the module know it."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ksrv.handlers.diagnostics.metrics import Emit
 from ksrv.handlers.models import Submit
-from ksrv.request import BatchInputs
 
 
 @dataclass
@@ -17,14 +15,12 @@ class RunningModel:
         name: The model's name.
         emit: Takes the values of its metrics.
         submit: Submits what it calls.
-        caller: Returns a batch that is under way, on whose behalf it calls; None between batches.
         may_call: Whether it is neither being initialized nor finalized.
     """
 
     name: str
     emit: Emit
     submit: Submit
-    caller: Callable[[], BatchInputs | None]
     may_call: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from ksrv._native.batch.stages import bound_batch
 from ksrv._native.queue.request_handle import deadline_of
 from ksrv.handlers.models import input_tensor
 from ksrv.request import InferRequest, RequestedOutput
@@ -140,6 +141,7 @@ class InferenceRequest:
         self._memory = preferred_memory
         self._trace = trace or InferenceTrace()
         self._parameters = checked_parameters(parameters)
+        self._made_for = bound_batch()
         self._receiver: Receiver | None = None
         self._has_sender = False
         self._release = RELEASE_ALL
@@ -262,13 +264,18 @@ class InferenceRequest:
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """Call the model and wait for its answer; a failure is a response with an error.
 
+        The call has the deadline and the ids of the batch for which the request was made or, if that batch has its
+        answer, of the batch that this thread works for. Else it has no client.
+
         Args:
             decoupled: Whether to return an iterator over the responses, of which there may be any number.
 
         Raises:
             TritonModelException: A model is called outside of `execute`.
         """
-        return call(self._on_wire(), decoupled)
+        bounds = (self._made_for, bound_batch())
+        callers = (one.inputs for one in bounds if one is not None and one.inputs is not None)
+        return call(self._on_wire(), decoupled, next(callers, None))
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """Call the model without blocking the event loop.

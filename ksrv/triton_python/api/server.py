@@ -74,7 +74,7 @@ def _ask(what: str, parameters: Mapping[str, Parameter]) -> bool:
             f"Failed to {what}: the server is asked from execute() alone, not from initialize() or finalize()"
         )
     try:
-        answer = model.submit(InferRequest(SERVER, parameters=parameters), model.caller()).wait()
+        answer = model.submit(InferRequest(SERVER, parameters=parameters), None).wait()
     except KsrvError as error:
         raise TritonModelException(f"Failed to {what}: {error.message}") from None
     return bool(answer.parameters.get("answer"))

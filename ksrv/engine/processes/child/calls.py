@@ -99,7 +99,8 @@ class WorkerCalls:
             if batch_number is None:
                 raise HandlerFailed(
                     f"the handler called the model {request.model_name} outside of a batch: use "
-                    f"`self.context.models[...]` in the stages"
+                    f"`self.context.models[...]` in the stages, and in threads that they start and wait for; a handler "
+                    f"with coroutines, or with executor: inline, may call at any time"
                 )
             self._number += 1
             call = PendingCall(self, request, batch_number, self._number)
@@ -111,10 +112,11 @@ class WorkerCalls:
         return call
 
     def _number_of(self, caller: BatchInputs | None) -> int | None:
+        """Return the number of the batch that calls, or None if it may not call; see `messages.NO_BATCH`."""
         number = self._batches.get(id(caller))
         if number is None and self.ring is not None and caller is not None:
             number = self.ring.begin_call(caller, self._drain)
-        return number
+        return messages.NO_BATCH if number is None and self.always_receiving else number
 
     def _take_chunk(self, frame: Frame) -> None:
         number, outputs = messages.unpack_result(frame, self._link.imported)

@@ -150,7 +150,7 @@ class Child:
         if runner is None:
             return 1
         try:
-            Batches(
+            batches = Batches(
                 runner,
                 self._link,
                 self._inbox,
@@ -158,7 +158,8 @@ class Child:
                 self._calls,
                 self._ring,
                 self._is_concurrent,
-            ).serve()
+            )
+            runner.serve(batches.serve)
         except ChannelClosed:
             log.debug("the worker closed the socket")
         finally:
