@@ -63,7 +63,8 @@ class Repository:
         overrides: ConfigOverrides | None = None,
     ) -> None:
         self._overrides = overrides or ConfigOverrides()
-        self.paths = tuple(Path(path) for path in paths)
+        # A handler may change the working directory later.
+        self.paths = tuple(Path(path).absolute() for path in paths)
         self._model_name = model_name
         self._model_settings = model_settings or {}
         self._looked_at: set[Path] = set()
@@ -284,7 +285,7 @@ class Repository:
             if path.is_file():
                 return _bare_file(path, name)
             if (archive := self._unpacked(path)) is not None:
-                return archive(path.absolute(), name)
+                return archive(path, name)
             if config is not None and (reader := FORMATS.configurable(path)) is not None:
                 return reader.read(path, name, config)
             if (reader := FORMATS.folder_reader(path)) is not None:
@@ -373,14 +374,14 @@ def _is_empty(path: Path) -> bool:
 
 
 def _bare_file(path: Path, name: str) -> ModelEntry:
-    folder = path.absolute().parent
-    config = ModelConfig(model=str(path.absolute()))
+    folder = path.parent
+    config = ModelConfig(model=str(path))
     source = ModelSource(name=name, version="", folder=folder, root=folder, config=config)
     return ModelEntry(name, {"": source}, path=path)
 
 
 def _folder(path: Path, name: str) -> ModelEntry:
-    root = path.absolute()
+    root = path
     folders = version_folders(root)
     if not folders:
         config = load_model_config(root)

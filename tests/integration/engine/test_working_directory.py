@@ -1,0 +1,71 @@
+"""A handler that changes the working directory does not move a repository whose path is relative."""
+
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.wait_until import wait_until
+
+NUMBER = """
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Number(BaseHandler):
+    def inference(self, x):
+        return x * 0 + {number}
+"""
+MOVES = """
+import os
+
+from ksrv import BaseHandler
+
+
+class Moves(BaseHandler):
+    def inference(self, x):
+        os.chdir({folder!r})
+        return x
+"""
+SETTINGS = """
+inputs: [{name: x, datatype: FP32, shape: [-1]}]
+outputs: [{name: y, datatype: FP32, shape: [-1]}]
+warmup: false
+"""
+
+
+def infer(server, model):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [0]}
+    answer = requests.post(
+        f"{server.url}/v2/models/{model}/infer", json={"inputs": [tensor]}, timeout=60
+    )
+    answer.raise_for_status()
+    return answer.json()["outputs"][0]["data"]
+
+
+def test_load_call_after_chdir_serves_the_same_repository(tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    for place, number in ((tmp_path, 1), (other, 666)):
+        write_model(place / "models", "number", NUMBER.format(number=number), SETTINGS)
+    write_model(tmp_path / "models", "moves", MOVES.format(folder=str(other)), SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    with Server("models") as server:
+        infer(server, "moves")
+        for name in ("number", "moves"):
+            url = f"{server.url}/v2/repository/models/{name}/load"
+            assert requests.post(url, json={}, timeout=60).status_code == 200
+        assert infer(server, "number") == [1]
+
+
+def test_poll_after_chdir_looks_at_the_same_repository(tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    for place, number in ((tmp_path, 1), (other, 666)):
+        write_model(place / "models", "number", NUMBER.format(number=number), SETTINGS)
+    write_model(tmp_path / "models", "moves", MOVES.format(folder=str(other)), SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    with Server("models", poll_interval=0.2) as server:
+        infer(server, "moves")
+        # The poll that finds this model has also looked at `number`.
+        write_model(tmp_path / "models", "later", NUMBER.format(number=2), SETTINGS)
+        wait_until(lambda: requests.get(f"{server.url}/v2/models/later/ready", timeout=60).ok)
+        assert infer(server, "number") == [1]
