@@ -1,6 +1,7 @@
 """`ksrv serve`: every setting is a flag, made from the one definition in `ksrv.server.settings`."""
 
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -205,7 +206,13 @@ def serve(
         resolved = resolve(flags, file=config)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
-    for warning in resolved.warnings:
+    warnings = list(resolved.warnings)
+    if "GUNICORN_CMD_ARGS" in os.environ:
+        warnings.append(
+            "ksrv serve does not read GUNICORN_CMD_ARGS: use its options, or start gunicorn itself"
+            " (gunicorn -c python:ksrv.server.gunicorn)"
+        )
+    for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
     if print_config:
         click.echo(resolved.describe())

@@ -330,9 +330,9 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
                 traffic.pauses,
             ),
             CounterMetricFamily(
-                "ksrv_lost_access_records",
-                "Lines of the access log that were dropped.",
-                traffic.lost_records,
+                "ksrv_lost_log_lines",
+                "Lines of the log and of the access log that were dropped.",
+                traffic.lost_lines,
             ),
         )
     )

@@ -28,7 +28,7 @@ class Traffic(msgspec.Struct):
         accepted: HTTP connections that were accepted.
         recycled: Idle connections that were closed for new ones.
         pauses: How often accepting paused, because no further connection could be held.
-        lost_records: Lines of the access log that were dropped, because it was not written in time.
+        lost_lines: Lines of the log and of the access log that were dropped, because nothing took them in time.
         open: HTTP connections that are open now.
     """
 
@@ -37,7 +37,7 @@ class Traffic(msgspec.Struct):
     accepted: int = 0
     recycled: int = 0
     pauses: int = 0
-    lost_records: int = 0
+    lost_lines: int = 0
     open: int = 0
 
     def add(self, other: "Traffic", *, lives: bool) -> None:
@@ -52,7 +52,7 @@ class Traffic(msgspec.Struct):
         self.accepted += other.accepted
         self.recycled += other.recycled
         self.pauses += other.pauses
-        self.lost_records += other.lost_records
+        self.lost_lines += other.lost_lines
         if lives:
             self.open += other.open
 

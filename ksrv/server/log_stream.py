@@ -3,7 +3,7 @@
 A log collector that hangs leaves a full pipe, and a write to it would hold up every request that has
 something to log. A line is written at once where there is room for it. Otherwise it waits for a thread of
 its own: `WAITING_BYTES` of them at most, and those beyond are dropped. The next line that is written
-says how many.
+says how many, and `lost_lines` counts them for the metrics, which no reader of the log can hold up.
 """
 
 import atexit
@@ -27,7 +27,11 @@ _NO_SUCH_WRITE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class LogStream:
-    """A text stream onto a descriptor, for `logging.StreamHandler` and `print`."""
+    """A text stream onto a descriptor, for `logging.StreamHandler` and `print`.
+
+    Attributes:
+        lost_lines: How many lines were dropped so far.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -38,7 +42,8 @@ class LogStream:
         self._lock = threading.RLock()  # a signal's handler may log while this thread does
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._lost = 0
+        self.lost_lines = 0
+        self._reported_lines = 0
         self._writer: threading.Thread | None = None
 
     def write(self, text: str) -> int:
@@ -49,12 +54,12 @@ class LogStream:
             if self._waiting:
                 self._keep(data)
             elif (written := self._write_at_once(data)) is None:
-                self._lost += 1
+                self._lose(data)
             elif written < len(data):
                 self._keep(data[written:])
             else:
-                lost, self._lost = self._lost, 0
-        _tell(lost)
+                lost = self._unreported()
+        _report(lost)
         return len(text)
 
     def flush(self) -> None:
@@ -91,7 +96,7 @@ class LogStream:
 
     def _keep(self, data: bytes) -> None:
         if self._waiting_bytes + len(data) > WAITING_BYTES:
-            self._lost += 1
+            self._lose(data)
             return
         self._waiting.append(data)
         self._waiting_bytes += len(data)
@@ -111,9 +116,21 @@ class LogStream:
             with self._lock:
                 self._waiting.popleft()
                 self._waiting_bytes -= len(data)
-                self._lost += not written
-                lost, self._lost = (self._lost, 0) if written else (0, self._lost)
-            _tell(lost)
+                if written:
+                    lost = self._unreported()
+                else:
+                    lost = 0
+                    self._lose(data)
+            _report(lost)
+
+    def _lose(self, data: bytes) -> None:
+        self.lost_lines += max(data.count(b"\n"), 1)
+
+    def _unreported(self) -> int:
+        """Return how many lines were dropped since the last call."""
+        lost = self.lost_lines - self._reported_lines
+        self._reported_lines = self.lost_lines
+        return lost
 
     def _write_all(self, data: bytes) -> bool:
         try:
@@ -124,7 +141,7 @@ class LogStream:
         return True
 
 
-def _tell(lost: int) -> None:
+def _report(lost: int) -> None:
     # Without a stream's lock: this takes that of a handler, which holds it while it takes a stream's.
     if lost:
         log.warning("%d lines of the log are lost: nothing took them in time", lost)
@@ -146,6 +163,11 @@ def log_stream(stream: TextIO) -> LogStream | TextIO:
     if descriptor not in (1, 2):
         return stream
     return _streams.setdefault(descriptor, LogStream(descriptor))
+
+
+def lost_lines() -> int:
+    """Return how many lines this process has dropped, of standard output and error."""
+    return sum(stream.lost_lines for stream in list(_streams.values()))
 
 
 def drain() -> None:

@@ -29,6 +29,7 @@ from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings
+from ksrv.server.log_stream import lost_lines
 from ksrv.server.rest.app_messages import AppMessages, AppThreads
 from ksrv.server.rest.fast_path import (
     FastPath,
@@ -372,7 +373,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             accepted=counted["accepted"],
             recycled=counted["recycled"],
             pauses=counted["accept_paused"],
-            lost_records=counted["lost_records"],
+            lost_lines=counted["lost_records"] + lost_lines(),
             open=self.http_server.open_connections,
         )
 

@@ -23,7 +23,8 @@ namespace ksrv {
 inline constexpr std::uint64_t DURATION_BOUNDS[] = {
     100000ull,     250000ull,     500000ull,      1000000ull,     2500000ull,     5000000ull,
     10000000ull,   25000000ull,   50000000ull,    100000000ull,   250000000ull,   500000000ull,
-    1000000000ull, 2500000000ull, 5000000000ull, 10000000000ull, 30000000000ull};
+    1000000000ull, 2500000000ull, 5000000000ull, 10000000000ull,
+    15000000000ull, 20000000000ull, 30000000000ull};
 inline constexpr int BOUNDS = static_cast<int>(std::size(DURATION_BOUNDS));
 
 // The buckets of a native histogram of Prometheus, schema 3: each power of two of a second is divided into

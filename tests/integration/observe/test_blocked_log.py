@@ -8,6 +8,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
+from tests.support.wait_until import wait_until
 
 FAILS = """
 from ksrv import BaseHandler
@@ -51,5 +52,29 @@ def test_requests_and_the_end_do_not_wait_for_the_reader_of_the_log(tmp_path, lo
             for model in ("inline", "isolated") * 5:
                 url = f"{server.url}/v2/models/{model}/infer"
                 assert requests.post(url, json={"inputs": [tensor]}, timeout=30).status_code == 500
+    finally:
+        os.close(reader)
+
+
+def test_lines_that_the_reader_did_not_take_are_counted(tmp_path):
+    models = tmp_path / "models"
+    write_model(models, "fails", FAILS.replace("300", "10_000"), VECTOR + "warmup: false\n")
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+
+    def lost(server):
+        url = f"{server.url}/v2/models/fails/infer"
+        for _ in range(10):
+            requests.post(url, json={"inputs": [tensor]}, timeout=30)
+        page = requests.get(f"{server.url}/metrics", timeout=30).text
+        [line] = [one for one in page.splitlines() if one.startswith("ksrv_lost_log_lines_total")]
+        return float(line.split()[-1])
+
+    try:
+        with Unread(models, pipe, grpc="off") as server:
+            wait_until(lambda: lost(server))
     finally:
         os.close(reader)

@@ -151,6 +151,13 @@ def test_a_variable_that_is_no_setting_is_a_warning(run, monkeypatch, variable, 
     assert nearest in done.stderr
 
 
+def test_gunicorns_own_variable_is_a_warning(run, monkeypatch):
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "--workers 4")
+    done = run("serve", ".", "--print-config")
+    assert done.exit_code == 0
+    assert "Warning: ksrv serve does not read GUNICORN_CMD_ARGS" in done.stderr
+
+
 @pytest.mark.parametrize("service", ["KSRV", "KSRV_GRPC", "KSRV_2_HTTP"])
 def test_what_kubernetes_says_of_a_service_is_not_looked_at(run, monkeypatch, service):
     for name, value in {

@@ -77,7 +77,7 @@ def test_a_disk_without_room_raises_nothing():
         stream = LogStream(full.fileno())
         for _ in range(3):
             stream.write("a line\n")
-    assert stream._lost == 3
+    assert stream.lost_lines == 3
 
 
 def test_a_child_starts_with_nothing_of_its_parents(pipe):
