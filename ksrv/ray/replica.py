@@ -97,6 +97,7 @@ class Replica:
             tls=settings.get("tls_cert") is not None,
         )
         self._leaving = threading.Event()
+        self._listed = False
         self._configured = False
         self._keeper = threading.Thread(target=self._keep_address, name="ksrv address", daemon=True)
         self._keeper.start()
@@ -143,11 +144,17 @@ class Replica:
     async def check_health(self) -> None:
         """Tell Ray Serve that the server lives; it replaces the replica of one that does not.
 
+        Ray Serve counts a replica as running after its first check, so that one also puts the address onto the
+        list: `addresses()` has it once `serve.run` returns.
+
         Raises:
             ServerEnded: Its process has ended.
             OSError: It does not answer.
         """
         await asyncio.to_thread(self._server.check)
+        if not self._listed:
+            await self._address_list.renew.remote(self._address)
+            self._listed = True
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load that `ksrv.ray.autoscaling.policy` reads."""

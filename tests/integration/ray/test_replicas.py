@@ -207,3 +207,16 @@ def test_a_killed_controller_changes_nothing(run, models):
         clients.wait_for(100)
     assert set(before) < set(after)
     assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_addresses_are_listed_when_run_returns(cluster, models):
+    from ray import serve
+
+    import ksrv.ray
+
+    settings = {"insecure": True, "drain_delay": 0}
+    serve.run(ksrv.ray.app(models, num_replicas=2, settings=settings))
+    try:
+        assert len(ksrv.ray.addresses()) == 2
+    finally:
+        serve.delete("default")
