@@ -1,8 +1,10 @@
 """The log: text or JSON lines on stderr, for ksrv's loggers, gunicorn's, and all that handlers use."""
 
+import io
 import logging
 import re
 import sys
+import threading
 import time
 from datetime import timedelta
 from typing import Any, TextIO
@@ -55,6 +57,26 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
+class PrintedRecords(io.TextIOBase):
+    """Standard output of a server whose log is JSON: a printed line becomes a record.
+
+    What prints are the server's own start, and handlers in this process.
+    """
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("ksrv.stdout")
+        self._begun = threading.local()
+
+    def write(self, text: str) -> int:
+        """Log the lines that end here, and keep what follows until its line ends."""
+        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
+        self._begun.text = rest
+        for line in lines:
+            if line.strip():
+                self._log.info("%s", line)
+        return len(text)
+
+
 def make_formatter(settings: ServerSettings) -> logging.Formatter:
     """Return the formatter that the settings name."""
     if settings.log_format == "json":
@@ -64,6 +86,8 @@ def make_formatter(settings: ServerSettings) -> logging.Formatter:
 
 def configure(settings: ServerSettings) -> None:
     """Send all records to stderr in the form that the settings name, from their least level on.
+
+    If they are JSON, what this process prints and what Python warns of are records too.
 
     Handlers may log under any name, so this is for the root as well as for ksrv's own loggers; a
     root that is configured already (gunicorn's `logconfig`) stays as it is.
@@ -76,6 +100,9 @@ def configure(settings: ServerSettings) -> None:
     for logger in (log, root) if not root.handlers else (log,):
         logger.handlers = [handler]
         logger.setLevel(settings.log_level.upper())
+    if settings.log_format == "json":
+        sys.stdout = PrintedRecords()  # type: ignore[assignment]
+        logging.captureWarnings(True)
 
 
 ACCESS_FORMAT = '%(h)s %(l)s %(u)s %(t)s "%(r)s" %(s)s %(b)s "%(f)s" "%(a)s" %({x-request-id}o)s'
@@ -154,7 +181,8 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
             fmt: logging.Formatter,
             stream: TextIO | None = None,
         ) -> None:
-            onto = log_stream(stream or sys.stderr)
+            # gunicorn would send the access log to standard output: one log is one stream.
+            onto = log_stream(sys.stderr)
             super()._set_handler(log, output, make_formatter(settings), onto)
 
         def access(

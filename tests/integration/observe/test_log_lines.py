@@ -87,3 +87,32 @@ def test_names_in_paths(logging_server):
         requests.post(logging_server.url + path, data=b"{}")
     wait_until(lambda: "x%0D/load" in logging_server.log)
     check_lines(logging_server)
+
+
+PRINTS = """
+import warnings
+
+from ksrv import BaseHandler
+
+
+class Prints(BaseHandler):
+    def inference(self, x):
+        print("two\\nlines")
+        warnings.warn("careful")
+        return x
+"""
+
+
+def test_every_line_of_a_json_log_is_a_record(tmp_path):
+    write_model(tmp_path, "prints", PRINTS, VECTOR + "warmup: false\n")
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    with Server(tmp_path, access_log=True, log_format="json") as server:
+        url = f"{server.url}/v2/models/prints/infer"
+        assert requests.post(url, json={"inputs": [tensor]}, timeout=30).ok
+        wait_until(lambda: '"path":"/v2/models/prints/infer"' in server.log)
+        http = server.http
+    records = [json.loads(line) for line in server.log.splitlines()]
+    messages = [record["message"] for record in records]
+    assert f"HTTP  http://{http}" in messages
+    assert {"two", "lines"} <= set(messages)
+    assert any("careful" in message for message in messages)
