@@ -19,7 +19,7 @@ import orjson
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
-from ksrv.errors import HandlerFailed, PromiseBroken
+from ksrv.errors import HandlerFailed, PromiseBroken, check_text
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.streaming.chunk_forms import Texts, check_chunk, of_lone_row
 from ksrv.imported_torch import imported_torch
@@ -202,6 +202,10 @@ def _ordered(result: Mapping[Any, Any], names: list[str]) -> dict[str, Any]:
     for name in result:
         if not isinstance(name, str):
             raise HandlerFailed(f"the handler returned an output named {name!r}; names are texts")
+        try:
+            check_text("the name of an output", name)
+        except ValueError as error:
+            raise HandlerFailed(str(error)) from None
     if not result:
         raise HandlerFailed("the handler returned an empty mapping; expected outputs by name")
     if not names:
@@ -233,16 +237,26 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
             f"the handler returned {_kind(value)} as the output {name!r}; "
             f"expected an array, a tensor, or a list with one value for each row"
         )
+    _refuse_mask(name, value)
     if value.dtype.kind in "OSU":
         return _from_texts(name, Texts(value.reshape(-1).tolist(), value.shape), wanted)
     return _from_numbers(name, value, wanted)
+
+
+def _refuse_mask(name: str, value: Any) -> None:
+    """Refuse a masked array: the values below its mask mean nothing, and no client would see which they are."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise HandlerFailed(
+            f"the handler returned a masked array as the output {name!r}, and KServe v2 has no masks; return "
+            f"array.filled(value), or the mask as another output"
+        )
 
 
 def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
     """An array of numbers where the declared output holds numbers, else texts."""
     if wanted not in (None, "BYTES"):
         try:
-            array = np.asarray([_as_array(value) for value in values])
+            array = np.asarray([_as_array(name, value) for value in values])
         except (ValueError, TypeError, OverflowError):
             array = np.empty(0, dtype=object)
         if array.dtype.kind not in "biuf" and values:
@@ -269,8 +283,9 @@ def _json(name: str, row: int, value: Any) -> bytes:
         ) from None
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(name: str, value: Any) -> Any:
     """Return a value of a list as numpy joins it with the others: a tensor as an array, without rounding."""
+    _refuse_mask(name, value)
     if not _is_torch(value):
         return value
     tensor = value.detach().cpu().resolve_neg()

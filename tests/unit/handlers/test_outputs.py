@@ -11,6 +11,7 @@ from ksrv.spec import ModelSpec, TensorSpec
 torch = pytest.importorskip("torch")
 
 NONE = ModelSpec("m")
+MASKED = np.ma.array(np.ones((1, 2), np.float32), mask=[[False, True]])
 
 
 def declared(*outputs, inputs=()):
@@ -199,6 +200,12 @@ def test_rows_are_not_counted_where_the_model_has_no_batch():
         (3, "int"),
         ({}, "an empty mapping; expected outputs by name"),
         ({1: np.ones(1)}, "names are texts"),
+        (
+            {"a\ud800": np.ones(1)},
+            r"name of an output has '\\ud800' at 1, half of a surrogate pair",
+        ),
+        (MASKED, "a masked array as the output 'output', .* return array.filled"),
+        ({"x": np.ma.array(np.ones(1), mask=False)}, "a masked array as the output 'x'"),
         ({"x": None}, r"returned None \(is a `return` missing\?\) as the output 'x'"),
         ({"x": np.ones(1, complex)}, "complex128"),
         (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
@@ -211,6 +218,13 @@ def test_what_is_no_output_is_a_servers_error(value, words):
     with pytest.raises(HandlerFailed, match=words) as caught:
         output_tensors(value, 1, NONE)
     assert caught.value.http_status == 500
+
+
+def test_masked_arrays_are_refused_where_outputs_are_declared():
+    spec = declared(("x", "FP32", (-1, 2)))
+    for value in (MASKED, [MASKED[0]], {"x": MASKED}):
+        with pytest.raises(HandlerFailed, match="a masked array as the output 'x'"):
+            output_tensors(value, 1, spec)
 
 
 def test_names_that_are_not_declared():
