@@ -108,6 +108,8 @@ class InferRequest:
     Attributes:
         outputs: The outputs that the client asked for, in its order; empty means all.
         binary_output: Whether outputs without a `binary` of their own are answered as raw bytes.
+        file_type: The media type by which the client asks for the only element of the only output as the whole answer,
+            such as "audio/wav"; "" if it does not.
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
@@ -140,6 +142,7 @@ class InferRequest:
     outputs: list[RequestedOutput] = field(default_factory=list)
     parameters: Parameters = field(default_factory=dict)
     binary_output: bool = False
+    file_type: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     deadline_ns: int | None = None
     priority: int = 0

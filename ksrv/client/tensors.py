@@ -4,6 +4,7 @@ A tensor's bytes are little-endian and in row-major order; an element of BYTES f
 four bytes. numpy has no BF16: such outputs come as float32, which holds every value of it.
 """
 
+import base64
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -276,6 +277,13 @@ def _decode_bytes(shape: Sequence[int], count: int, block: memoryview) -> Array:
     return elements.reshape(shape)
 
 
+def _json_element(value: Any) -> bytes:
+    """Return an element of BYTES that came as a text, or as `{"b64": ...}` because it is none."""
+    if isinstance(value, dict):
+        return base64.b64decode(value["b64"], validate=True)
+    return str(value).encode()
+
+
 def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
     """Return an output that came as JSON as an array; null is NaN.
 
@@ -294,7 +302,7 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         while flat and isinstance(flat[0], list):
             flat = [element for part in flat for element in part]
         elements = np.empty(len(flat), object)
-        elements[:] = [str(element).encode() for element in flat]
+        elements[:] = [_json_element(element) for element in flat]
         return elements.reshape(shape)
     if datatype != "BF16" and datatype not in DTYPES:
         raise ValueError(f"the answer has the datatype {datatype!r:.40}, which is unknown here")

@@ -46,12 +46,14 @@ class AnswerForm(NamedTuple):
         own_names: Whether that output stands under its own name too.
         has_rows: Whether values have a dimension of rows.
         records: Whether the answer is a list with an object for each row.
+        as_base64: Whether the client asked for BYTES in base64.
     """
 
     as_text: bool = False
     own_names: bool = True
     has_rows: bool = False
     records: bool = False
+    as_base64: bool = False
 
 
 def parse_generate(
@@ -80,6 +82,7 @@ def parse_generate(
         )
     text_name = _text_name(spec)
     request = InferRequest(spec.name, spec.version, headers=headers, nbytes=len(body))
+    request.file_type = rest.file_type(headers.get("accept", ""))
     if isinstance(document, list):
         names = {} if text_name is None else {TEXT_INPUT: text_name}
         request.inputs = plain_json.read_records(document, spec, names, limits)
@@ -131,7 +134,8 @@ def _read_object(
     request.inputs, request.parameters = list(inputs.values()), own.custom
     request.deadline_ns, request.priority = own.deadline_ns, own.priority
     request.mark_final = own.mark_final
-    return AnswerForm(has_texts, TEXT_INPUT not in document, has_rows)
+    as_base64 = rest.wants_base64(own.custom)
+    return AnswerForm(has_texts, TEXT_INPUT not in document, has_rows, as_base64=as_base64)
 
 
 def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
@@ -173,7 +177,7 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
         document["model_version"] = response.model_version
     texts = [one.name for one in response.outputs if one.datatype == "BYTES"]
     for tensor in response.outputs:
-        value = _value(tensor, spec, has_rows=form.has_rows)
+        value = _value(tensor, spec, form)
         is_text = form.as_text and texts == [tensor.name] and spec.output(TEXT_OUTPUT) is None
         if is_text:
             document[TEXT_OUTPUT] = value
@@ -199,13 +203,13 @@ def _records(response: InferResponse) -> list[dict[str, Any]]:
     ]
 
 
-def _value(tensor: Tensor, spec: ModelSpec, *, has_rows: bool) -> Any:
+def _value(tensor: Tensor, spec: ModelSpec, form: AnswerForm) -> Any:
     """Return a tensor's value: without the dimension of rows where the request had none."""
-    if math.prod(tensor.shape) == 1 and not has_rows:
-        flat: Any = rest.json_values(tensor)
+    if math.prod(tensor.shape) == 1 and not form.has_rows:
+        flat: Any = rest.json_values(tensor, as_base64=form.as_base64)
         return flat[0]
-    values = rest.shaped_values(tensor)
-    if has_rows:
+    values = rest.shaped_values(tensor, as_base64=form.as_base64)
+    if form.has_rows:
         return rest.orjson_form(values)
     declared = spec.output(tensor.name)
     one_row = tensor.shape[:1] == (1,) and (declared is None or declared.batched)

@@ -6,8 +6,10 @@ the same, and only the number of values is compared with the shape.
 """
 
 import re
-from collections.abc import Iterator
+from binascii import b2a_base64
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import orjson
 
@@ -72,6 +74,19 @@ def _character_fault(found: re.Match[str]) -> str:
     elif found[0].isspace():
         remedy = "leave out line ends and blanks"
     return f"character {found.start()} is {quote(found[0])}; {remedy}"
+
+
+def elements_in_json(elements: Sequence[Element], *, as_base64: bool) -> list[Any]:
+    """Return elements as JSON writes them: texts, or each as `{"b64": ...}` if one of them is not UTF-8.
+
+    Args:
+        as_base64: Whether each is a string in base64, because the client asked for it.
+    """
+    if not as_base64:
+        with suppress(UnicodeDecodeError):
+            return [str(element, "utf-8") for element in elements]
+    codes = [b2a_base64(element, newline=False).decode() for element in elements]
+    return codes if as_base64 else [{B64: code} for code in codes]
 
 
 def to_element(value: object, is_base64: bool, subject: str, place: int) -> Element:

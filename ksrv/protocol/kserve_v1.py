@@ -16,7 +16,14 @@ from ksrv.limits import Limits
 from ksrv.protocol import plain_json
 from ksrv.protocol.error_texts import json_fault, json_refusal
 from ksrv.protocol.json_data import B64
-from ksrv.protocol.rest import JSON_TYPE, RenderedBody, orjson_form, shaped_values
+from ksrv.protocol.rest import (
+    JSON_TYPE,
+    RenderedBody,
+    file_body,
+    file_type,
+    orjson_form,
+    shaped_values,
+)
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -76,6 +83,7 @@ def parse_predict(
     return InferRequest(
         spec.name,
         spec.version,
+        file_type=file_type(headers.get("accept", "")),
         inputs=[
             _tensor(name, rows, index, spec, limits)
             for index, (name, rows) in enumerate(columns.items())
@@ -168,6 +176,9 @@ def render_predict(
     Raises:
         InvalidRequest: JSON cannot carry an output.
     """
+    alone = file_body(response, request)
+    if alone is not None:
+        return alone
     rows = request.inputs[0].shape[0]
     outputs = {tensor.name: orjson_form(shaped_values(tensor)) for tensor in response.outputs}
     predictions: object = outputs

@@ -206,6 +206,8 @@ def _infer(spec: ModelSpec) -> Document:
             }
         }
     answer = _json(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
+    if [entry.datatype for entry in spec.outputs] == ["BYTES"]:  # of one element, alone
+        answer |= {"audio/*": {"schema": _FILE}, "image/*": {"schema": _FILE}}
     return _operation(
         f"Run {spec.name}",
         spec.name,
@@ -393,7 +395,10 @@ def _response_schema(spec: ModelSpec) -> Document:
             "shape": {"type": "array", "items": {"type": "integer"}},
             "datatype": {"enum": [*DTYPES, "BYTES"]},
             "parameters": _OBJECT,
-            "data": {"type": "array"},
+            "data": {
+                "type": "array",
+                "description": 'Texts that are not UTF-8 are {"b64": ...}; "binary_data": "base64" asks for base64.',
+            },
         },
     }
     if spec.outputs:

@@ -7,6 +7,7 @@ answer is a list of parts to be written one after the other; tensors are never j
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +28,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.forms.uploads import read_upload
-from ksrv.protocol.json_data import read_data
+from ksrv.protocol.json_data import BASE64, CONTENT_TYPE, elements_in_json, read_data
 from ksrv.protocol.parameters import check_priority
 from ksrv.protocol.shared_memory import (
     DISABLED,
@@ -41,6 +42,7 @@ from ksrv.request import (
     Element,
     InferRequest,
     InferResponse,
+    Parameter,
     RequestedOutput,
     SharedMemoryRef,
     Tensor,
@@ -58,6 +60,15 @@ COUNTED_JSON_BYTES = 8 << 20
 """Of JSON that is read a second time to count its texts; a file in base64 is far smaller."""
 VALUE_BYTES = 128
 """That one value of JSON takes at most as a Python object, without the characters of its text."""
+
+BINARY_DATA = "binary_data"
+"""The parameter of a request or output that asks for BYTES in base64."""
+
+_FILE_TYPE = re.compile(
+    r"(?:audio|video|image)/(?!svg)[a-z0-9][a-z0-9.+-]*|application/(?:octet-stream|pdf|zip)"
+)
+"""Media types of files. No web page runs scripts of these types, whatever a model answers."""
+_QUALITY = re.compile(r"(?:^|;)\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)")
 
 _OBJECT = ord("{")
 _NO_HEADERS: Mapping[str, str] = {}
@@ -161,8 +172,45 @@ def _tensor(
     return Tensor(entry.name, entry.datatype, entry.shape, data, entry.parameters)
 
 
+@lru_cache(maxsize=64)
+def file_type(accept: str) -> str:
+    """Return the media type that an `Accept` header prefers, if it is that of a file; else ""."""
+    best, preferred = 0.0, ""
+    for item in accept.lower().split(","):
+        name, _, options = item.partition(";")
+        found = _QUALITY.search(options)
+        quality = float(found[1]) if found else 1.0
+        if quality > best:
+            best, preferred = quality, name.strip()
+    return preferred if _FILE_TYPE.fullmatch(preferred) else ""
+
+
+def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | None:
+    """Return the only element of the only output as the whole body, if the client asked for a file; else None."""
+    if not request.file_type or len(response.outputs) != 1:
+        return None
+    data = response.outputs[0].data
+    if (
+        not isinstance(data, list)
+        or len(data) != 1
+        or any(one.shared_memory for one in request.outputs)
+    ):
+        return None
+    return RenderedBody([data[0]], len(data[0]), None, request.file_type)
+
+
+def wants_base64(parameters: Mapping[str, Parameter]) -> bool:
+    """Tell whether the parameters of a request or output ask for BYTES in base64."""
+    return parameters.get(BINARY_DATA) == BASE64
+
+
 def _requested(entry: Output, index: int, regions: SharedMemoryRegistry | None) -> RequestedOutput:
     wanted = RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
+    if BINARY_DATA in entry.parameters and not wants_base64(entry.parameters):
+        raise InvalidRequest(
+            f"output {quote(entry.name)} (index {index}): 'binary_data' must be true, false or \"{BASE64}\", not "
+            f"{quote(entry.parameters[BINARY_DATA])}"
+        )
     if entry.shared_memory is not None:
         if regions is None:
             raise InvalidRequest(f"output {quote(entry.name)} (index {index}): {DISABLED}")
@@ -268,12 +316,13 @@ def parse_infer(
             f"the body has {size} bytes, above the {show_limit('body', limits.body)}"
         )
     json_length = _json_length(header_length, size)
-    if json_length == 0 and header_length is not None:
+    upload = None
+    is_raw = json_length == 0 and header_length is not None
+    if is_raw:
         request = _raw_request(view, spec)
         accepted = _accepted(headers)
         request.binary_output = JSON_TYPE not in accepted or "*/*" in accepted
     else:
-        upload = None
         if header_length is None and size and view[0] != _OBJECT:
             kind = headers.get("content-type", "")
             upload = read_upload(view, kind, spec, limits, input_name)
@@ -288,6 +337,9 @@ def parse_infer(
             request.inputs += upload.tensors
             request.binary_output |= BINARY_TYPE in _accepted(headers)
             request.nbytes = max(size, request.nbytes)
+    in_json = not is_raw and upload is None
+    if not (in_json and (request.binary_output or any(one.binary for one in request.outputs))):
+        request.file_type = file_type(headers.get("accept", ""))
     request.model_version = spec.version
     request.headers = headers
     return request
@@ -389,26 +441,18 @@ def _counted(text: bytes, binary: memoryview) -> tuple[memoryview, int] | None:
     return memoryview(head + binary), len(head)
 
 
-def json_values(tensor: Tensor, nan_literals: bool = False) -> object:
+def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool = False) -> object:
     """Return a tensor's values, flat, in a form that orjson writes.
 
     Args:
         nan_literals: Whether NaN and Infinity are words instead of null.
+        as_base64: Whether the client asked for BYTES in base64.
 
     Raises:
         InvalidRequest: JSON cannot carry it.
     """
     if isinstance(tensor.data, list):
-        strings = []
-        for index, element in enumerate(tensor.data):
-            try:
-                strings.append(str(element, "utf-8"))
-            except UnicodeDecodeError:
-                raise InvalidRequest(
-                    f"element {index} of output {quote(tensor.name)} is not UTF-8, so JSON cannot "
-                    f"carry it; request the output with 'binary_data': true"
-                ) from None
-        return strings
+        return elements_in_json(tensor.data, as_base64=as_base64)
     if tensor.datatype in ("FP16", "BF16"):
         raise InvalidRequest(
             f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
@@ -420,13 +464,16 @@ def json_values(tensor: Tensor, nan_literals: bool = False) -> object:
     return array
 
 
-def shaped_values(tensor: Tensor) -> Array:
+def shaped_values(tensor: Tensor, *, as_base64: bool = False) -> Array:
     """Return a tensor's values as an array of its shape, texts as objects.
+
+    Args:
+        as_base64: Whether the client asked for BYTES in base64.
 
     Raises:
         InvalidRequest: JSON cannot carry it.
     """
-    values = json_values(tensor)
+    values = json_values(tensor, as_base64=as_base64)
     if isinstance(values, list):
         texts = np.empty(len(values), dtype=object)
         texts[:] = values
@@ -476,15 +523,21 @@ def render_infer(
     Raises:
         InvalidRequest: An output cannot be written in the form that the client asked for.
     """
+    alone = file_body(response, request)
+    if alone is not None:
+        return alone
     wanted = {output.name: output for output in request.outputs}
+    base64_by_default = wants_base64(request.parameters)
     entries: list[dict[str, Any]] = []
     blocks: list[bytes | memoryview] = []
     any_binary = False
     for tensor in response.outputs:
         asked = wanted.get(tensor.name)
-        binary = request.binary_output
-        if asked is not None and asked.binary is not None:
-            binary = asked.binary
+        binary, as_base64 = request.binary_output, base64_by_default
+        if asked is not None and BINARY_DATA in asked.parameters:
+            binary, as_base64 = False, True
+        elif asked is not None and asked.binary is not None:
+            binary, as_base64 = asked.binary, False
         entry: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,
@@ -502,10 +555,12 @@ def render_infer(
             parameters["binary_data_size"] = len(block)
             if len(block):
                 blocks.append(block)
+        elif as_base64 and tensor.datatype == "BYTES":
+            parameters[CONTENT_TYPE] = BASE64
         if parameters:
             entry["parameters"] = parameters
         if not binary and ref is None:
-            entry["data"] = json_values(tensor, nan_literals)
+            entry["data"] = json_values(tensor, nan_literals, as_base64=as_base64)
         entries.append(entry)
     document: dict[str, Any] = {"model_name": response.model_name}
     if response.model_version:

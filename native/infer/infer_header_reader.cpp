@@ -329,7 +329,7 @@ private:
             return once(&seen, PARAMETERS, key) &&
                    parameters(&output.parameters_first, &output.parameters_count,
                               [&](const Text &name, bool *handled) {
-                                  if (name.is("binary_data", 11)) {
+                                  if (name.is("binary_data", 11) && *c_.at != '"') {  // "base64" is read in Python
                                       *handled = true;
                                       return once(&reserved_seen, 1, name) &&
                                              boolean_field("'binary_data'", &output.binary);

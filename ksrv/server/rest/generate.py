@@ -6,6 +6,7 @@ import falcon
 
 from ksrv.protocol.generate import REQUEST, GenerateRequest, parse_generate, render_generate
 from ksrv.protocol.plain_json import MOST_BYTES
+from ksrv.protocol.rest import file_body
 from ksrv.server.http.answers import JSON, send_parts, server_timing, set_handler_headers
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.rest.inference_resource import InferenceResource
@@ -26,9 +27,10 @@ class GenerateResource(InferenceResource):
             request, form = self._read(req, reservation, name, version)
             spec = request.target.spec
             response = self._infer(req, request)
-        body = render_generate(response, spec, form=form)
+        alone = file_body(response, request)
+        body = alone.parts[0] if alone else render_generate(response, spec, form=form)
         set_handler_headers(resp, response.headers)
-        resp.content_type = JSON
+        resp.content_type = alone.content_type if alone else JSON
         if response.timings:
             resp.set_header("Server-Timing", server_timing(response))
         send_parts(resp, [body], len(body), self._budget, req.env)

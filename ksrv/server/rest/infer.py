@@ -127,6 +127,8 @@ class InferResource(InferenceResource):
                 input_name=input_name,
             )
             del body  # the request holds views of the parts that it needs
+            if request.file_type:
+                stream = None
             request.target = target
             request.model_name = name
             request.model_version = version

@@ -98,7 +98,7 @@ class StreamedAnswer:
         self._render = render
         self._answers = ResponseStream()
         request.stream = self._answers
-        request.binary_output = False
+        request.binary_output, request.file_type = False, ""
         for output in request.outputs:
             output.binary = None
         self._handle = engine.submit(request)

@@ -59,8 +59,9 @@ def test_the_models_are_described(described):
         "multipart/form-data",
     }
     assert set(found["paths"]["/v2/logging"]) == {"get", "post"}
-    text = found["paths"]["/v2/models/text/infer"]["post"]["requestBody"]["content"]
-    assert "image/jpeg" not in text
+    text = found["paths"]["/v2/models/text/infer"]["post"]
+    assert "image/jpeg" not in text["requestBody"]["content"]
+    assert "audio/*" in text["responses"]["200"]["content"]
 
 
 def test_a_model_with_sequences_says_which_parameters_it_takes(described):

@@ -351,19 +351,22 @@ def test_a_piece_that_json_cannot_carry_ends_the_stream_behind_the_others(tmp_pa
     from tests.support.streams import TEXT
 
     handler = """
+import numpy as np
+
 from ksrv import BaseHandler
 
 
-class Bytes(BaseHandler):
+class Halves(BaseHandler):
     def inference(self, text):
-        for piece in (b"a", b"b", b"\\xff", b"c"):
-            yield [piece]
+        for piece in ([b"a"], [b"b"], np.ones(1, np.float16), [b"c"]):
+            yield piece
 """
-    write_model(tmp_path, "bytes", handler, TEXT)
-    with Server(tmp_path) as server, infer(server, "bytes", text_request("x")) as found:
+    settings = "".join(line for line in TEXT.splitlines(True) if "outputs" not in line)
+    write_model(tmp_path, "halves", handler, settings)
+    with Server(tmp_path) as server, infer(server, "halves", text_request("x")) as found:
         *events, (name, error) = found.events()
     assert pieces(document for _, document in events) == ["a", "b"]
-    assert (name, "UTF-8" in error["error"]) == ("error", True)
+    assert (name, "FP16" in error["error"]) == ("error", True)
 
 
 WARM = """

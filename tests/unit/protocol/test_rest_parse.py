@@ -438,7 +438,7 @@ class TestParameters:
     @pytest.mark.parametrize(
         ("given", "text"),
         [
-            ({"binary_data": "yes"}, "'binary_data' must be true or false, not a string"),
+            ({"binary_data": "yes"}, "'binary_data' must be true, false or \"base64\", not 'yes'"),
             ({"binary_data": 1}, "output 'y' (index 0): 'binary_data' must be true or false"),
             ({"classification": -1}, "'classification' must be an unsigned integer"),
             ({"classification": True}, "'classification' must be an unsigned integer"),

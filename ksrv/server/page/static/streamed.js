@@ -2,7 +2,7 @@
 
 import { CallFailed } from "./api.js";
 import { element } from "./dom.js";
-import { show } from "./tensors.js";
+import { elementOf, show, textOf } from "./tensors.js";
 
 /** The events of a response, each with its type and its data. */
 async function* eventsOf(response) {
@@ -49,7 +49,7 @@ export async function showPieces(response, place, counted) {
         }
         const step = flat.length / rows;
         const part = flat.slice(row * step, (row + 1) * step);
-        texts.get(key).append(datatype === "BYTES" ? part.join("")
+        texts.get(key).append(datatype === "BYTES" ? part.map((entry) => textOf(elementOf(entry))).join("")
           : `${part.map((value) => show(value, datatype)).join("  ")}\n`);
       }
     }

@@ -94,7 +94,7 @@ export function readAnswer(buffer, headerLength) {
     if (size === undefined) {
       const data = (output.data ?? []).flat(Infinity);
       const values = output.datatype === "BYTES"
-        ? data.map((entry) => new TextEncoder().encode(String(entry))) : data;
+        ? data.map(elementOf) : data;
       return { ...output, values };
     }
     const part = bytes.subarray(place, place + size);
@@ -102,6 +102,12 @@ export function readAnswer(buffer, headerLength) {
     return { ...output, values: decode(output.datatype, part) };
   });
   return { ...answer, outputs };
+}
+
+/** The bytes of an element in JSON: a text, or base64 where it is no text. */
+export function elementOf(entry) {
+  if (entry?.b64 === undefined) return new TextEncoder().encode(String(entry));
+  return Uint8Array.from(atob(entry.b64), (unit) => unit.charCodeAt(0));
 }
 
 /** Text of a byte string, or what it is where it is none. */
