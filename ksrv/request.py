@@ -133,6 +133,8 @@ class InferRequest:
         remember: Takes its answer before anybody else has it, who might change it; the response cache's.
         sampled: Whether the native server has chosen it to be recorded.
         on_chunk: Takes each intermediate answer before the client has it; that of a record of the request.
+        adapt: Called with the request and the description of its model before the request is checked. An ensemble fits
+            its tensors to the model so. It may be called twice, if the model is reloaded meanwhile.
     """
 
     model_name: str
@@ -163,6 +165,7 @@ class InferRequest:
     remember: "Callable[[InferResponse], object] | None" = None
     sampled: bool = False
     on_chunk: "Callable[[InferResponse], object] | None" = None
+    adapt: "Callable[[InferRequest, Any], object] | None" = None
 
 
 class AnswerSink(Protocol):

@@ -102,6 +102,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             the format's name; no code reads it but the format's own.
         platform: The platform that metadata shows, or None for the loader's own.
         row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
+        needs: The names and versions ("" for the highest) of the models that it calls, without which it is not ready.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         configuration: What the configuration call answers with, where the model's format has a form of its own.
         given: The keys that model.yaml or the handler's `@settings` name, as far as they were read.
@@ -267,6 +268,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     platform: str | None = None
     row_limit: int = 0
     counts_rows: bool = True
+    needs: tuple[tuple[str, str], ...] = ()
     configuration: dict[str, Any] | None = None
     given: tuple[str, ...] = ()
 

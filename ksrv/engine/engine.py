@@ -496,8 +496,22 @@ class Engine:
             return error.message
         if self._draining:
             return "the server is stopping"
-        why = model.why_not_ready
+        why = model.why_not_ready or self._why_needed_not_ready(model)
         return why and f"the model {name} is not ready: {why}"
+
+    def _why_needed_not_ready(self, model: ModelVersion) -> str:
+        """Return why a model that this one calls does not serve; "" if all of them serve."""
+        for name, version in model.config.needs:
+            try:
+                needed = self._models.find(name, version)
+                why = needed.why_not_ready or self._why_needed_not_ready(needed)
+            except NotLoaded:
+                continue  # the call loads it
+            except (NotFound, NotReady) as error:
+                why = error.message
+            if why:
+                return f"it calls the model {name}: {why}"
+        return ""
 
     def why_degraded(self, name: str, version: str = "") -> str:
         """Return why a model that serves has lost instances; "" where it has them all.

@@ -197,6 +197,8 @@ class ModelVersion(InstanceHost):
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
+        if request.adapt is not None:
+            request.adapt(request, self.spec)
         if self.recording is not None:
             callback = self.recording.follow(request, callback)
         if self.cache is not None and (known := self._known_answer(self.cache, request)):

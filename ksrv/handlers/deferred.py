@@ -4,22 +4,21 @@ Such a handler begins a batch and says so when it has ended, on whatever thread 
 batches are under way at a time, as with coroutines, without the changes of thread that an event loop costs.
 """
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.request import BatchInputs
+from ksrv.request import BatchInputs, Tensor
 
-Result: TypeAlias = Mapping[str, Any] | BaseException
-"""The outputs by name, or why there are none."""
+Result: TypeAlias = list[Tensor] | BaseException
+"""The outputs, which are not compared with the declared ones; or why there are none."""
 Ended: TypeAlias = Callable[[Result], None]
 
 
 class DeferredHandler(BaseHandler):
-    """A handler that answers its batches later."""
+    """A handler that answers its batches later. Each batch is one request; there is no warm-up."""
 
     def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
         """Begin a batch.
@@ -35,12 +34,6 @@ class DeferredHandler(BaseHandler):
         """
         raise NotImplementedError
 
-    def handle(self, batch: Batch, context: Context) -> Any:
-        """Run one batch to its end, for a warm-up or a test."""
-        result: Future[Result] = Future()
-        running: Any = context
-        self.begin(running.running_inputs(), result.set_result)
-        found = result.result()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+    def handle(self, batch: Batch, context: Context) -> NoReturn:
+        """See `BaseHandler.handle`; batches are begun, and never run to their end here."""
+        raise NotImplementedError

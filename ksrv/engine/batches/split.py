@@ -105,7 +105,7 @@ def _response(
         tensors = [cut_back(one, spec.output(one.name), handle.lengths) for one in tensors]
     if request.outputs and tensors:  # a stream ends with an answer without outputs
         try:
-            tensors = _wanted(spec, request, tensors)
+            tensors = _wanted(spec, request, tensors, may_lack=outputs.parts is not None)
         except KsrvError as error:
             return error
     headers = outputs.headers.get(index, {})
@@ -127,11 +127,20 @@ def _response(
     return response
 
 
-def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> list[Tensor]:
+def _wanted(
+    spec: ModelSpec, request: InferRequest, tensors: list[Tensor], *, may_lack: bool
+) -> list[Tensor]:
+    """Return the outputs that a request asks for, in its order.
+
+    Args:
+        may_lack: Whether the answer may come without an output: where requests have tensors of their own.
+    """
     by_name = {tensor.name: tensor for tensor in tensors}
     chosen = []
     for wanted in request.outputs:
         tensor = by_name.get(wanted.name)
+        if tensor is None and may_lack and spec.output(wanted.name) is not None:
+            continue
         if tensor is None and spec.outputs and not request.explain:
             raise HandlerFailed(
                 f"the handler of the model {spec.name} returned no output {wanted.name!r}, which "

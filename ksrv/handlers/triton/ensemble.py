@@ -6,20 +6,26 @@ there, by the thread that has the last of them; so independent steps run side by
 under way at a time. A request that has the ensemble to itself has no others to be joined with: its steps run on
 that thread where their models have proven quick, as for a request of the HTTP server, which saves the changes
 of thread. The sequence of a request is that of its calls, for steps whose models serve sequences.
+
+As in Triton, nothing compares the outputs with config.pbtxt, and a step may leave an output out: the answer and the
+steps after it then come without it. Between models with and without a batch dimension the dimension is added, or a
+batch of one row loses it (`ReshapeTensorDims` in Triton's ensemble_scheduler.cc).
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from ksrv.errors import Cancelled
+import numpy as np
+
+from ksrv.errors import Cancelled, HandlerFailed, InvalidRequest, NotFound, NotReady
 from ksrv.handlers.deferred import DeferredHandler, Ended, Result
-from ksrv.handlers.models import Submit, array_of, input_tensor
-from ksrv.handlers.outputs import BFloat16Bits
+from ksrv.handlers.models import Submit, input_tensor
 from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
+from ksrv.spec import ModelSpec, TensorSpec, fits
 
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -46,14 +52,13 @@ class Ensemble(DeferredHandler):
             ended: Takes the ensemble's outputs by name.
         """
         context: Any = self.context
-        names = [spec.name for spec in context.spec.outputs]
 
         def has_ended(result: Result) -> None:
             with self._lock:
                 self._under_way -= 1
             ended(result)
 
-        running = RunningSteps(self._steps, names, context.submit, inputs, has_ended)
+        running = RunningSteps(self._steps, context.spec, context.submit, inputs, has_ended)
         with self._lock:
             inputs.beside_others = self._under_way > 0
             self._under_way += 1  # from here on every failure is told to `has_ended`
@@ -61,22 +66,37 @@ class Ensemble(DeferredHandler):
         return running.cancel
 
 
+class StepTensor(NamedTuple):
+    """A tensor of the ensemble.
+
+    Attributes:
+        tensor: The tensor; None if the step has left it out.
+        rows: The rows of the batch that it belongs to; 0 if the model that gave it has no batch dimension.
+        is_given: Whether the client gave it.
+    """
+
+    tensor: Tensor | None
+    rows: int
+    is_given: bool = False
+
+
 class RunningSteps:
     """The steps of one request.
 
     Args:
+        spec: The description of the ensemble.
         ended: Called once with the outputs, or with why there are none.
     """
 
     def __init__(
         self,
         steps: Sequence[EnsembleStep],
-        outputs: Sequence[str],
+        spec: ModelSpec,
         submit: Submit,
         inputs: BatchInputs,
         ended: Ended,
     ) -> None:
-        self._outputs = outputs
+        self._spec = spec
         self._submit = submit
         self._inputs = inputs
         self._ended = ended
@@ -84,7 +104,11 @@ class RunningSteps:
         self._waiting = list(steps)
         self._left = len(steps)
         self._calls: list[RequestHandle] = []
-        self._tensors = dict(inputs.tensors)
+        self._rows = inputs.rows if spec.counts_rows else 0
+        self._tensors = {
+            name: StepTensor(tensor, self._rows, is_given=True)
+            for name, tensor in inputs.tensors.items()
+        }
         self._is_over = False
         self._submitting: set[int] = set()  # threads
         given = inputs.requests[0].parameters
@@ -122,37 +146,58 @@ class RunningSteps:
         return all(tensor in self._tensors for tensor in step.inputs.values())
 
     def _begin(self, step: EnsembleStep) -> None:
+        given = {own: self._tensors[name] for own, name in step.inputs.items()}
+        rows: list[int] = []  # of the step's batch, once its model is known
         request = InferRequest(
             step.model,
             step.version,
-            inputs=[input_tensor(own, self._tensors[name]) for own, name in step.inputs.items()],
             outputs=[RequestedOutput(name) for name in step.outputs],
             parameters=dict(self._parameters),
+            adapt=partial(_adapt, given, rows),
         )
-        call = self._context.copy().run(self._submit, request, self._inputs)
+        try:
+            call = self._context.copy().run(self._submit, request, self._inputs)
+        except (InvalidRequest, NotFound) as error:
+            raise _fault(error, step, given) from None
         with self._lock:
             self._calls.append(call)
             is_over = self._is_over
         if is_over:
             call.cancel()
-        call.add_done_callback(partial(self._step_ended, step))
+        call.add_done_callback(partial(self._step_ended, step, given, rows))
 
-    def _step_ended(self, step: EnsembleStep, call: RequestHandle) -> None:
+    def _step_ended(
+        self,
+        step: EnsembleStep,
+        given: Mapping[str, StepTensor],
+        rows: Sequence[int],
+        call: RequestHandle,
+    ) -> None:
         result: Result
         try:
             outputs = {tensor.name: tensor for tensor in call.wait().outputs}
             with self._lock:
                 for own, name in step.outputs.items():
-                    self._tensors[name] = outputs[own]
+                    self._tensors[name] = StepTensor(outputs.get(own), rows[-1])
                 self._left -= 1
                 is_last = not self._left
             if not is_last:
                 self.submit_ready()
                 return
-            result = {name: _value(self._tensors[name]) for name in self._outputs}
+            result = self._answer()
         except BaseException as error:  # noqa: BLE001  the thread is the called model's
-            result = error
+            result = _fault(error, step, given)
         self._end(result)
+
+    def _answer(self) -> list[Tensor]:
+        has_rows = self._rows > 0
+        answer = []
+        for spec in self._spec.outputs:
+            found = self._tensors[spec.name]
+            if found.tensor is not None:
+                shape = fitted(found.tensor.shape, found.rows, spec, has_rows)
+                answer.append(_renamed(spec.name, found.tensor, shape))
+        return answer
 
     def _end(self, result: Result) -> None:
         with self._lock:
@@ -168,7 +213,55 @@ class RunningSteps:
             self._ended(result)
 
 
-def _value(tensor: Tensor) -> Any:
-    """Return what a step gave as handlers return it."""
-    array = array_of(tensor)
-    return BFloat16Bits(array) if tensor.datatype == "BF16" else array
+def fitted(shape: tuple[int, ...], rows: int, spec: TensorSpec, has_rows: bool) -> tuple[int, ...]:
+    """Return the shape of a tensor in a model with or without a batch dimension.
+
+    Args:
+        shape: The shape that the tensor has.
+        rows: See `StepTensor`.
+        spec: The model's tensor.
+        has_rows: Whether the model has a batch dimension.
+    """
+    if has_rows == (rows > 0):
+        return shape
+    if has_rows:
+        return (1, *shape) if fits(shape, spec.shape[1:]) else shape
+    return shape[1:] if rows == 1 and not fits(shape, spec.shape) else shape
+
+
+def _adapt(
+    given: Mapping[str, StepTensor], rows: list[int], request: InferRequest, model: ModelSpec
+) -> None:
+    """Give the request of a step its inputs, in the shapes of the model that takes them."""
+    has_rows = model.counts_rows and any(one.batched for one in model.inputs)
+    specs = {one.name: one for one in model.inputs}
+    request.inputs = []
+    for name, found in given.items():
+        if found.tensor is None:
+            continue
+        shape, spec = found.tensor.shape, specs.get(name)
+        if spec is not None:
+            shape = fitted(shape, found.rows, spec, has_rows)
+        request.inputs.append(input_tensor(name, _renamed(name, found.tensor, shape)))
+    first = request.inputs[0].shape if request.inputs else ()
+    rows.append(first[0] if has_rows and first else 0)
+
+
+def _renamed(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    data = tensor.data
+    if isinstance(data, np.ndarray):
+        data = data.reshape(shape)
+    return Tensor(name, tensor.datatype, shape, data)
+
+
+def _fault(
+    error: BaseException, step: EnsembleStep, given: Mapping[str, StepTensor]
+) -> BaseException:
+    """Return the error of a step as the client of the ensemble gets it, who cannot mend what the steps do."""
+    if isinstance(error, NotFound):
+        return NotReady(f"the ensemble calls a model that does not serve: {error.message}")
+    if isinstance(error, InvalidRequest) and not all(one.is_given for one in given.values()):
+        return HandlerFailed(
+            f"the ensemble's step {step.model} refused tensors of the steps before: {error.message}"
+        )
+    return error

@@ -1,7 +1,11 @@
-"""Ensembles of Triton: the steps of `ensemble_scheduling`, and whether the models in them fit."""
+"""Ensembles of Triton: the steps of `ensemble_scheduling`, and whether the models in them fit.
+
+The rules are those of `ValidateEnsembleConfig` in Triton's ensemble_utils.cc.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.repository.entry import ModelEntry
@@ -9,6 +13,7 @@ from ksrv.repository.triton.model_keys import ModelKeys, NameMap
 from ksrv.repository.triton.tensors import Tensors
 from ksrv.repository.yaml_document import Document, KeyPath
 from ksrv.source import ModelConfig
+from ksrv.spec import Dimension, TensorSpec
 
 
 def read_steps(document: Document, keys: ModelKeys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
@@ -114,6 +119,9 @@ def _circle(name: str, calls: Mapping[str, set[str]]) -> str:
 def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
     """Return a sentence on the first step whose model is not there or takes other tensors."""
     for config in _configs(entry):
+        tensors: dict[str, _Declared] = {}
+        for own in (*config.inputs, *config.outputs):
+            tensors[own.name] = _Declared("the ensemble", own, config.counts_rows)
         for step in TritonDialect.of(config).steps:
             shown = f"{entry.path}: the ensemble calls the model {step.model!r}"
             model = entries.get(step.model)
@@ -125,12 +133,66 @@ def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
                 served = ", ".join(model.versions)
                 return f"{shown} in version {step.version}; served are {served}"
             for called in _configs(model):
+                most = called.batching.max_batch_size if called.batching else 0
+                if 0 < most < config.row_limit:
+                    return f"{shown}, which takes {most} rows at most, and the ensemble {config.row_limit}"
                 for side, names in (("input", step.inputs), ("output", step.outputs)):
                     known = {one.name for one in getattr(called, f"{side}s")}
                     wrong = [one for one in names if known and one not in known]
                     if wrong:
                         return f"{shown} with the {side} {wrong[0]!r}; it has {', '.join(sorted(known))}"
-                missing = {one.name for one in called.inputs} - set(step.inputs)
+                needed = {one.name for one in called.inputs if not one.optional}
+                missing = needed - set(step.inputs)
                 if missing:
                     return f"{shown} without its input {min(missing)!r}"
+                if called.configuration is not None and (
+                    why := _contradiction(step, called, tensors)
+                ):
+                    return f"{entry.path}: {why}"
     return None
+
+
+class _Declared(NamedTuple):
+    """A tensor of an ensemble as one of its models declares it."""
+
+    model: str
+    spec: TensorSpec
+    has_rows: bool
+
+    @property
+    def dims(self) -> tuple[Dimension, ...]:
+        """The shape without the batch dimension."""
+        return self.spec.shape[1:] if self.has_rows else self.spec.shape
+
+
+def _contradiction(
+    step: EnsembleStep, called: ModelConfig, tensors: dict[str, _Declared]
+) -> str | None:
+    """Return a sentence on the first tensor that two models declare in ways that exclude each other.
+
+    Args:
+        tensors: What the ensemble and the steps before declare; those of this step are added.
+    """
+    for specs, names in ((called.inputs, step.inputs), (called.outputs, step.outputs)):
+        for spec in specs:
+            if spec.name not in names:
+                continue
+            mine = _Declared(f"the model {step.model!r}", spec, called.counts_rows)
+            first = tensors.setdefault(names[spec.name], mine)
+            alike = _agree(first.dims, mine.dims) or _agree(first.spec.shape, spec.shape)
+            if first.spec.datatype != spec.datatype or not alike:
+                return (
+                    f"the tensor {names[spec.name]!r} is {first.spec.datatype} {first.spec.wire_shape} by "
+                    f"{first.model} and {spec.datatype} {spec.wire_shape} by {mine.model}"
+                )
+    return None
+
+
+def _agree(one: tuple[Dimension, ...], other: tuple[Dimension, ...]) -> bool:
+    """Tell whether a shape may be both; a size that is open in one of them agrees with any."""
+    if len(one) != len(other):
+        return False
+    pairs = zip(one, other, strict=True)
+    return all(
+        a == b or -1 in (a, b) or isinstance(a, tuple) or isinstance(b, tuple) for a, b in pairs
+    )

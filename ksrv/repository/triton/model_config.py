@@ -456,6 +456,7 @@ class _Settings:
             inputs=tensors.inputs,
             outputs=tensors.outputs,
             dialect=TritonDialect(steps=steps).mapping(),
+            needs=tuple((step.model, step.version) for step in steps),
             labels=self._labels(),
             row_limit=keys.max_batch_size or 0,
             counts_rows=bool(keys.max_batch_size),

@@ -10,6 +10,13 @@ from ksrv.errors import Cancelled
 from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.handlers.triton.ensemble import Ensemble, RunningSteps
 from ksrv.request import BatchInputs, BatchRequest, InferResponse, Tensor
+from ksrv.spec import ModelSpec, TensorSpec
+
+
+def spec_of(output):
+    """The description of an ensemble with one output, or of the model of a step."""
+    tensor = TensorSpec("x", "FP32", (-1, 1))
+    return ModelSpec("m", inputs=(tensor,), outputs=(TensorSpec(output, "FP32", (-1, 1)),))
 
 
 class Call:
@@ -54,7 +61,12 @@ def request_of():
     def begin(call):
         inputs, step = one_request()
         ends = []
-        steps = RunningSteps([step], ["y"], lambda request, caller: call, inputs, ends.append)
+
+        def submit(request, caller):
+            request.adapt(request, spec_of("y"))
+            return call
+
+        steps = RunningSteps([step], spec_of("y"), submit, inputs, ends.append)
         steps.submit_ready()
         return steps, ends
 
@@ -64,8 +76,8 @@ def request_of():
 def test_an_output_that_cannot_be_read_fails_the_request(request_of):
     call = Call()
     steps, ends = request_of(call)
-    call.end(Tensor("y", "BYTES", (1, 2), [b"one of two"]))
-    assert [type(end) for end in ends] == [ValueError]
+    call.end(None)  # which has no name
+    assert [type(end) for end in ends] == [AttributeError]
     steps.cancel()
     assert len(ends) == 1, "it has ended before"
 
@@ -83,13 +95,14 @@ def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up
 
     def submit(request, caller):
         may_keep.append(not caller.beside_others)
+        request.adapt(request, spec_of("y"))
         calls.append(Call())
         return calls[-1]
 
     _, step = one_request()
     ensemble = Ensemble()
     ensemble.context = SimpleNamespace(
-        spec=SimpleNamespace(outputs=[SimpleNamespace(name="y")]),
+        spec=spec_of("y"),
         config=SimpleNamespace(dialect=TritonDialect(steps=(step,)).mapping()),
         submit=submit,
     )
@@ -125,7 +138,10 @@ def test_a_long_chain_of_steps_that_run_inline_is_not_deep():
         for given, made in pairwise(names)
     ]
     ends = []
-    RunningSteps(
-        steps, names[-1:], lambda request, caller: Ended(), inputs, ends.append
-    ).submit_ready()
-    assert [list(end) for end in ends] == [names[-1:]]
+
+    def submit(request, caller):
+        request.adapt(request, spec_of("y"))
+        return Ended()
+
+    RunningSteps(steps, spec_of(names[-1]), submit, inputs, ends.append).submit_ready()
+    assert [[tensor.name for tensor in end] for end in ends] == [names[-1:]]

@@ -102,3 +102,32 @@ def test_a_long_chain_of_ensembles_is_looked_through(tmp_path):
     }
     entries = scan(tmp_path, **chain, e300=ENDS + WHOLE, model=MODEL)
     assert {entry.error for entry in entries.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("model", "ensemble", "said"),
+    [
+        (("FP64", "4", 0), ("FP32", "4", 0), "FP32 [4] by the ensemble and FP64 [4] by the model 'm'"),
+        (("FP32", "5", 0), ("FP32", "4", 0), "FP32 [4] by the ensemble and FP32 [5] by the model 'm'"),
+        (("FP32", "[ 4, 4 ]", 0), ("FP32", "4", 0), "FP32 [4] by the ensemble and FP32 [4, 4]"),
+        (("FP32", "4", 2), ("FP32", "4", 8), "takes 2 rows at most, and the ensemble 8"),
+        (("FP32", "-1", 0), ("FP32", "4", 0), None),
+        (("FP32", "4", 8), ("FP32", "4", 8), None),
+        (("FP32", "4", 8), ("FP32", "4", 0), None),  # a batch dimension is added
+        (("FP32", "[ -1, 4 ]", 0), ("FP32", "4", 8), None),  # the batch goes to the model whole
+        (("FP32", "[ 2, 4 ]", 0), ("FP32", "4", 8), None),
+        (("FP32", "[ -1, 5 ]", 0), ("FP32", "4", 8), "FP32 [-1, 4] by the ensemble and FP32 [-1, 5]"),
+    ],
+)  # fmt: skip
+def test_a_tensor_that_two_models_declare_differently_is_refused(tmp_path, model, ensemble, said):
+    def tensors(datatype, dims, size):
+        one = f"data_type: TYPE_{datatype} dims: {dims} }}\n"
+        return f'max_batch_size: {size}\ninput {{ name: "x" {one} output {{ name: "y" {one}'
+
+    entries = scan(
+        tmp_path,
+        m='backend: "onnxruntime"\n' + tensors(*model),
+        ens='platform: "ensemble"\n' + tensors(*ensemble) + step("m", {"x": "x"}, {"y": "y"}),
+    )
+    error = entries["ens"].error
+    assert error is None if said is None else said in error
