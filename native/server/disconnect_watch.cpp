@@ -35,7 +35,7 @@ void DisconnectWatch::unwatch(Message *message) noexcept {
 
 void DisconnectWatch::look_at_all(Connections *connections) noexcept {
     if (watched_.load(std::memory_order_relaxed) == 0) return;
-    for (uint32_t slot = 0; slot < connections->used(); ++slot) look(connections->at(slot));
+    for (uint32_t slot = 0; Connection *connection = connections->at(slot); ++slot) look(connection);
 }
 
 void DisconnectWatch::look(Connection *connection) noexcept {

@@ -5,8 +5,7 @@
 namespace ksrv {
 
 void HttpConnections::close_all() noexcept {
-    for (uint32_t slot = 0; slot < used(); ++slot) {
-        Connection *connection = at(slot);
+    for (uint32_t slot = 0; Connection *connection = at(slot); ++slot) {
         if (connection->phase.load() == Phase::free) continue;
         disconnects.unwatch(connection);
         close_transport(connection);
@@ -176,8 +175,8 @@ void HttpConnections::begin_run(Connection *connection) noexcept {
 void HttpConnections::drain() noexcept {
     draining.store(true, std::memory_order_release);
     const uint64_t soon = unsigned_now_ns() + config_->stop_idle_ns;
-    for (uint32_t slot = 0; slot < used(); ++slot) {
-        const Phase phase = at(slot)->phase.load(std::memory_order_relaxed);
+    for (uint32_t slot = 0; Connection *connection = at(slot); ++slot) {
+        const Phase phase = connection->phase.load(std::memory_order_relaxed);
         if (phase == Phase::idle || phase == Phase::handshake || phase == Phase::proxy_header)
             timers.lower(slot, soon);
     }
