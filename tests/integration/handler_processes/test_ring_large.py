@@ -11,6 +11,7 @@ import pytest
 
 from ksrv._native.process.batch_ring import WorkerRing
 from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.images import jpeg
 from ksrv.testing import Server
 from tests.support.images import files as image_files
 from tests.support.models import write_model
@@ -144,6 +145,9 @@ def test_large_tensors_need_no_python(tmp_path, joined):
         assert engine.find("m", "").statistics().success.count == 12
 
 
+@pytest.mark.skipif(
+    jpeg.decoder() != "libjpeg-turbo", reason="without libjpeg-turbo images go through Python"
+)
 @pytest.mark.parametrize("joined", ["", JOINED])
 def test_jpegs_need_no_python(tmp_path, monkeypatch, joined):
     """But for those behind a run that took long, whose successors a thread of Python's decodes beside it."""

@@ -399,7 +399,8 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
     ):
         client.sendall(data)
         wait_until(lambda: server.counters()["too_slow"] == 1)
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # no farewell: it was cut short
+        # Cut short without a farewell, which some releases of OpenSSL 3.0 report as the end of the stream.
+        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
             read_message(client)
 
 
