@@ -34,14 +34,13 @@ def write_repository(root: Path, training_digits: list[Digit]) -> None:
     """Write the repository with its one model; a model trained earlier is kept."""
     folder = root / "digits"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("handler.py", "model.yaml"):
-        shutil.copyfile(HERE / name, folder / name)
-    weights = folder / "digits.pt"
-    if weights.exists():
-        print(f"model      kept from an earlier run: {weights}")
+    shutil.copyfile(HERE / "model.yaml", folder / "model.yaml")
+    file = folder / "digits.onnx"
+    if file.exists():
+        print(f"model      kept from an earlier run: {file}")
         return
     start = time.monotonic()
-    train(training_digits, weights)
+    train(training_digits, file)
     print(
         f"model      trained on {len(training_digits)} digits in {time.monotonic() - start:.1f} s"
     )

@@ -46,12 +46,12 @@ def test_one_address_for_both_is_taken_by_the_first(repository, taken):
 @pytest.mark.parametrize(("flag", "other"), [("http", "grpc"), ("grpc", "http")])
 def test_the_demo_says_so_too(tmp_path, taken, flag, other, monkeypatch, capsys):
     (tmp_path / "digits").mkdir()
-    (tmp_path / "digits" / "digits.pt").touch()  # a model trained earlier is kept
+    (tmp_path / "digits" / "digits.onnx").touch()  # a model trained earlier is kept
     demo = ROOT / "examples" / "digits" / "demo.py"
     arguments = ["--models", str(tmp_path), f"--{flag}", taken, f"--{other}", "127.0.0.1:0"]
     monkeypatch.setattr(sys, "argv", [str(demo), *arguments])
     monkeypatch.syspath_prepend(demo.parent)
-    # In this process, which has imported torch: that is most of what the demo does before it serves.
+    # In this process, which has imported scikit-learn: that is most of what the demo does before it serves.
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(demo), run_name="__main__")
     monkeypatch.delitem(sys.modules, "training")
