@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.examples import load_profile
+from tests.support.missing_tools import skipped_without_tools
 from tests.support.servers.forked_servers import forked_servers
 from tests.support.ways import WAYS, servers_by_way
 
@@ -129,6 +130,20 @@ def pytest_sessionstart() -> None:
     wanted, found = os.environ.get("TESTED_BUILD", ""), str(ksrv.__file__)
     if not found.startswith(wanted):
         pytest.exit(f"the tests import {found}, which is not below {wanted}", returncode=4)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skip a test whose fixtures need a tool that is not installed."""
+    with skipped_without_tools():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip a test that calls a tool that is not installed."""
+    with skipped_without_tools():
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="module")

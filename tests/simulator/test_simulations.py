@@ -1,7 +1,6 @@
 """The event loop and handlers in processes in the simulator: some seeds, and each call of a request that can fail, failed once."""
 
 import re
-import shutil
 
 import pytest
 
@@ -34,8 +33,6 @@ SLOW_PARTS = 16
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
     return write_certificate(tmp_path_factory.mktemp("certificate"))
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import struct
 import subprocess
 import time
@@ -225,7 +224,6 @@ def test_what_the_page_of_2022_calls_wrong(server, files):
 
 
 @pytest.mark.differs_by("tls", why="the README's lines name no authority")
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_readmes_curl_lines(server, files, tmp_path):
     """As they stand, but for the address and the model's name."""
     lines = re.findall(r"^curl .*cat\.jpg.*$", (ROOT / "README.md").read_text(), re.MULTILINE)

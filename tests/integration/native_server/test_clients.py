@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -68,8 +67,6 @@ def by_urllib3(address):
 
 
 def by_curl(address):
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
     fields = [part for name, value in FIELDS.items() for part in ("-H", f"{name}: {value}")]
     command = ["curl", "-sf", "--data-binary", "@-", *fields, f"http://{address}{PATH}"]
     run_curl(command, BODY)
@@ -180,8 +177,6 @@ def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
 
 
 def test_curl_which_expects_to_be_asked_for_a_large_body_is_served(http_server):
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
     large = infer(400_000)
     length = large.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0].decode()
     run_curl(

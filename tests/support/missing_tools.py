@@ -1,0 +1,33 @@
+"""Tests on a machine without a tool that they call: they are skipped, and the reason names the tool."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ksrv._native.grpc.grpc_server import library_version
+
+PROGRAMS = {"cc", "curl", "g++", "git", "h2load", "node", "openssl", "unshare"}
+"""What tests start by name. A program of ksrv's own that is missing is a failure."""
+NO_HTTP2 = "libnghttp2.so.14 cannot be loaded"
+"""How a server that is to carry gRPC itself says that it cannot."""
+
+
+def missing_tool(error: BaseException) -> str | None:
+    """Return the tool for whose absence an error stands, or None."""
+    if isinstance(error, FileNotFoundError) and error.filename in PROGRAMS:
+        return None if shutil.which(error.filename) else str(error.filename)
+    return "libnghttp2" if NO_HTTP2 in str(error) and library_version() is None else None
+
+
+@contextmanager
+def skipped_without_tools() -> Iterator[None]:
+    """Skip the test whose setup or call is inside if it fails because a tool is not installed."""
+    try:
+        yield
+    except Exception as error:
+        tool = missing_tool(error)
+        if tool is None:
+            raise
+        pytest.skip(f"{tool} is not installed")
