@@ -36,7 +36,8 @@ class BuildNative(build_ext):
         jobs = self.parallel if isinstance(self.parallel, int) else 0
         try:
             stubs = write_stubs()
-            built = Builder(flavour, int(jobs), lambda line: print(line, flush=True)).extension()
+            builder = Builder(flavour, int(jobs), self.say)
+            built = builder.extension()
         except BuildFailed as failure:
             sys.exit(f"error: {failure}")
         target = self.get_ext_fullpath("ksrv._native._core")
@@ -49,6 +50,15 @@ class BuildNative(build_ext):
             self.copy_file(str(stub), str(copy))
         if not self.inplace:
             self.ship_sources()
+            for library in builder.carried():
+                self.copy_file(str(library.resolve()), str(Path(target).with_name(library.name)))
+
+    def say(self, line: str) -> None:
+        """Print a line of progress; with -q, over the one before, and what the compiler printed in full."""
+        if self.verbose or "\n" in line:
+            print(line, flush=True)
+        elif sys.stdout.isatty():
+            print(f"\r{line[:79]:79}\r", end="", flush=True)
 
     def ship_sources(self) -> None:
         """Put what the build reads into the package: a server builds ksrv for models of other versions of Python."""

@@ -6,8 +6,8 @@ builds a program with a flavour's flags and prints its path; setup.py builds the
 `libksrv_core.a`, which holds native/**/*.cpp. What is built lies in build/native/<flavour>/. An object
 is built again when a file that it was made of is newer, or when its command has changed.
 
-Libraries that are there are used: libjpeg (libjpeg-turbo) decodes JPEGs row by row. KSRV_WITHOUT=libjpeg
-builds without it.
+Libraries that are there are used: libjpeg (libjpeg-turbo) decodes JPEGs row by row, and a copy of libnghttp2 is put
+beside the extension in a wheel. KSRV_WITHOUT=libjpeg,libnghttp2 builds without them.
 
 CXX names the compiler. CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS come last and win.
 """
@@ -61,6 +61,8 @@ LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
 """Libraries that the core can do without, by their name in pkg-config, and the macro that says so."""
 APART = ("images/jpeg", "images/resize", "images/resize/upright", "json", "process")
 """Folders whose sources are never compiled as one: names that are private to several would collide."""
+HTTP2_LIBRARY = "libnghttp2.so.14"
+"""The native server opens it at run time. Its extension looks beside itself first, then where the system does."""
 LIMITED_HEADERS = "-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"
 
 
@@ -114,16 +116,19 @@ def given_flags(*names: str) -> list[str]:
     return [flag for name in names for flag in shlex.split(os.environ.get(name, ""))]
 
 
+def left_out() -> list[str]:
+    return os.environ.get("KSRV_WITHOUT", "").split(",")
+
+
 def optional_libraries() -> tuple[list[str], list[str]]:
     """Return the flags of the core and of the linker for the libraries that this machine has.
 
     KSRV_WITHOUT names those to leave out, separated by commas, as LIBRARIES calls them.
     """
-    without = os.environ.get("KSRV_WITHOUT", "").split(",")
     compiled: list[str] = []
     linked: list[str] = []
     for package, macro in LIBRARIES.items():
-        if package in without or shutil.which("pkg-config") is None:
+        if package in left_out() or shutil.which("pkg-config") is None:
             continue
         found = [
             subprocess.run(
@@ -252,8 +257,17 @@ class Builder:
             library = self.core(modules)
             target = self.interpreter / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
             objects = [step.target for step in modules]
-            self.link(target, ["-shared", *map(str, objects), str(library)], [*objects, library])
+            parts = ["-shared", *map(str, objects), str(library), "-Wl,-rpath,$ORIGIN"]
+            self.link(target, parts, [*objects, library])
             return target
+
+    def carried(self) -> list[Path]:
+        """Return the libraries that a wheel carries beside the extension, of those that this machine has."""
+        if "libnghttp2" in left_out():
+            return []
+        command = [*self.compiler, f"-print-file-name={HTTP2_LIBRARY}"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return [Path(found)] if os.path.isabs(found) else []
 
     def program(self, source: Path, into: Path) -> Path:
         """Return the program of a C++ source, linked with the core."""

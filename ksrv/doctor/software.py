@@ -77,7 +77,9 @@ def libraries() -> Iterator[Finding]:
         "HTTP/2",
         f"gRPC can be served by {carries}",
         "" if version else "a gRPC call costs several times the CPU",
-        "" if version else "the system's libnghttp2 (Debian: apt-get install libnghttp2-14)",
+        ""
+        if version
+        else "install a wheel of ksrv, or libnghttp2 (Debian: apt-get install libnghttp2-14)",
     )
     try:
         from google.protobuf.internal import api_implementation

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ksrv._native.grpc.grpc_server import library_version
 from ksrv.source_folder import SHIPPED
 from ksrv.source_folder import SOURCES as SOURCES_BESIDE
 from tests.support.paths import ROOT
@@ -84,6 +85,8 @@ def test_the_wheel_holds_what_it_must_and_nothing_generated(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert [name for name in names if name.endswith(".so")] == [f"ksrv/_native/_core{suffix}"]
+    if library_version():
+        assert "ksrv/_native/libnghttp2.so.14" in names
     for pattern in ("*.py", "*.pyi", "*.pxd", "*.pyx", "py.typed", "*.binpb", "page/static/*"):
         wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
         assert wanted and wanted <= names
