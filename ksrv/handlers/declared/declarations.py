@@ -164,7 +164,7 @@ def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
 
 _STAGES = ("initialize", "preprocess", "inference", "postprocess", "explain", "handle", "close")
 _NEAR = 0.85
-"""How alike a name must be to count as misspelt: preproces, pre_process and preprocessing are, preprocess_image is not."""
+"""How alike a name must be to count as misspelt: pre_process and preprocessing are, preprocess_image is not."""
 _STAGE_ARGUMENTS = {
     "preprocess": ("batch",),
     "handle": ("batch", "context"),

@@ -166,7 +166,7 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
         field, colon, value = line.partition(b":")
         field = field.lower()
         if (
-            not colon
+            not (field and colon)
             or field != field.strip()
             or b"\r" in line
             or b"\n" in line

@@ -276,6 +276,12 @@ def test_numbers_are_no_objects(client):
     )
 
 
+def two_pictures(first=b"\r\n", before=b"\r\n", after=b"\r\n", more=b""):
+    """Return a form of two pictures with other line ends around its boundaries."""
+    head = b'Content-Disposition: form-data; name="image"; filename="a.jpg"\r\n' + more + b"\r\n"
+    return b"--b" + first + head + CAT + before + b"--b" + after + head + DOG + b"\r\n--b--\r\n"
+
+
 def test_a_model_of_planes_says_how_it_would_take_images(client):
     refused = error(client.post("planes", CAT, headers={"Content-Type": "image/jpeg"}))
     assert "handler: image_classifier" in refused and "model_layout: NCHW" in refused
@@ -312,6 +318,26 @@ def test_a_model_of_planes_says_how_it_would_take_images(client):
             b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\ncat.jpg\r\n--b--\r\n',
             "multipart/form-data; boundary=b",
             "'image' is a text and no file",  # curl -F image=cat.jpg
+        ),
+        (
+            two_pictures(first=b"\n"),
+            "multipart/form-data; boundary=b",
+            "expected CRLF before and after",
+        ),
+        (
+            two_pictures(before=b"\n"),
+            "multipart/form-data; boundary=b",
+            "expected CRLF before and after",
+        ),
+        (
+            two_pictures(after=b"\n"),
+            "multipart/form-data; boundary=b",
+            "expected CRLF before and after",
+        ),
+        (
+            two_pictures(more=b"Content-Transfer-Encoding: base64\r\n"),
+            "multipart/form-data; boundary=b",
+            "has the Content-Transfer-Encoding 'base64'; send the bytes as they are",
         ),
         (CAT.translate(None, b"\r\n\0"), URLENCODED, "bytes of the picture are missing"),  # curl -d
         (DOG.translate(None, b"\r\n\0"), URLENCODED, "bytes of the picture are missing"),

@@ -45,6 +45,7 @@ def slow_parts(body):
 @example(b"--B\r\n" + DISPOSITION % b"a" + b"1\r\n--B\n" + DISPOSITION % b"b" + b"2\r\n--B--")
 @example(b"--B\r\n" + (DISPOSITION % b"a")[:-2] + b"--B\r\n" + DISPOSITION % b"b" + b"2\r\n--B--")
 @example(b"--B\r\n" + DISPOSITION % b"a" + b"1\r\n--B--")
+@example(b"--B\r\n:\r\n" + DISPOSITION % b"a" + b"1\r\n--B--")
 @example(b"--B\r\n" + DISPOSITION % b"a" + b"\r\n--B \t\r\n" + DISPOSITION % b"b" + b"--B--")
 def test_every_part_is_read_or_the_body_is_refused(body):
     try:
