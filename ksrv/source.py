@@ -50,6 +50,27 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60.0
 
 
+class OnnxSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How ONNX Runtime runs a .onnx file: `{providers: [CUDAExecutionProvider], options: {execution_mode: ORT_PARALLEL}}`."""
+
+    providers: Annotated[
+        tuple[Any, ...],
+        Key(
+            "Execution providers, the preferred one first: NAME, or {NAME: {OPTION: VALUE}}",
+            written=list[str | dict[str, dict[str, str | int | float | bool]]],
+            expected="a list of names, or of {NAME: {OPTION: VALUE}}",
+        ),
+    ] = ()
+    options: Annotated[
+        dict[str, Any],
+        Key(
+            "Attributes of onnxruntime.SessionOptions; names with a dot are its config entries",
+            written=dict[str, str | int | float | bool],
+            expected="names and values",
+        ),
+    ] = {}
+
+
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled requests and their answers, written to files: `{to: /var/lib/ksrv/records}` has the other defaults."""
 
@@ -230,6 +251,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             expected="keys and values",
         ),
     ] = None
+    onnx: Annotated[
+        OnnxSettings, Key("The execution providers and session options of ONNX Runtime")
+    ] = OnnxSettings()
     envelope: Annotated[
         str | None,
         Key(

@@ -22,7 +22,7 @@ from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, re
 from ksrv.handlers.imports.initialize_lock import initialized_alone, initialized_beside_others
 from ksrv.handlers.models import Models, Submit, refuse_calls
 from ksrv.loaders.choice import CPU_ONLY, LOADERS, TORCH
-from ksrv.source import ModelConfig, ModelSource
+from ksrv.source import ModelConfig, ModelSource, OnnxSettings
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
@@ -117,6 +117,8 @@ class HandlerContext(RunningBatch, Context):
         from ksrv.loaders.choice import load_model
         from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 
+        if self.config.onnx != OnnxSettings() and self._runtime != "onnx":
+            raise HandlerError("onnx: in model.yaml is for a .onnx file; name one under model:")
         if self.model_file is None and self.config.model_class is None:
             return None
         request = LoadRequest(
@@ -128,6 +130,7 @@ class HandlerContext(RunningBatch, Context):
             inputs=self.spec.inputs,
             runtime=self.config.runtime,
             dialect=self.config.dialect,
+            onnx=self.config.onnx,
         )
         with initialized_beside_others():
             try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ksrv.source import OnnxSettings
 from ksrv.spec import TensorSpec
 
 
@@ -25,6 +26,7 @@ class LoadRequest:
         inputs: The declared inputs, in order; names for positional calls come from them.
         runtime: The name of the loader that reads the file whatever its suffix; "" goes by the suffix.
         dialect: `ModelConfig.dialect`, for the loader that knows it.
+        onnx: How ONNX Runtime runs the file.
     """
 
     path: Path | None
@@ -35,6 +37,7 @@ class LoadRequest:
     inputs: tuple[TensorSpec, ...] = ()
     runtime: str = ""
     dialect: Mapping[str, Any] = field(default_factory=dict)
+    onnx: OnnxSettings = field(default_factory=OnnxSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.errors import did_you_mean, quote
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
@@ -35,6 +36,8 @@ DATATYPES = {
 }
 
 
+CPU_PROVIDER = "CPUExecutionProvider"
+_OF_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 _ZIPMAP = ": skl2onnx does so with options={'zipmap': False}"
 _ORIGIN = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|/\S+:\d+ .*?\)(?: const)? (?=[A-Z])"
@@ -98,7 +101,15 @@ def load(request: LoadRequest) -> LoadedModel:
     if request.threads:
         options.intra_op_num_threads = request.threads
         options.inter_op_num_threads = 1
-    providers = _providers(request.device, onnxruntime.get_available_providers(), path)
+    for name, value in request.onnx.options.items():
+        _set_option(options, name, value, path, onnxruntime)
+    chosen = request.onnx.providers
+    available = onnxruntime.get_available_providers()
+    providers = (
+        _chosen_providers(chosen, request.device, available, path)
+        if chosen
+        else _providers(request.device, available, path)
+    )
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # noqa: BLE001  onnxruntime raises a class for each status code
@@ -106,7 +117,14 @@ def load(request: LoadRequest) -> LoadedModel:
         raise ModelLoadError(
             f"{path} cannot be loaded by ONNX Runtime {onnxruntime.__version__}: {reason}; {_remedy(reason)}"
         ) from None
-    if request.device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
+    for one in providers if chosen else ():
+        name = one[0] if isinstance(one, tuple) else one
+        if name not in session.get_providers():
+            raise ModelLoadError(
+                f"{path}: ONNX Runtime cannot start {name}, which onnx.providers names; install the libraries that it "
+                f"needs, or leave it out"
+            )
+    if not chosen and request.device != "cpu" and session.get_providers()[0] == CPU_PROVIDER:
         raise ModelLoadError(
             f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU; install the onnxruntime-gpu of this "
             f"CUDA, or set device: cpu"
@@ -138,13 +156,74 @@ def _remedy(reason: str) -> str:
 def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
     kind, _, index = device.partition(":")
     if kind == "cpu":
-        return ["CPUExecutionProvider"]
+        return [CPU_PROVIDER]
     if kind == "cuda" and "CUDAExecutionProvider" in available:
-        return [("CUDAExecutionProvider", {"device_id": int(index or 0)}), "CPUExecutionProvider"]
+        return [("CUDAExecutionProvider", {"device_id": int(index or 0)}), CPU_PROVIDER]
     raise ModelLoadError(
         f"{path} cannot run on {device}: this ONNX Runtime offers {', '.join(available)}; set device: cpu, or install "
         f"an ONNX Runtime for the device"
     )
+
+
+def _chosen_providers(
+    chosen: Sequence[Any], device: str, available: Sequence[str], path: Path
+) -> list[Any]:
+    """Return the providers that the settings name, with the model's device where they leave it open."""
+    providers: list[Any] = []
+    kind, _, index = device.partition(":")
+    for entry in chosen:
+        given = entry if isinstance(entry, dict) else {entry: {}}
+        for name, values in given.items():
+            if name not in available:
+                raise ModelLoadError(
+                    f"{path}: onnx.providers names {quote(name)}, which this ONNX Runtime does not have; it has "
+                    f"{', '.join(available)}. Install an ONNX Runtime with it, or leave it out"
+                    f"{did_you_mean(name, available)}"
+                )
+            own = {option: _text(value) for option, value in values.items()}
+            if name in _OF_CUDA and kind == "cuda":
+                own.setdefault("device_id", index or "0")
+            providers.append((name, own) if own else name)
+    return providers
+
+
+def _set_option(options: Any, name: str, value: Any, path: Path, onnxruntime: Any) -> None:
+    if "." in name:
+        options.add_session_config_entry(name, _text(value))
+        return
+    known = [
+        one
+        for one in dir(type(options))
+        if isinstance(getattr(type(options), one), property) and not one.startswith("_")
+    ]
+    if name not in known:
+        raise ModelLoadError(
+            f"{path}: onnx.options names {quote(name)}, which SessionOptions of ONNX Runtime {onnxruntime.__version__} "
+            f"does not have; it has {', '.join(known)}, and config entries, whose names have a dot"
+            f"{did_you_mean(name, known)}"
+        )
+    kind = {
+        "graph_optimization_level": onnxruntime.GraphOptimizationLevel,
+        "execution_mode": onnxruntime.ExecutionMode,
+        "execution_order": onnxruntime.ExecutionOrder,
+    }.get(name)
+    if kind is not None:
+        if value not in kind.__members__:
+            raise ModelLoadError(
+                f"{path}: onnx.options.{name} is {value!r}; expected one of {', '.join(kind.__members__)}"
+            )
+        value = kind.__members__[value]
+    try:
+        setattr(options, name, value)
+    except (TypeError, ValueError) as error:
+        raise ModelLoadError(
+            f"{path}: onnx.options.{name} cannot be {value!r}: {' '.join(str(error).split())[:200]}"
+        ) from None
+
+
+def _text(value: Any) -> str:
+    """Return a value of an option as ONNX Runtime takes it."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _specs(entries: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:

@@ -38,7 +38,6 @@ REFUSED = {
     "model_repository_agents": "agents that change a model before it is loaded are not run",
 }
 IGNORED = {
-    "optimization": "it changes speed alone, and ksrv leaves it to the runtime",
     "model_warmup": "ksrv warms every batch size up by itself where the shapes are closed",
     "metric_tags": "the metrics have the labels model and version",
     "model_metrics": "the metrics have buckets of their own",

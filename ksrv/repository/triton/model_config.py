@@ -30,6 +30,7 @@ from ksrv.repository.triton.configuration import configuration
 from ksrv.repository.triton.ensembles import check_ensembles, read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
+from ksrv.repository.triton.onnx_settings import note_ignored, read_onnx
 from ksrv.repository.triton.python_models import PYTHON_PARAMETERS, python_settings
 from ksrv.repository.triton.sequence_batching import read_sequence_batching, with_delay
 from ksrv.repository.triton.tensors import Tensors, read_tensors
@@ -190,6 +191,10 @@ class _Settings:
         batching, queue_size = self._batching()
         tensors = read_tensors(self._document, keys, self.report, self.backend.name)
         settings: dict[str, Any] = {"instances": 1, "device": "auto"}
+        if self.backend.name == "onnxruntime":
+            settings["onnx"] = read_onnx(self._document, keys, self.report)
+        else:
+            note_ignored(keys.optimization, self.report, all_keys=True)
         sequences = read_sequence_batching(self._document, keys, self.report, self.backend.name)
         if sequences is not None:
             batching = with_delay(batching, sequences.delay_ms)
@@ -405,7 +410,7 @@ class _Settings:
                 self.report.applied[shown] = "the model is given the shapes that are declared"
             elif self.backend.name == "python":
                 self.report.applied[shown] = PYTHON_PARAMETERS.get(entry.key, "the model reads it")
-            elif entry.key not in _THREADS:
+            elif entry.key not in _THREADS and shown not in self.report.applied:
                 self.report.ignored[shown] = "it is shown in the model's configuration alone"
         return found
 
@@ -445,6 +450,7 @@ class _Settings:
                 self.report.ignored[key] = "an ensemble has no model of its own"
         if keys.response_cache and keys.response_cache.enable:
             self.report.applied["response_cache"] = "the same request gets the same answer"
+        note_ignored(keys.optimization, self.report, all_keys=True)
         tensors = read_tensors(self._document, keys, self.report, ENSEMBLE.name)
         steps = read_steps(self._document, keys, tensors)
         self.report.applied["ensemble_scheduling"] = " -> ".join(

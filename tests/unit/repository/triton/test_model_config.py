@@ -290,13 +290,13 @@ def test_every_key_that_is_not_looked_into_is_refused():
 def test_ignored_keys_are_in_the_log_once(tmp_path, caplog):
     (tmp_path / "m/1").mkdir(parents=True)
     (tmp_path / "m/1/model.onnx").write_bytes(b"")
-    (tmp_path / "m/config.pbtxt").write_text(ONNX + "optimization { graph { level: 1 } }")
+    (tmp_path / "m/config.pbtxt").write_text(ONNX + "optimization { priority: PRIORITY_MAX }")
     repository = Repository([tmp_path])
     caplog.set_level("INFO", "ksrv.repository")
     for _ in range(2):
         assert repository.scan()["m"].error is None
     (warned,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert "/m: optimization: ignored, it changes speed alone" in warned
+    assert "/m: optimization.priority: ignored, it changes speed alone" in warned
     (told,) = [one.getMessage() for one in caplog.records if one.levelname == "INFO"]
     assert "max_batch_size: batches of up to 8 rows" in told and "optimization" not in told
 

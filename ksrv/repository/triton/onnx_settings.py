@@ -1,0 +1,138 @@
+"""How Triton's onnxruntime backend is told to run a model: `optimization`, and some `parameters`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ksrv.repository.report import Report
+from ksrv.repository.triton.model_keys import Accelerator, ModelKeys, Optimization
+from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.source import OnnxSettings
+
+LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+"""ONNX Runtime's names of the levels of `optimization.graph`; any other leaves the default, which is everything."""
+SPEED_ALONE = "it changes speed alone, and ksrv leaves it to the runtime"
+NO_PLUGINS = "libraries of custom operators are not loaded"
+OPTIONS = {
+    "inter_op_thread_count": "inter_op_num_threads",
+    "execution_mode": "execution_mode",
+    "enable_mem_arena": "enable_cpu_mem_arena",
+    "enable_mem_pattern": "enable_mem_pattern",
+    "session.use_device_allocator_for_initializers": "session.use_device_allocator_for_initializers",
+}
+"""The `parameters` that are session options. `intra_op_thread_count` is the setting `threads`."""
+_ON_CPU = {"openvino": "OpenVINOExecutionProvider"}
+_ON_GPU = {"tensorrt": "TensorrtExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_OF_TENSORRT = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_PRECISIONS = {
+    "FP32": {},
+    "FP16": {"trt_fp16_enable": "1"},
+    "BF16": {"trt_bf16_enable": "1"},
+    "INT8": {"trt_int8_enable": "1"},
+}
+_SWITCHES = {"0": False, "1": True, "false": False, "true": True}
+
+
+def read_onnx(document: Document, keys: ModelKeys, report: Report) -> OnnxSettings:
+    """Return the providers and the session options of a model of the onnxruntime backend.
+
+    Raises:
+        ConfigError: A value is wrong.
+    """
+    options = _options(document, keys, report)
+    providers: list[Any] = []
+    given = keys.optimization or Optimization()
+    if given.graph and (level := given.graph.level) is not None:
+        name = LEVELS.get(level)
+        options |= {"graph_optimization_level": name} if name else {}
+        report.applied["optimization.graph.level"] = name or "ORT_ENABLE_ALL"
+    if (accelerators := given.execution_accelerators) is not None:
+        path: KeyPath = ("optimization", "execution_accelerators")
+        on_gpu = accelerators.gpu_execution_accelerator or ()
+        for side, known, found in (
+            ("gpu_execution_accelerator", _ON_GPU, on_gpu),
+            ("cpu_execution_accelerator", _ON_CPU, accelerators.cpu_execution_accelerator or ()),
+        ):
+            providers += _providers(document, (*path, side), known, found, report)
+        if on_gpu and not any("CUDAExecutionProvider" in one for one in providers):
+            providers.append(
+                {"CUDAExecutionProvider": {}}
+            )  # as in Triton, for what TensorRT cannot do
+    note_ignored(given, report)
+    return OnnxSettings(providers=tuple(providers), options=options)
+
+
+def note_ignored(given: Optimization | None, report: Report, *, all_keys: bool = False) -> None:
+    """Report the keys of `optimization` that change nothing here.
+
+    Args:
+        all_keys: Whether those of ONNX Runtime are among them, because another backend runs the model.
+    """
+    if given is None:
+        return
+    for key in given.__struct_fields__:
+        if getattr(given, key) and (all_keys or key not in ("graph", "execution_accelerators")):
+            report.ignored[f"optimization.{key}"] = SPEED_ALONE
+
+
+def _options(document: Document, keys: ModelKeys, report: Report) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for index, entry in enumerate(keys.parameters or ()):
+        name = OPTIONS.get(entry.key)
+        if name is None:
+            continue
+        text = entry.value.string_value
+        if name == "inter_op_num_threads":
+            if not (text.isascii() and text.isdigit() and int(text[:9]) <= 4096):
+                document.fail(
+                    ("parameters", index), f"{entry.key}: expected a whole number from 0 to 4096"
+                )
+            options[name] = int(text)
+        elif text.lower() not in _SWITCHES:
+            document.fail(
+                ("parameters", index), f"{entry.key}: expected 0 or 1, found {text[:64]!r}"
+            )
+        elif name == "execution_mode":
+            options[name] = "ORT_PARALLEL" if _SWITCHES[text.lower()] else "ORT_SEQUENTIAL"
+        else:
+            options[name] = _SWITCHES[text.lower()]
+        report.applied[f"parameters.{entry.key}"] = f"the session option {name}"
+    return options
+
+
+def _providers(
+    document: Document,
+    path: KeyPath,
+    known: dict[str, str],
+    found: Sequence[Accelerator],
+    report: Report,
+) -> list[dict[str, dict[str, str]]]:
+    providers = []
+    for index, accelerator in enumerate(found):
+        name = accelerator.name or ""
+        if name not in known:
+            document.fail(
+                (*path, index, "name"), f"expected one of {', '.join(known)}, found {name[:64]!r}"
+            )
+        options: dict[str, str] = {}
+        for entry in accelerator.parameters or ():
+            if entry.key == "trt_extra_plugin_lib_paths":
+                report.refused[f"optimization.{entry.key}"] = NO_PLUGINS
+            elif entry.key == "precision_mode":
+                if entry.value not in _PRECISIONS:
+                    document.fail(
+                        (*path, index),
+                        f"precision_mode: expected one of {', '.join(_PRECISIONS)}, found {entry.value[:64]!r}",
+                    )
+                options |= _PRECISIONS[entry.value]
+            else:
+                options[_OF_TENSORRT.get(entry.key, entry.key)] = entry.value
+        providers.append({known[name]: options})
+        shown = report.applied.setdefault("optimization.execution_accelerators", "")
+        report.applied["optimization.execution_accelerators"] = ", ".join(
+            filter(None, (shown, known[name]))
+        )
+    return providers
