@@ -55,6 +55,13 @@ def problems(
             if key in given:
                 yield key, f"needs a floating-point datatype, not {datatype}"
     resize = given.get("resize")
+    free = "height" if height == -1 else "width" if width == -1 else ""
+    if free and resize not in (None, "none"):
+        yield (
+            "resize",
+            f"the {free} is free (-1), so images keep their size; write resize: none, or give the"
+            f' {free} a number or a range such as "1:4096"',
+        )
     if side is not None and resize in ("letterbox", "none"):
         yield "shorter_side", f"has no meaning beside resize: {resize}"
 

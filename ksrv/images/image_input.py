@@ -140,10 +140,12 @@ class ImageInput:
             index: The image's number among those of its request.
         """
         if not self.resizable and size != target:
+            free = -1 in (self.height, self.width) and self.image.resize != "none"
             raise self.refusal(
                 index,
                 f"is {size[1]}x{size[0]}, and {target[1]}x{target[0]} is expected, since the images"
-                " of this input are not resized",
+                " of this input are not resized"
+                + ("; a range in its shape instead of -1, '1:4096', has them resized" * free),
             )
         if self.geometry.passes(size, target, self.limits.image_pixels):
             height, width = self.geometry.intermediate(size, target)

@@ -28,7 +28,7 @@ MAX_SIZES = 31
 """The sizes of one type: the protocol's most dimensions without the batch."""
 
 IMAGE = {"color": "RGB", "channels": "convert", "exif": "apply", "resize": "pillow"}
-"""The keys of `image:` that `Image` stands for; images of one channel are GRAY."""
+"""The keys of `image:` that `Image` stands for; images of one channel are GRAY, and those of a free size keep theirs."""
 
 _KEYS = {one.name for one in fields(ImageSpec)}
 
@@ -124,6 +124,8 @@ class TensorType:
         usual: dict[str, Any] = dict(IMAGE) if self.named_image else {}
         if usual and self.sizes[2] == 1:
             usual["color"] = "GRAY"
+        if usual and -1 in self.sizes[:2]:
+            usual["resize"] = "none"
         given = usual | keys
         for key, fault in problems(given, datatype, (-1, *self.sizes)):
             raise TensorTypeError(f"{self}: {key}{': ' if key else ''}{fault}")

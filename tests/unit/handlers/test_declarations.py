@@ -26,6 +26,10 @@ def shown(specs):
         (Float32[2, 2, 3], TensorSpec("t", "FP32", (-1, 2, 2, 3), ImageSpec())),
         (Image[8, 9, 3], TensorSpec("t", "FP32", (-1, 8, 9, 3), FRIENDLY)),
         (
+            Image[-1, 8, 3],
+            TensorSpec("t", "FP32", (-1, -1, 8, 3), ImageSpec("RGB", "convert", "apply", "none")),
+        ),
+        (
             Image[8, 8, 1],
             TensorSpec("t", "FP32", (-1, 8, 8, 1), ImageSpec("GRAY", "convert", "apply", "pillow")),
         ),
@@ -82,6 +86,7 @@ def test_a_tensor_type_is_a_declared_tensor(made, spec, tmp_path):
         (lambda: Image[2, 2, 3].prepared(std=[0]), "std: must be above 0"),
         (lambda: Image[2, 2, 3].prepared(scale="many"), "image: Expected `float`, got `str`"),
         (lambda: Image[2, 2, 3].prepared(shorter_side=1), "shorter_side: 1 is smaller"),
+        (lambda: Image[2, -1, 3].prepared(resize="area"), r"resize: the width is free \(-1\)"),
     ],
 )
 def test_a_tensor_type_that_cannot_be_says_why(make, text):

@@ -199,6 +199,18 @@ BAD = {
     "unknown key, nothing near": ("handler: handler.py\nzzzz: 1\n", 2, "zzzz", "known here are"),
     "deep unknown key": (image("colour: RGB"), 4, "inputs[0].image.colour", "did you mean color"),
     "near miss of a word": (image("resize: bilinear"), 4, "inputs[0].image.resize", "linear"),
+    "resize with a free width": (
+        image("resize: linear", "[-1, 8, -1, 3]"),
+        4,
+        "inputs[0].image.resize",
+        'the width is free (-1), so images keep their size; write resize: none, or give the width a number or a range',
+    ),
+    "resize with a free height": (
+        image("resize: letterbox", "[-1, -1, 8, 3]"),
+        4,
+        "inputs[0].image.resize",
+        "the height is free (-1)",
+    ),
     "case of a word": (image("color: rgb"), 4, "inputs[0].image.color", "'rgb'"),
     "duplicate": ("handler: handler.py\nretry: true\nretry: false\n", 3, "retry", "line 2"),
     "wrong type": ("handler: handler.py\ninstances: two\n", 2, "instances", "whole number"),
