@@ -14,15 +14,15 @@ SCANS_PER_COMPONENT = 10
 """Scans of a JPEG that each of its components adds to the limit: what progressive files really have."""
 
 
-UNBOUNDED_BRANDS = {
-    b"ftypavif": "avif",
-    b"ftypavis": "avif",
-    b"ftypheic": "heic",
-    b"ftypheix": "heic",
-    b"ftypmif1": "heif",
+TIFF_CODINGS = {
+    6: "old-style JPEG",
+    34661: "JBIG",
+    34887: "LERC",
+    34925: "LZMA",
+    50000: "Zstandard",
+    50001: "WebP",
 }
-"""What files begin with, behind 4 bytes, whose decoders follow the coded picture and not the header: one that says
-16x16 makes cv2 and Pillow decode 36 megapixels, and neither can be given a limit."""
+"""Compressions of TIFF that libtiff knows and cv2's is built without."""
 
 
 class ImageRefused(ValueError):
@@ -63,19 +63,10 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
     accepted = ", ".join(formats)
     try:
         header = probe(element)
+    except UnknownFormat as error:
+        raise ImageRefused(f"{error}; the accepted formats are {accepted}") from None
     except ImageError as error:
-        unbounded = UNBOUNDED_BRANDS.get(bytes(element[4:12]))
-        if unbounded is not None:
-            raise ImageRefused(
-                f"is {unbounded}, which is not decoded because its decoders take no limit on pixels;"
-                f" the accepted formats are {accepted}"
-            ) from None
-        remedy = (
-            f"the accepted formats are {accepted}"
-            if isinstance(error, UnknownFormat)
-            else "expected a whole, undamaged file"
-        )
-        raise ImageRefused(f"cannot be read: {error}; {remedy}") from None
+        raise ImageRefused(f"{error}; expected a whole, undamaged file") from None
     if header.format not in formats:
         raise ImageRefused(f"is {header.format}, and the accepted formats are {accepted}")
     if header.width == 0 or header.height == 0:
@@ -92,6 +83,27 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
             f" components under the {show_limit('image_scans', limits.image_scans)}"
         )
     return header
+
+
+def not_decoded(header: Header) -> str:
+    """Return why the decoder refuses a file whose header is accepted."""
+    bits = f"{header.stored_bits} bits a sample"
+    match header.format, header.coding:
+        case "jpeg", 0xF7:
+            return "is a JPEG-LS file, which is not decoded; save it as a usual JPEG or a PNG"
+        case "jpeg", 0xC3 | 0xCB:
+            return f"is a lossless JPEG of {bits}, which is not decoded; save it as a PNG"
+        case "tiff", coding if name := TIFF_CODINGS.get(coding):
+            return f"is a TIFF compressed with {name}, which is not decoded; save it with LZW or Deflate"
+        case (("jpeg" | "tiff"), _) if header.stored_bits not in (1, 8, 16):
+            return (
+                f"is a {header.format.upper()} of {bits}, which is not decoded; save it with 8 bits"
+            )
+    variant = ", or of a variant that is not decoded" * (header.format in ("bmp", "tiff"))
+    return (
+        f"is not a whole {header.format.upper()}: it cannot be decoded; the file is cut off or"
+        f" damaged{variant}"
+    )
 
 
 def decoder_bytes(header: Header) -> int:

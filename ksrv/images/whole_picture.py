@@ -12,7 +12,7 @@ from ksrv._native.images.row_resize import resize_rows
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, Overloaded
 from ksrv.images import jpeg, opencv
-from ksrv.images.decode_limits import decoder_bytes
+from ksrv.images.decode_limits import decoder_bytes, not_decoded
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.images.geometry import Size, scratch
 from ksrv.images.image_input import ImageInput
@@ -126,7 +126,7 @@ class WholePictures:
         swap = (
             self._input.image.color == "RGB"
             and channels >= 3
-            and not self._decodes_rgb(picture.header)
+            and not self._decodes_rgb(header, channels)
         )
         self._place(picture, pixels, swap, slot)
 
@@ -160,11 +160,14 @@ class WholePictures:
         if pixels is not slot or swap or not finish.keeps_values:
             finish(pixels, slot, bfloat16=self._input.bfloat16)
 
-    def _decodes_rgb(self, header: Header) -> bool:
-        """Whether the decoder itself puts red first: for all but files that are kept unchanged."""
-        return self._input.image.channels == "convert" or (
-            header.format == "jpeg" and header.channels == 3 and header.bit_depth == 8
-        )
+    def _decodes_rgb(self, header: Header, channels: int) -> bool:
+        """Whether red comes first after decoding: in all but TIFFs and files that are kept unchanged.
+
+        Asked for RGB, cv2 leaves a TIFF of 16 bits unwritten.
+        """
+        if self._input.image.channels == "convert":
+            return header.format != "tiff" or channels == 4
+        return header.format == "jpeg" and header.channels == 3 and header.bit_depth == 8
 
     def _decoded(self, picture: Picture, reduction: int, channels: int) -> Array:
         """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
@@ -180,14 +183,18 @@ class WholePictures:
                 return picture_memory
         pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
         if pixels is None:
-            raise self._input.refusal(
-                picture.position,
-                f"is not a whole {header.format.upper()}: it cannot be decoded; the file is cut off or damaged",
-            )
+            raise self._input.refusal(picture.position, not_decoded(header))
         if pixels.dtype not in _SAMPLES:
             raise self._input.refusal(
                 picture.position,
                 f"has samples of {pixels.dtype}, and 8 or 16 bits without a sign are expected; convert it",
+            )
+        # Of such channels cv2 writes one and leaves the others as the memory was.
+        if header.separate and pixels.ndim == 3 and pixels.dtype == np.uint16:
+            raise self._input.refusal(
+                picture.position,
+                "is a TIFF of 16 bits that stores each channel apart, which is not decoded;"
+                " store the channels of a pixel together, or save it with 8 bits",
             )
         pixels = _with_channels(pixels)
         # A decoder that sees another size than the header check did is not to be trusted.
@@ -208,7 +215,7 @@ class WholePictures:
         if convert and channels == 4:
             return int(cv2.IMREAD_UNCHANGED)
         colour = channels >= 3 if convert else header.channels != 1
-        rgb = colour and self._input.image.color == "RGB" and self._decodes_rgb(header)
+        rgb = colour and self._input.image.color == "RGB" and self._decodes_rgb(header, channels)
         if reduction > 1:
             flags = int(getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{reduction}"))
             if not colour:

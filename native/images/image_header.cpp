@@ -1,13 +1,12 @@
 #include "images/image_header.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace ksrv {
 
 namespace {
-
-// Steps that a walk may take before the header counts as damaged. Real files have a few dozen.
-constexpr int HEADER_STEPS = 1024;
 
 // A bounded view of the file; reads outside of it give 0, so callers check `has` first.
 struct ByteView {
@@ -23,6 +22,12 @@ struct ByteView {
     std::uint32_t le24(std::size_t at) const noexcept { return u8(at + 2) << 16 | le16(at); }
     std::uint32_t be32(std::size_t at) const noexcept { return be16(at) << 16 | be16(at + 2); }
     std::uint32_t le32(std::size_t at) const noexcept { return le16(at + 2) << 16 | le16(at); }
+    std::uint64_t le64(std::size_t at) const noexcept {
+        return std::uint64_t{le32(at + 4)} << 32 | le32(at);
+    }
+    std::uint64_t be64(std::size_t at) const noexcept {
+        return std::uint64_t{be32(at)} << 32 | be32(at + 4);
+    }
     bool is(std::size_t at, const char *text, std::size_t length) const noexcept {
         return has(at, length) && std::memcmp(data + at, text, length) == 0;
     }
@@ -32,149 +37,160 @@ struct ByteView {
     }
 };
 
-// The formats that a header is read of.
-ImageFormat known_format(ByteView file) noexcept {
-    const ImageFormat format = image_signature(file.data, file.size);
-    if (format == IMAGE_GIF)
-        return file.is(4, "7a", 2) || file.is(4, "9a", 2) ? IMAGE_GIF : IMAGE_UNKNOWN;
-    return format <= IMAGE_GIF ? format : IMAGE_UNKNOWN;
-}
+// ---- TIFF directories, which EXIF uses too --------------------------------------------------
 
-// ---- TIFF structure, which EXIF uses too ----------------------------------------------------
+// The first directory of a TIFF or BigTIFF.
+class TiffDirectory {
+  public:
+    explicit TiffDirectory(ByteView bytes) noexcept : bytes_(bytes) {
+        little_ = bytes.is(0, "II", 2);
+        big_ = bytes.is(0, "II+\0", 4) || bytes.is(0, "MM\0+", 4);
+        if (!big_ && !bytes.is(0, "II*\0", 4) && !bytes.is(0, "MM\0*", 4)) return;
+        const std::uint64_t at = big_ ? u64(8) : u32(4);
+        const std::size_t count_bytes = big_ ? 8 : 2;
+        if (at > bytes.size || !bytes.has(at, count_bytes)) return;
+        count_ = big_ ? u64(at) : u16(at);
+        first_ = at + count_bytes;
+    }
 
-struct TiffView {
-    ByteView bytes;
-    bool little;
+    // Whether the file holds all entries, without which no decoder reads a TIFF.
+    bool is_whole() const noexcept {
+        return first_ != 0 && count_ <= (bytes_.size - first_) / entry_bytes();
+    }
+
+    // The first number of the first entry of a tag, as libtiff reads it: any whole number is taken for any other.
+    // 0: the entry holds none.
+    std::uint32_t number(std::uint32_t tag, std::uint32_t without_entry) const noexcept {
+        std::size_t entry = first_;
+        for (std::uint64_t i = 0; i < count_ && bytes_.has(entry, entry_bytes()); ++i) {
+            if (u16(entry) == tag) return first_number(entry);
+            entry += entry_bytes();
+        }
+        return without_entry;
+    }
+
+  private:
+    std::size_t entry_bytes() const noexcept { return big_ ? 20 : 12; }
     std::uint32_t u16(std::size_t at) const noexcept {
-        return little ? bytes.le16(at) : bytes.be16(at);
+        return little_ ? bytes_.le16(at) : bytes_.be16(at);
     }
     std::uint32_t u32(std::size_t at) const noexcept {
-        return little ? bytes.le32(at) : bytes.be32(at);
+        return little_ ? bytes_.le32(at) : bytes_.be32(at);
     }
-    // The first value of an entry of type SHORT or LONG; 0 for any other type or none.
-    std::uint32_t value(std::size_t entry) const noexcept {
-        const std::uint32_t type = u16(entry + 2), count = u32(entry + 4);
-        if (type == 3 && count >= 1) return count <= 2 ? u16(entry + 8) : u16(u32(entry + 8));
-        if (type == 4 && count >= 1) return count == 1 ? u32(entry + 8) : u32(u32(entry + 8));
-        return 0;
+    std::uint64_t u64(std::size_t at) const noexcept {
+        return little_ ? bytes_.le64(at) : bytes_.be64(at);
     }
+    std::uint32_t first_number(std::size_t entry) const noexcept {
+        // By type: BYTE, SHORT, LONG, SBYTE, SSHORT, SLONG, LONG8, SLONG8.
+        static constexpr unsigned char BYTES[] = {0, 1, 0, 2, 4, 0, 1, 0, 2, 4, 0, 0, 0, 0, 0, 0, 8, 8};
+        const std::uint32_t type = u16(entry + 2);
+        const std::uint64_t count = big_ ? u64(entry + 4) : u32(entry + 4);
+        const unsigned bytes = type < sizeof BYTES ? BYTES[type] : 0;
+        if (bytes == 0 || count == 0) return 0;
+        std::size_t at = entry + (big_ ? 12 : 8);
+        if (count > (big_ ? 8u : 4u) / bytes) at = big_ ? u64(at) : u32(at);
+        switch (bytes) {
+            case 1: return bytes_.u8(at);
+            case 2: return u16(at);
+            case 4: return u32(at);
+            default: return u64(at) >> 32 ? 0xFFFFFFFFu : static_cast<std::uint32_t>(u64(at));
+        }
+    }
+
+    ByteView bytes_;
+    bool little_, big_;
+    std::size_t first_ = 0;
+    std::uint64_t count_ = 0;
 };
 
-template <typename Visit>
-inline bool visit_first_directory(ByteView bytes, Visit visit) noexcept {
-    if (!bytes.is(0, "II*\0", 4) && !bytes.is(0, "MM\0*", 4)) return false;
-    const TiffView tiff{bytes, bytes.data[0] == 'I'};
-    const std::size_t directory = tiff.u32(4);
-    if (!bytes.has(directory, 2)) return false;
-    const std::uint32_t entries = tiff.u16(directory);
-    if (entries > HEADER_STEPS) return false;
-    for (std::uint32_t i = 0; i < entries; ++i) {
-        const std::size_t entry = directory + 2 + std::size_t{12} * i;
-        if (!bytes.has(entry, 12)) return false;
-        visit(tiff, tiff.u16(entry), entry);
-    }
-    return true;
-}
-
-int exif_orientation(ByteView exif) noexcept {
-    std::uint32_t found = 1;
-    visit_first_directory(exif, [&](const TiffView &tiff, std::uint32_t tag, std::size_t entry) {
-        if (tag == 0x0112) found = tiff.value(entry);
-    });
-    return found >= 1 && found <= 8 ? static_cast<int>(found) : 1;
+// How a picture is turned: the orientation of EXIF, with or without the name that JPEG puts in front, or of a TIFF.
+// 0: it does not say.
+int orientation(ByteView exif) noexcept {
+    const std::size_t name = exif.is(0, "Exif\0\0", 6) ? 6 : 0;
+    const std::uint32_t found = TiffDirectory(exif.from(name, exif.size)).number(0x0112, 0);
+    return found <= 8 ? static_cast<int>(found) : 1;
 }
 
 // ---- one reader for each format -------------------------------------------------------------
 
+constexpr std::uint32_t JPEG_LS = 0xF7;
+
 bool jpeg_marker_is_frame(std::uint32_t marker) noexcept {
-    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+    return marker == JPEG_LS ||
+           (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC);
 }
 
 // Whether a segment with a length follows: not behind a stuffed zero, a restart or an unknown marker,
-// which decoders pass over by their two bytes.
+// which are passed over by their two bytes.
 bool jpeg_marker_has_length(std::uint32_t marker) noexcept {
     return (marker >= 0xC0 && marker <= 0xCF) || (marker >= 0xDA && marker <= 0xEF) ||
-           marker == 0xFE;
+           marker == JPEG_LS || marker == 0xFE;
 }
 
-// Counts the scans behind the frame. A JPEG that is neither progressive nor without components in its
-// first scan is read in that scan alone, so that the count ends there.
-void count_scans(ByteView file, std::size_t at, bool progressive,
-                 ImageHeader *header) noexcept {
-    const int samples = header->channels * (header->bit_depth / 8);
-    header->pixel_bytes = 2 * samples;
-    const int whole = samples + 2 * header->components;
-    if (progressive) header->pixel_bytes = whole;
-    while (at < file.size) {
-        const void *found = std::memchr(file.data + at, 0xFF, file.size - at);
-        if (found == nullptr) return;
-        at = static_cast<std::size_t>(static_cast<const unsigned char *>(found) - file.data);
-        if (!file.has(at, 2)) return;
-        const std::uint32_t marker = file.data[at + 1];
-        if (marker == 0xFF) {  // a fill byte
-            ++at;
-            continue;
-        }
-        at += 2;
-        if (marker == 0xD9) return;
-        if (!jpeg_marker_has_length(marker)) continue;
-        if (marker == 0xDA) {
-            ++header->scans;
-            if (!progressive && file.u8(at + 2) >= static_cast<std::uint32_t>(header->components))
-                return;
-            header->pixel_bytes = whole;
-        }
-        const std::size_t length = file.be16(at);
-        at += length < 2 ? 2 : length;
+// Moves behind the next marker; 0 where there is none. As libjpeg's next_marker, it passes over all bytes before the
+// marker, stuffed zeros and fill bytes.
+std::uint32_t next_jpeg_marker(ByteView file, std::size_t *at) noexcept {
+    while (*at < file.size) {
+        const void *found = std::memchr(file.data + *at, 0xFF, file.size - *at);
+        if (found == nullptr) return 0;
+        *at = static_cast<std::size_t>(static_cast<const unsigned char *>(found) - file.data) + 1;
+        const std::uint32_t marker = file.u8(*at);
+        if (marker == 0xFF) continue;
+        ++*at;
+        if (marker != 0) return marker;
     }
+    return 0;
 }
 
+// Takes what the frame says; the segment begins with its length.
+ImageFault read_jpeg_frame(ByteView file, std::size_t at, ImageHeader *header) noexcept {
+    if (!file.has(at, 8)) return ImageFault::truncated;
+    header->stored_bits = static_cast<int>(file.u8(at + 2));
+    header->bit_depth = header->stored_bits > 8 ? 16 : 8;
+    header->height = file.be16(at + 3);
+    header->width = file.be16(at + 5);
+    header->components = static_cast<int>(file.u8(at + 7));
+    if (header->components < 1 || header->components > 4) return ImageFault::damaged;
+    header->channels = header->components == 1 ? 1 : 3;
+    return ImageFault::none;
+}
+
+// Follows the segments as libjpeg does (jdmarker.c), up to the end where each scan is a pass over all pixels: a JPEG
+// that is neither progressive nor without components in its first scan is read in that scan alone.
 ImageFault read_jpeg(ByteView file, ImageHeader *header) noexcept {
     std::size_t at = 2;
-    bool has_exif = false;
-    for (int step = 0; step < HEADER_STEPS; ++step) {
-        if (!file.has(at, 2)) return ImageFault::truncated;
-        if (file.data[at] != 0xFF) return ImageFault::damaged;
-        std::uint32_t marker = file.data[at + 1];
-        if (marker == 0xFF) {  // a fill byte
-            ++at;
-            continue;
-        }
-        at += 2;
-        if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) continue;  // no parameters
-        if (marker == 0x00 || marker == 0xD8 || marker == 0xD9 || marker == 0xDA)
-            return ImageFault::damaged;  // the frame must come before the scan and the end
-        if (!file.has(at, 2)) return ImageFault::truncated;
+    int sample_bytes = 0;
+    bool progressive = false;
+    while (const std::uint32_t marker = next_jpeg_marker(file, &at)) {
+        if (marker == 0xD9) return header->components ? ImageFault::none : ImageFault::damaged;
+        if (!jpeg_marker_has_length(marker)) continue;
         const std::size_t length = file.be16(at);
-        if (length < 2) return ImageFault::damaged;
-        if (!file.has(at, length)) return ImageFault::truncated;
-        if (marker == 0xE1 && !has_exif && length >= 8 && file.is(at + 2, "Exif\0\0", 6)) {
-            header->orientation = exif_orientation(file.from(at + 8, length - 8));
-            has_exif = true;
+        if (header->components == 0 && jpeg_marker_is_frame(marker)) {
+            const ImageFault error = read_jpeg_frame(file, at, header);
+            if (error != ImageFault::none) return error;
+            header->coding = static_cast<int>(marker);
+            progressive = (marker & 3) == 2;
+            sample_bytes = header->channels * (header->bit_depth / 8);
+            header->pixel_bytes = progressive ? sample_bytes + 2 * header->components : 2 * sample_bytes;
+        } else if (marker == 0xE1 && header->scans == 0 && header->orientation == 0) {
+            const ByteView segment = file.from(at + 2, length < 2 ? 0 : length - 2);
+            if (segment.is(0, "Exif\0\0", 6)) header->orientation = orientation(segment);
+        } else if (marker == 0xDA) {
+            if (header->components == 0) return ImageFault::damaged;
+            ++header->scans;
+            if (!progressive && file.u8(at + 2) >= static_cast<std::uint32_t>(header->components)) break;
+            header->pixel_bytes = sample_bytes + 2 * header->components;
         }
-        if (jpeg_marker_is_frame(marker)) {
-            const std::uint32_t components = file.u8(at + 7);
-            if (length < 8 || length != 8 + 3 * static_cast<std::size_t>(components))
-                return ImageFault::damaged;
-            header->bit_depth = file.u8(at + 2) > 8 ? 16 : 8;
-            header->height = file.be16(at + 3);
-            header->width = file.be16(at + 5);
-            header->channels = components == 1 ? 1 : 3;
-            if (components < 1 || components > 4) return ImageFault::damaged;
-            header->components = static_cast<int>(components);
-            count_scans(file, at + length, (marker & 3) == 2, header);
-            return ImageFault::none;
-        }
-        at += length;
+        at += length < 2 ? 2 : length;
     }
-    return ImageFault::damaged;
+    return header->components ? ImageFault::none : ImageFault::truncated;
 }
 
-// Walks over all chunks behind the first: the decoder allocates what any of them announces. What stands
-// behind the first pixels changes nothing in the header.
+// Walks over the chunks behind the first that cv2 reads, all but those behind the first frame of an animation: it
+// allocates what any of them announces.
 ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent,
                             bool *animated) noexcept {
-    bool before_pixels = true;
+    bool before_pixels = true, in_frame = false;
     int texts = 0;
     for (std::size_t at = 8 + 8 + 13 + 4; file.has(at, 8);) {
         const std::size_t length = file.be32(at);
@@ -190,12 +206,15 @@ ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent
             if (++texts > COMPRESSED_TEXTS) return ImageFault::texts;
         } else if (is("IDAT")) {
             before_pixels = false;
-        } else if (is("acTL")) {
-            *animated = true;
+        } else if (before_pixels && is("acTL")) {
+            *animated = file.be32(at + 8) > 1;
+        } else if (is("fcTL")) {
+            if (*animated && in_frame && !before_pixels) break;
+            in_frame = true;
         } else if (before_pixels && is("tRNS")) {
             *transparent = true;
-        } else if (before_pixels && is("eXIf")) {
-            header->orientation = exif_orientation(file.from(at + 8, length));
+        } else if (is("eXIf") && header->orientation == 0) {
+            header->orientation = orientation(file.from(at + 8, length));
         }
         at += 12 + length;
     }
@@ -226,6 +245,17 @@ ImageFault read_png(ByteView file, ImageHeader *header) noexcept {
     return ImageFault::none;
 }
 
+// The first EXIF chunk's, of those that RIFF counts.
+int webp_orientation(ByteView file) noexcept {
+    const ByteView riff = file.from(0, std::size_t{8} + file.le32(4));
+    for (std::size_t at = 12; riff.has(at, 8);) {
+        const std::size_t length = riff.le32(at + 4);
+        if (riff.is(at, "EXIF", 4)) return orientation(riff.from(at + 8, length));
+        at += 8 + length + length % 2;
+    }
+    return 0;
+}
+
 ImageFault read_webp(ByteView file, ImageHeader *header) noexcept {
     if (!file.has(12, 18)) return ImageFault::truncated;
     header->bit_depth = 8;
@@ -234,6 +264,7 @@ ImageFault read_webp(ByteView file, ImageHeader *header) noexcept {
     if (file.is(12, "VP8X", 4)) {
         header->width = file.le24(body + 4) + 1;
         header->height = file.le24(body + 7) + 1;
+        if (file.u8(body) & 0x08) header->orientation = webp_orientation(file);
         return ImageFault::none;
     }
     if (file.is(12, "VP8L", 4)) {
@@ -273,35 +304,26 @@ ImageFault read_gif(ByteView file, ImageHeader *header) noexcept {
     return ImageFault::none;
 }
 
+// The size is that of the decoded picture: cv2 turns a TIFF as it says, whatever it is asked for.
 ImageFault read_tiff(ByteView file, ImageHeader *header) noexcept {
-    std::uint32_t bits = 8, tile_width = 0, tile_height = 0;
-    const bool whole = visit_first_directory(
-        file, [&](const TiffView &tiff, std::uint32_t tag, std::size_t entry) {
-            const std::uint32_t value = tiff.value(entry);
-            if (tag == 256) header->width = value;
-            if (tag == 257) header->height = value;
-            if (tag == 258) bits = value;
-            if (tag == 274 && value >= 1 && value <= 8)
-                header->orientation = static_cast<int>(value);
-            if (tag == 322) tile_width = value;
-            if (tag == 323) tile_height = value;
-        });
-    if (!whole) return ImageFault::truncated;
+    const TiffDirectory tiff(file);
+    if (!tiff.is_whole()) return ImageFault::truncated;
+    header->width = tiff.number(256, 0);
+    header->height = tiff.number(257, 0);
+    if (orientation(file) >= 5) std::swap(header->width, header->height);
+    const std::uint32_t bits = tiff.number(258, 1);
+    header->stored_bits = static_cast<int>(std::min(bits, 64u));
     header->bit_depth = bits > 8 ? 16 : 8;
+    header->coding = static_cast<int>(tiff.number(259, 1));
+    header->separate = tiff.number(284, 1) == 2;
     header->pixel_bytes = 4 * 2 * (bits <= 8 ? 1 : bits <= 16 ? 2 : bits <= 32 ? 4 : 8);
-    constexpr std::uint32_t margin = 4096;
-    const bool sane = tile_width <= header->width + std::uint64_t{margin} &&
-                      tile_height <= header->height + std::uint64_t{margin};
+    constexpr std::uint64_t margin = 4096;
+    const std::uint64_t most = std::max(header->width, header->height) + margin;
+    const bool sane = tiff.number(322, 0) <= most && tiff.number(323, 0) <= most;
     return sane ? ImageFault::none : ImageFault::damaged;
 }
 
-}  // namespace
-
-ImageFault read_image_header(const unsigned char *data, std::size_t size,
-                              ImageHeader *header) noexcept {
-    const ByteView file{data, size};
-    *header = ImageHeader{};
-    header->format = known_format(file);
+ImageFault read_known_header(ByteView file, ImageHeader *header) noexcept {
     switch (header->format) {
         case IMAGE_JPEG: return read_jpeg(file, header);
         case IMAGE_PNG: return read_png(file, header);
@@ -311,6 +333,17 @@ ImageFault read_image_header(const unsigned char *data, std::size_t size,
         case IMAGE_GIF: return read_gif(file, header);
         default: return ImageFault::unknown_format;
     }
+}
+
+}  // namespace
+
+ImageFault read_image_header(const unsigned char *data, std::size_t size,
+                              ImageHeader *header) noexcept {
+    *header = ImageHeader{};
+    header->format = image_signature(data, size);
+    const ImageFault error = read_known_header({data, size}, header);
+    if (header->orientation == 0) header->orientation = 1;
+    return error;
 }
 
 }  // namespace ksrv

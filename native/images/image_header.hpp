@@ -2,13 +2,12 @@
 // cost of decoding it.
 //
 // Strategy: this runs before any decoder and allocates nothing, so that a file which claims more
-// pixels than allowed costs a walk over its segments and no pixel memory. Every read is checked
-// against the bytes present. The walk to the dimensions is bounded in steps; behind them it goes on
-// where the cost of decoding does not follow from the dimensions: over every chunk of a PNG, whose
-// decoder allocates what a chunk announces, and over the scans of a JPEG that is decoded as a whole,
-// each of which costs a pass over all pixels. That takes time in proportion to the bytes that came,
-// and no more. It accepts a subset of what decoders do: a header that it cannot follow to the
-// dimensions is an error, never a guess.
+// pixels than allowed costs a walk over its segments and no pixel memory. The decoder has the last
+// word: this reader follows a file exactly as the decoder does, so that both see the same size, and
+// judges only what it needs itself. A file without dimensions is an error, because the limits on
+// pixels must hold before the file is decoded. Every read is checked against the bytes present, and
+// the walk takes time in proportion to them: over every chunk of a PNG, whose decoder allocates what
+// a chunk announces, and over the scans of a JPEG, each of which costs a pass over all pixels.
 //
 // The channels are as cv2.imdecode gives them with IMREAD_UNCHANGED, or 0 where the header alone
 // does not tell (BMP, GIF, TIFF, WebP).
@@ -36,7 +35,10 @@ struct ImageHeader {
     std::uint32_t width = 0, height = 0;
     int channels = 0;
     int bit_depth = 0;    // bits of a decoded sample: 8 or 16
-    int orientation = 1;  // of EXIF, 1 to 8; 1 where there is none
+    int orientation = 0;  // 1 to 8: how the decoded picture is still to be turned, by EXIF
+    int stored_bits = 8;  // of a sample in a JPEG or TIFF
+    int coding = 0;       // of a JPEG: the marker of its frame; of a TIFF: its Compression
+    bool separate = false;    // a TIFF that stores each channel apart
     int components = 0;       // of a JPEG
     std::uint32_t scans = 0;  // of a JPEG: how many passes over its pixels it asks for
     int pixel_bytes = 0;      // what the decoder holds for one pixel at its peak

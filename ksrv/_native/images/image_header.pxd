@@ -19,6 +19,9 @@ cdef extern from "images/image_header.hpp" namespace "ksrv" nogil:
         int channels
         int bit_depth
         int orientation
+        int stored_bits
+        int coding
+        bint separate
         int components
         uint32_t scans
         int pixel_bytes

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 cimport cython
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
+from ksrv._native.tensor.bytes_tensor cimport ImageFormat, image_format_name
 
 if not cython.compiled:
     from typing_extensions import Buffer
@@ -18,11 +19,11 @@ FORMATS = ("jpeg", "png", "webp", "bmp", "tiff", "gif")
 
 
 class ImageError(ValueError):
-    """Bytes whose header does not say what picture follows."""
+    """Bytes whose header does not say what picture follows; the text follows a name for them."""
 
 
 class UnknownFormat(ImageError):
-    """Bytes that begin as no picture does."""
+    """Bytes of no format that is decoded."""
 
 
 class Header(NamedTuple):
@@ -32,10 +33,14 @@ class Header(NamedTuple):
         format: One of `FORMATS`.
         channels: As cv2 decodes unchanged; 0 where the header does not tell.
         bit_depth: Bits of a decoded sample, 8 or 16.
-        orientation: EXIF's, from 1 to 8; 1 is upright.
+        orientation: How EXIF turns the decoded picture, from 1 to 8; 1 is upright. A TIFF is turned
+            by its decoder, and its width and height are those it has then.
         components: Of a JPEG; 0 for other formats.
         scans: Of a JPEG, each of which is a pass over its pixels; 1 where the first holds them all.
         pixel_bytes: What the decoder holds for one pixel at its peak.
+        stored_bits: Bits of a sample in a JPEG or TIFF, which may be of no variant that is decoded.
+        coding: Of a JPEG the marker of its frame, of a TIFF its Compression; 0 for other formats.
+        separate: Whether a TIFF stores each channel apart.
     """
 
     format: str
@@ -47,13 +52,14 @@ class Header(NamedTuple):
     components: int
     scans: int
     pixel_bytes: int
+    stored_bits: int
+    coding: int
+    separate: bool
 
 
 # From here on the walk may take long enough for other threads to want the GIL.
 cdef enum:
     LONG_FILE_BYTES = 1 << 20
-
-cdef tuple _NAMES = ("unknown", *FORMATS)
 
 
 def probe(data: Buffer) -> Header:
@@ -71,31 +77,37 @@ def probe(data: Buffer) -> Header:
     cdef ImageFault error
     file.take(data)
     if file.length == 0:
-        raise ImageError("there are no bytes")
+        raise ImageError("cannot be read: there are no bytes")
     if file.length < LONG_FILE_BYTES:
         error = read_image_header(file.data, file.length, &header)
     else:
         with nogil:
             error = read_image_header(file.data, file.length, &header)
+    cdef const char *named = image_format_name(<ImageFormat>header.format)
+    if named == NULL:
+        raise UnknownFormat("cannot be read: the first bytes are of no known image format")
+    name = named.decode("ascii")
     if error == ImageFault.unknown_format:
-        raise UnknownFormat("the first bytes are of no known image format")
-    name = _NAMES[header.format]
-    if error == ImageFault.truncated:
-        raise ImageError(f"the {name.upper()} ends before its dimensions")
-    if error == ImageFault.damaged:
-        raise ImageError(f"the {name.upper()} header is damaged")
-    if error == ImageFault.chunk:
-        raise ImageError(
-            f"the {name.upper()}'s chunk at byte {header.chunk} announces {header.announced} bytes"
-            f" and 4 of checksum, and {header.left} are left"
-        )
-    if error == ImageFault.texts:
-        raise ImageError(
-            f"the {name.upper()} has more than {COMPRESSED_TEXTS} compressed texts"
-        )
+        raise UnknownFormat(f"is {name}, which is not decoded")
+    if error != ImageFault.none:
+        raise ImageError(f"cannot be read: the {name.upper()}{_fault(error, header)}")
     return Header(
         name, header.width, header.height, header.channels, header.bit_depth, header.orientation,
-        header.components, header.scans, header.pixel_bytes,
+        header.components, header.scans, header.pixel_bytes, header.stored_bits, header.coding,
+        header.separate,
+    )
+
+
+cdef str _fault(ImageFault error, const ImageHeader &header):
+    if error == ImageFault.truncated:
+        return " ends before its dimensions"
+    if error == ImageFault.damaged:
+        return " header is damaged"
+    if error == ImageFault.texts:
+        return f" has more than {COMPRESSED_TEXTS} compressed texts"
+    return (
+        f"'s chunk at byte {header.chunk} announces {header.announced} bytes and 4 of checksum,"
+        f" and {header.left} are left"
     )
 
 

@@ -20,9 +20,10 @@ void check(const unsigned char *data, std::size_t size) {
     if (size != 0) std::memcpy(file.get(), data, size);
     ksrv::ImageHeader header;
     const ksrv::ImageFault error = ksrv::read_image_header(file.get(), size, &header);
-    require(header.format >= ksrv::IMAGE_UNKNOWN && header.format <= ksrv::IMAGE_GIF);
+    require(header.format >= ksrv::IMAGE_UNKNOWN && header.format <= ksrv::IMAGE_HEIF);
     require(header.orientation >= 1 && header.orientation <= 8);
-    require((header.format == ksrv::IMAGE_UNKNOWN) == (error == ksrv::ImageFault::unknown_format));
+    const bool is_decoded = header.format != ksrv::IMAGE_UNKNOWN && header.format <= ksrv::IMAGE_GIF;
+    require(is_decoded == (error != ksrv::ImageFault::unknown_format));
     if (error == ksrv::ImageFault::chunk)  // its length and checksum do not fit into what is left
         require(header.chunk + 8 + header.left == size && header.announced + 4 > header.left);
     if (error != ksrv::ImageFault::none) return;
@@ -45,6 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         {"\xff\xd8\xff", 3},           {"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 16},
         {"RIFF\0\0\0\0WEBP", 12},      {"GIF89a", 6},
         {"II*\0\x08\0\0\0", 8},        {"MM\0*\0\0\0\x08", 8},
+        {"II+\0\x08\0\0\0\x10\0\0\0\0\0\0\0", 16},
+        {"RIFF\0\x10\0\0WEBPVP8X\x0a\0\0\0\x08\0\0\0\x07\0\0\x07\0\0EXIF", 34},
         {"BM", 2},                     {"\xff\xd8\xff\xe1\0\x40" "Exif\0\0II*\0\x08\0\0\0", 20},
         // Whole headers, so that the walks over chunks and scans are what follows.
         {"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08\x08\x02\0\0\0\0\0\0\0", 33},

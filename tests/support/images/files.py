@@ -59,6 +59,62 @@ def oriented(height: int, width: int, orientation: int, form: str = "JPEG") -> b
     return encode(picture(height, width), form, exif=exif)
 
 
+def exif(orientation: int, order: str = "<", kind: str = "H", entries: int = 1) -> bytes:
+    """EXIF without its name, with the orientation in the last entry.
+
+    Args:
+        order: "<" or ">".
+        kind: The struct format of the value's type.
+        entries: How many the directory announces and holds.
+    """
+    types = {"B": 1, "H": 3, "L": 4, "b": 6, "h": 8, "l": 9}
+    value = struct.pack(order + kind, orientation).ljust(4, b"\0")
+    other = struct.pack(order + "HHII", 0x10F, 4, 1, 0) * (entries - 1)
+    last = struct.pack(order + "HHI", 0x112, types[kind], 1) + value
+    start = (b"II" if order == "<" else b"MM") + struct.pack(order + "HIH", 42, 8, entries)
+    return start + other + last + bytes(4)
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    """A segment of a JPEG."""
+    return b"\xff" + bytes([marker]) + struct.pack(">H", len(body) + 2) + body
+
+
+def before_frame(data: bytes, inserted: bytes) -> bytes:
+    """A JPEG with bytes in front of its first quantisation table."""
+    at = data.index(b"\xff\xdb")
+    return data[:at] + inserted + data[at:]
+
+
+def before_scan(data: bytes, inserted: bytes) -> bytes:
+    """A JPEG with bytes between its frame and its first scan."""
+    at = data.index(b"\xff\xda")
+    return data[:at] + inserted + data[at:]
+
+
+def riff_chunk(kind: bytes, data: bytes) -> bytes:
+    return kind + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+
+
+def webp_with_exif(data: bytes, width: int, height: int, exif: bytes) -> bytes:
+    """A WebP of one chunk, extended by EXIF."""
+    sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    body = b"WEBP" + riff_chunk(b"VP8X", b"\x08\0\0\0" + sides) + data[12:]
+    body += riff_chunk(b"EXIF", exif)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def with_exif(height: int, width: int, form: str, exif: bytes) -> bytes:
+    """A JPEG, PNG or WebP with EXIF, given without its name."""
+    if form == "JPEG":
+        return before_frame(jpeg(height, width), segment(0xE1, b"Exif\0\0" + exif))
+    if form == "PNG":
+        data = png(height, width)
+        return data[:33] + chunk(b"eXIf", exif) + data[33:]
+    still = encode(picture(height, width), "WEBP", lossless=True)
+    return webp_with_exif(still, width, height, exif)
+
+
 def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 

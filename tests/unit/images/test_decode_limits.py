@@ -1,30 +1,39 @@
 """Headers of images against the limits, and formats that are refused by name."""
 
 import io
+import re
 import struct
 
 import numpy as np
 import pytest
 from PIL import Image, features
 
+from ksrv._native.images.image_header import FORMATS
 from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
 from tests.support.images import files
 
+NAMED = {
+    **{b"\0\0\0\x1cftyp" + brand: "avif" for brand in (b"avif", b"avis")},
+    **{
+        b"\0\0\0\x18ftyp" + brand: "heic"
+        for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+    },
+    **{b"\0\0\0\x18ftyp" + brand: "heif" for brand in (b"mif1", b"msf1")},
+    b"\0\0\0\x0cjP  \r\n\x87\n": "jpeg2000",
+    b"\xff\x4f\xff\x51\0\x2f": "jpeg2000",
+}
 
-@pytest.mark.parametrize(
-    ("brand", "name"), [(b"avif", "avif"), (b"avis", "avif"), (b"heic", "heic"), (b"mif1", "heif")]
-)
+
+@pytest.mark.parametrize(("start", "name"), NAMED.items())
 @pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_formats_whose_decoders_take_no_limit_are_refused_by_name(brand, name, kind):
-    file = b"\0\0\0\x1cftyp" + brand + b"\0\0\0\0" + brand
+def test_known_formats_that_are_not_decoded_are_named(start, name, kind):
     with pytest.raises(ImageRefused) as refused:
-        checked_header(kind(file), Limits(), ("jpeg", "png"))
+        checked_header(kind(start + b"\0\0\0\0more"), Limits(), ("jpeg", "png"))
     assert str(refused.value) == (
-        f"is {name}, which is not decoded because its decoders take no limit on pixels; the accepted"
-        " formats are jpeg, png"
+        f"is {name}, which is not decoded; the accepted formats are jpeg, png"
     )
 
 
@@ -100,4 +109,48 @@ def test_a_picture_larger_than_its_header_is_not_decoded(data):
     out = np.full((1, 16, 16, 3), 9, np.uint8)
     (error,) = ImagePreparer(spec, Limits()).prepare([data], out)
     assert "is not a whole" in str(error)
+    assert not out.any()
+
+
+def patched(data, old, new):
+    assert data.count(old) == 1
+    return data.replace(old, new)
+
+
+def jpeg_of(marker, bits):
+    """A JPEG whose frame has another marker and other bits a sample."""
+    return patched(files.jpeg(9, 8, "L"), b"\xff\xc0\0\x0b\x08", bytes((0xFF, marker, 0, 11, bits)))
+
+
+def tiff_of(tag, old, new):
+    """A grey TIFF with another number in one of its entries."""
+    data = files.encode(files.picture(9, 8, "L"), "TIFF")
+    entry = struct.pack("<HHIHH", tag, 3, 1, old, 0)
+    return patched(data, entry, entry[:8] + struct.pack("<HH", new, 0))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (jpeg_of(0xC1, 12), "is a JPEG of 12 bits a sample, which is not decoded; save it with 8"),
+        (jpeg_of(0xC3, 16), "is a lossless JPEG of 16 bits a sample, which is not decoded; save"),
+        (jpeg_of(0xF7, 8), "is a JPEG-LS file, which is not decoded; save it as a usual JPEG"),
+        (tiff_of(258, 8, 2), "is a TIFF of 2 bits a sample, which is not decoded; save it with 8"),
+        (tiff_of(258, 8, 4), "is a TIFF of 4 bits a sample, which is not decoded"),
+        (tiff_of(258, 8, 32), "is a TIFF of 32 bits a sample, which is not decoded"),
+        (tiff_of(259, 1, 34925), "is a TIFF compressed with LZMA, which is not decoded; save it"),
+        (tiff_of(259, 1, 50000), "is a TIFF compressed with Zstandard, which is not decoded"),
+        (
+            tiff_of(262, 1, 77),
+            "is not a whole TIFF: .* damaged, or of a variant that is not decoded",
+        ),
+        (files.jpeg(40, 40)[:-300], "is not a whole JPEG: .* the file is cut off or damaged$"),
+        (files.damaged_png(40, 40), "is not a whole PNG: .* the file is cut off or damaged$"),
+    ],
+)
+def test_variants_that_are_not_decoded_are_named(data, says):
+    spec = TensorSpec("x", "UINT8", (-1, 9, 8, 3), ImageSpec(channels="convert", formats=FORMATS))
+    out = np.full((1, 9, 8, 3), 9, np.uint8)
+    (error,) = ImagePreparer(spec, Limits()).prepare([data], out)
+    assert re.search(f"^image 0 of the input 'x' {says}", str(error)), error
     assert not out.any()
