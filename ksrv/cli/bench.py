@@ -1,7 +1,6 @@
 """`ksrv bench`: throughput and latency of a model, and the settings that serve it best."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from ksrv.cli.connection import DEFAULT_URL, Credentials, credential_options
 from ksrv.cli.progress import Progress
+from ksrv.machine.cgroups import usable_cores
 
 if TYPE_CHECKING:
     from ksrv.bench.host import Usage
@@ -378,7 +378,7 @@ def _find_batching(
     files = [_absolute(text) for text in files]
     try:
         with Progress() as progress, _own_server(model, files, rows, goal, progress) as measured:
-            cores = len(os.sched_getaffinity(0))
+            cores = usable_cores()
             best, trials = search(measured.measure, cores, goal_ms, batches=measured.batches)
             confirmed = measured.confirm(best) if best.throughput else None
     except (ClientError, ServerFailed, ValueError, OSError) as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ksrv.doctor.finding import Finding
+from ksrv.machine.cgroups import cgroup_cores, usable_cores
 
 OPEN_FILES = 8192
 """Connections of the defaults (4096 of HTTP, a quarter of the files for gRPC) and some room."""
@@ -32,33 +33,15 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _cgroup_cores() -> float | None:
-    """Return the cores that the container's quota allows, or None without one."""
-    text = _read(_SYS / "fs/cgroup/cpu.max").split()
-    if len(text) == 2 and text[0] != "max":
-        return int(text[0]) / int(text[1])
-    quota = _read(_SYS / "fs/cgroup/cpu/cpu.cfs_quota_us")
-    period = _read(_SYS / "fs/cgroup/cpu/cpu.cfs_period_us")
-    if quota.isdigit() and period.isdigit() and int(period):
-        return int(quota) / int(period)
-    return None
-
-
 def processors() -> Iterator[Finding]:
     """Look at the CPU: cores, quota, instructions, clock."""
     model = re.search(r"^model name\s*:\s*(.+)$", _read(_PROC / "cpuinfo"), re.MULTILINE)
-    usable = len(os.sched_getaffinity(0))
-    quota = _cgroup_cores()
+    usable = usable_cores()
+    quota = cgroup_cores()
     shown = f"{usable} of {os.cpu_count()} usable, {model[1] if model else platform.machine()}"
-    if quota is not None and quota < usable:
-        yield Finding(
-            "slow", "cores", f"{shown}; the container's quota is {quota:g}",
-            f"ksrv starts threads for {usable} cores, and the kernel stops them all when the quota "
-            f"of a period is used up: latency jumps by up to 100 ms",
-            f"pin the container to {max(1, int(quota))} cores (cpuset), or set threads: in "
-            f"model.yaml",
-        )  # fmt: skip
-    elif usable == 1:
+    if quota is not None:
+        shown += f"; the container's quota is {quota:g}"
+    if usable == 1:
         yield Finding(
             "slow", "cores", shown, "server and models take turns on one core",
             "give the process two cores or more",

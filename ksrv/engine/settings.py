@@ -1,12 +1,12 @@
 """The settings of the engine as a whole; each model brings its own settings with its source."""
 
-import os
 from typing import Literal
 
 import msgspec
 
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
+from ksrv.machine.cgroups import usable_cores
 
 ModelControl = Literal["auto", "none", "poll", "explicit", "lazy"]
 """Who changes the models: calls and the poll alike, nobody, the poll alone, calls alone, or requests as well."""
@@ -51,7 +51,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def usable_cores(self) -> int:
         """Return how many cores the instances of a model share."""
-        return self.cores or len(os.sched_getaffinity(0))
+        return self.cores or usable_cores()
 
     def bytes_in_flight(self) -> int:
         """Return the bound on what all accepted requests hold: a quarter of the memory unless set."""

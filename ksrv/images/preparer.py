@@ -18,7 +18,6 @@ The rows of a picture that cannot be decoded are zeroed, so that no byte of an e
 
 import functools
 import logging
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,6 +36,7 @@ from ksrv.images.image_input import ImageInput
 from ksrv.images.row_plans import RowPlans
 from ksrv.images.whole_picture import Picture, WholePictures, ended_error
 from ksrv.limits import Limits, show_limit
+from ksrv.machine.cgroups import usable_cores
 from ksrv.request import Array, CheckedImages, Element
 from ksrv.spec import Dimension, TensorSpec
 
@@ -53,7 +53,7 @@ def decode_pool(cores: int = 0) -> DecodePool:
     Args:
         cores: The cores to use; 0 for all cores that the process may run on.
     """
-    return _pool_of(min(cores or len(os.sched_getaffinity(0)), MOST_THREADS))
+    return _pool_of(min(cores or usable_cores(), MOST_THREADS))
 
 
 _pool_of = functools.cache(DecodePool)

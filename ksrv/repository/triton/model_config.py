@@ -4,7 +4,6 @@ Every key is applied, or named as ignored, or refused where serving without it w
 answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of models.
 """
 
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from ksrv.errors import LEADS_OUT
 from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.loaders.openvino import OpenVinoOptions
+from ksrv.machine.cgroups import usable_cores
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Format
 from ksrv.repository.report import Report
@@ -433,7 +433,7 @@ class _Settings:
                         ("parameters", index),
                         f"{entry.key}: expected a whole number from 0 to 4096, found {describe(text)}",
                     )
-                threads, cores = int(text), len(os.sched_getaffinity(0))
+                threads, cores = int(text), usable_cores()
                 if threads > cores:
                     self.report.ignored[f"parameters.{entry.key}"] = (
                         f"{threads} threads are more than the {cores} cores; an instance has {cores}"

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ksrv.handlers.devices.choice import nvidia_gpus
+from ksrv.machine.cgroups import usable_cores
 from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.torchserve.metrics_file import read_metrics_file
 
@@ -195,7 +196,7 @@ class _Translation:
         if gpus:
             most = self._take("number_of_gpu", _int, f"GPUs at most count for {key}", least=0)
             gpus = gpus if most is None else min(gpus, most)
-        count = gpus or len(os.sched_getaffinity(0))
+        count = gpus or usable_cores()
         unit = "GPU" if gpus else "processor"
         self._result.applied[key] = f"{count} processes of a model, one for each {unit}"
         return count

@@ -29,6 +29,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError
 from ksrv.handlers.imports.own_writes import notes_folder
 from ksrv.images import opencv
+from ksrv.machine.cgroups import usable_cores
 from ksrv.observe import tracing
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
@@ -452,7 +453,7 @@ def engine_settings(
     """
     return kind(
         limits=settings.limits,
-        cores=max(1, len(os.sched_getaffinity(0)) // settings.workers),
+        cores=max(1, usable_cores() // settings.workers),
         ready_when=settings.ready_when,
         watch_seconds=poll_seconds(settings),
         model_control=settings.model_control,

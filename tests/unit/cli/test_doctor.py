@@ -11,6 +11,7 @@ from ksrv.cli import doctor
 from ksrv.cli.main import main
 from ksrv.doctor import machine as machine_checks
 from ksrv.doctor import software
+from ksrv.machine import cgroups
 
 
 @pytest.fixture
@@ -70,12 +71,18 @@ def test_a_governor_that_saves_power_is_slow(machine):
     assert levels(machine_checks.processors)["CPU governor"].level == "ok"
 
 
-def test_a_quota_below_the_cores_is_slow(machine, monkeypatch):
-    monkeypatch.setattr(machine_checks.os, "sched_getaffinity", lambda pid: set(range(8)))
+def test_a_quota_below_the_cores_is_told(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda pid: set(range(8)))
+    machine("proc/self/cgroup", "0::/")
     machine("sys/fs/cgroup/cpu.max", "150000 100000")
-    assert "quota is 1.5" in levels(machine_checks.processors)["cores"].found
+    found = levels(machine_checks.processors)["cores"]
+    assert (found.level, found.found.startswith("2 of ")) == ("ok", True)
+    assert "quota is 1.5" in found.found
     machine("sys/fs/cgroup/cpu.max", "max 100000")
-    assert levels(machine_checks.processors)["cores"].level == "ok"
+    assert levels(machine_checks.processors)["cores"].found.startswith("8 of ")
+    machine("sys/fs/cgroup/cpu.max", "50000 100000")
+    assert levels(machine_checks.processors)["cores"].level == "slow"
 
 
 def test_a_slow_clock_is_told(machine):

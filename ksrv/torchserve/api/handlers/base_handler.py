@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ksrv.loaders import package
 from ksrv.loaders.eager import read_state
 from ksrv.loaders.loaded import LoadRequest
+from ksrv.machine.cgroups import usable_cores
 from ksrv.torchserve.api import profiling
 from ksrv.torchserve.api.classes import list_classes_from_module
 from ksrv.torchserve.api.labels import load_label_mapping
@@ -69,7 +70,7 @@ def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
 
     options = onnxruntime.SessionOptions()
     share = os.environ.get("OMP_NUM_THREADS", "")  # set for the processes of handlers
-    options.intra_op_num_threads = int(share) if share.isdecimal() else os.cpu_count() or 1
+    options.intra_op_num_threads = int(share) if share.isdecimal() else usable_cores()
     providers = ["CPUExecutionProvider"]
     if map_location == "cuda":
         providers.insert(0, "CUDAExecutionProvider")

@@ -1,0 +1,1 @@
+"""What the machine gives this process: processors and memory."""

@@ -1,0 +1,67 @@
+"""What the control groups of this process allow: the quota of processors, and memory.
+
+The limits of a group hold for the groups below it, so that the smallest one counts from the process's own group up to
+the root that is mounted. Version 2 has one hierarchy (cpu.max, memory.max), version 1 one for each controller.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+ROOT = Path("/")
+
+
+def usable_cores() -> int:
+    """Return how many threads can run at the same time: the cores of the affinity, or fewer by a quota.
+
+    A part of a core counts as one, as for the JVM and Go.
+    """
+    cores = len(os.sched_getaffinity(0))
+    quota = cgroup_cores()
+    return cores if quota is None else min(cores, max(1, math.ceil(quota)))
+
+
+def cgroup_cores() -> float | None:
+    """Return the cores that the quota of the process's groups allows, or None without one."""
+    quotas = []
+    for group in _groups("cpu"):
+        quota, _, period = _read(group / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def cgroup_memory() -> int | None:
+    """Return the bytes of memory that the process's groups allow, or None without a limit."""
+    names = ("memory.max", "memory.limit_in_bytes")
+    texts = [_read(group / name) for group in _groups("memory") for name in names]
+    return min((int(text) for text in texts if text.isdigit()), default=None)
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of the process's group and of the groups around it.
+
+    A container may see its own group as the mounted root, while /proc has the path on its host: folders that are not
+    there are left out by their readers.
+    """
+    mount = ROOT / "sys/fs/cgroup"
+    for line in _read(ROOT / "proc/self/cgroup").splitlines():
+        _, _, named = line.partition(":")
+        controllers, _, path = named.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        if ".." in group.parts:  # it lies outside of what this process sees
+            group = PurePosixPath()
+        for root in (mount / controller,) if controllers else (mount, mount / "unified"):
+            yield from (root / one for one in (group, *group.parents))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
