@@ -8,6 +8,7 @@ import json
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,9 @@ DATATYPES = {
 
 LARGEST = 2**31 - 1
 
+MODEL = "model"
+"""The name under which torch packages a program, unless told another."""
+
 
 def load(request: LoadRequest) -> LoadedModel:
     """Load a `.pt2` file.
@@ -50,9 +54,9 @@ def load(request: LoadRequest) -> LoadedModel:
 
     kind = package_kind(path)
     try:
+        if kind == "compiled":
+            return _load_compiled(request, path)
         with torch_compiler(), warnings.catch_warnings():
-            if kind == "compiled":
-                return _load_compiled(request, path)
             warnings.simplefilter("ignore", FutureWarning)
             program = torch.export.load(path)
     except ModelLoadError:
@@ -127,23 +131,70 @@ def _result_names(spec: Any) -> list[str]:
 
 
 def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
-    import torch
+    # Not torch._inductor.aoti_load_package: it imports the compiler, and compiles programs to find out what the CPU can.
+    from torch._C._aoti import AOTIModelPackageLoader
 
     device = torch_device(request.device)
-    index = device.index if device.index is not None else -1
-    model = torch._inductor.aoti_load_package(str(path), device_index=index)
-    made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
+    about = AOTIModelPackageLoader.load_metadata_from_package(str(path), MODEL)
+    made_for = about.get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
         raise ModelLoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")
-    arguments, keywords = json.loads(model.loader.get_call_spec()[0])[1]["children_spec"]
+    _check_instructions(path, about.get("AOTI_CPU_ISA", ""))
+    index = device.index if device.index is not None else -1
+    loader = AOTIModelPackageLoader(str(path), MODEL, False, 1, index)
+    arguments, keywords = json.loads(loader.get_call_spec()[0])[1]["children_spec"]
     names = json.loads(keywords["context"]) or []
     call = PositionalCall(
-        model,
+        _CompiledModel(loader, names),
         order=_order(request, []),
         positional=len(arguments["children_spec"]),
         keywords=tuple(names),
     )
     return LoadedModel(call, True, "pytorch_aotinductor")
+
+
+def _check_instructions(path: Path, needed: str) -> None:
+    """Refuse a model whose instructions this CPU does not have: it would end the process.
+
+    Args:
+        needed: The set of instructions as torch names it: "AVX2", "AVX512 AMX_TILE".
+    """
+    flags = _processor_flags()
+    for name in needed.lower().split():
+        flag = {"avx512": "avx512f", "avx2": "avx2"}.get(name)
+        if flag and flags and flag not in flags:
+            raise ModelLoadError(
+                f"{path} was compiled for a CPU with {name.upper()}, which this one does not have; compile it on this machine"
+            )
+
+
+def _processor_flags() -> frozenset[str]:
+    """Return the names of the CPU's instruction sets; nothing where the system does not tell them."""
+    with suppress(OSError), open("/proc/cpuinfo") as told:
+        return frozenset(next((line for line in told if line.startswith("flags")), "").split())
+    return frozenset()
+
+
+class _CompiledModel:
+    """A compiled model as a function of tensors.
+
+    Args:
+        loader: torch's loader of the package.
+        keywords: The names of its keyword arguments in the order of the program's.
+    """
+
+    def __init__(self, loader: Any, keywords: Sequence[str]) -> None:
+        from torch.utils import _pytree as pytree
+
+        self._run = loader.boxed_run
+        self._keywords = keywords
+        self._flatten, self._unflatten = pytree.tree_leaves, pytree.tree_unflatten
+        self._results = pytree.treespec_loads(loader.get_call_spec()[1])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *(kwargs[name] for name in self._keywords)]
+        tensors = [leaf for leaf in self._flatten(given) if hasattr(leaf, "dtype")]
+        return self._unflatten(self._run(tensors), self._results)
 
 
 def _order(request: LoadRequest, known: list[str]) -> tuple[str, ...]:

@@ -6,12 +6,15 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ksrv.errors import InferenceError
 from ksrv.handlers.runner import HandlerLoadError, Runner
+from ksrv.loaders import package as packages
+from ksrv.loaders.loaded import ModelLoadError
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
@@ -115,6 +118,46 @@ def test_exported_program(folder, reference):
 def test_compiled_package(folder, reference):
     (folder / "net.pt2").write_bytes(compiled_package().read_bytes())
     check(folder, "model: net.pt2", reference, "pytorch_aotinductor")
+
+
+def test_a_compiled_package_is_loaded_without_the_compiler(tmp_path):
+    """torch's own function imports inductor, and compiles programs to find out what the CPU can: seconds."""
+    (tmp_path / "net.pt2").write_bytes(compiled_package().read_bytes())
+    program = f"""
+        import sys, torch
+        from pathlib import Path
+        from ksrv.loaders import package
+        from ksrv.loaders.loaded import LoadRequest
+        request = LoadRequest(Path({str(tmp_path / "net.pt2")!r}), Path({str(tmp_path)!r}))
+        model = package.load(request)
+        print(model.model(torch.zeros(2, 4)).shape, "torch._inductor.compile_fx" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split("\n")[0] == "torch.Size([2, 3]) False", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("needed", "flags", "missing"),
+    [
+        ("AVX512", {"sse2", "avx2"}, "AVX512"),
+        ("AVX512 AMX_TILE", {"avx2", "avx512f"}, ""),
+        ("AVX2", {"sse2"}, "AVX2"),
+        ("AVX2", {"avx2"}, ""),
+        ("AVX2", set(), ""),  # the system does not tell
+        ("INVALID_VEC_ISA", {"sse2"}, ""),
+        ("NEON", {"sse2"}, ""),
+        ("", {"sse2"}, ""),
+    ],
+)
+def test_a_package_for_another_cpu_is_refused(monkeypatch, needed, flags, missing):
+    """Its instructions would end the process."""
+    monkeypatch.setattr(packages, "_processor_flags", lambda: frozenset(flags))
+    if not missing:
+        packages._check_instructions(Path("net.pt2"), needed)
+        return
+    with pytest.raises(ModelLoadError, match=f"compiled for a CPU with {missing}, which this"):
+        packages._check_instructions(Path("net.pt2"), needed)
 
 
 def test_compiled_shared_object(folder, reference):
