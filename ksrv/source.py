@@ -390,10 +390,11 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def from_json(text: bytes) -> "ModelSource":
         """Return the source that `to_json` wrote."""
-        return msgspec.json.decode(text, type=ModelSource, dec_hook=_path_from_json)
+        return msgspec.json.decode(text, type=ModelSource, dec_hook=path_of)
 
 
-def _path_from_json(wanted: type, value: Any) -> Any:
+def path_of(wanted: type, value: Any) -> Any:
+    """Return the path that a text stands for: the `dec_hook` of msgspec for what holds a `ModelSource`."""
     if wanted is Path and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(f"a {wanted.__name__} has no JSON form here")

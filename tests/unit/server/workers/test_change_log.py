@@ -205,12 +205,26 @@ def test_a_start_is_kept_with_its_models(monkeypatch):
     assert log.read()[0][1].kind == "kept"
 
 
-@pytest.mark.parametrize("value", [2**70, "\ud800", float("nan"), b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**70,
+        -(2**70),
+        2**64 - 1,
+        "\ud800",
+        "é\udcff",
+        "é",
+        float("nan"),
+        b"\xff",
+        {1: [True, None]},
+    ],
+)
 def test_values_of_every_kind_stay_what_they_are(value):
     log = ChangeLog()
     source = ModelSource(
         name="m",
         version="",
+        loaded=LoadedFiles(sources={"/m/\udcff.py": b"\xff"}),
         folder=Path("/m\udcff"),
         root=Path("/m\udcff"),
         config=ModelConfig(parameters={"value": value}),
@@ -218,7 +232,7 @@ def test_values_of_every_kind_stay_what_they_are(value):
     do(log, start(m=ModelEntry("m", {"": source})))
     [kept] = what_is_left(log.read())
     found = kept.models["m"].versions[""]
-    assert found.folder == source.folder
+    assert found.folder == source.folder and found.loaded == source.loaded
     assert repr(found.config.parameters) == repr({"value": value})
 
 
