@@ -79,6 +79,7 @@ def test_the_arguments_are_ksrvs(name, volume):
         assert chosen["models"] == "('/mnt/models',)"
         assert chosen["model_name"] == "'cats'"
     assert chosen["insecure"] == "True"
+    assert chosen["model_control"] == "'none'"
     assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) < 30
     # Else a server that only its probe calls would count as one that nobody is connected to.
     assert container["readinessProbe"]["periodSeconds"] < float(chosen["drain_delay"])
@@ -108,5 +109,6 @@ def test_a_service_asks_for_what_its_runtime_offers(name):
     assert model.get("runtime", "ksrv-rest") in offered
     if "args" in model:
         chosen = arguments(model["args"])
+        assert chosen["model_control"] == "'poll'"
         grace = SERVICES[name]["spec"]["predictor"]["terminationGracePeriodSeconds"]
         assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) + 5 <= grace
