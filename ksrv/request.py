@@ -5,7 +5,8 @@ executor, which answers with `BatchOutputs`; the engine splits those into one `I
 each request. None of these classes knows a socket, a queue or a model.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -31,17 +32,23 @@ WARM_UP = "warm-up"
 LONGEST_SEQUENCE_ID = 128
 """The bytes of a text that names a sequence; the bound of KServe's sequence extension."""
 LARGEST_SEQUENCE_ID = 2**64 - 1
-FORWARDED = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
-"""The headers by which a proxy shows itself: who calls through it may be on any machine."""
+
+_PROXY_HEADER = re.compile(
+    r"forwarded|via|cdn-loop|x-forwarded\b.*|x-original-.*|x-real-ip|x-remote-.*|true-client-ip|x-proxy.*"
+    r"|(x-|x-cluster-|x-azure-|fastly-|fly-|proxy-|wl-proxy-)client-?ip"
+    r"|(x-envoy|cf|x-amz-cf|x-amzn|x-azure|x-appengine|x-arr|l5d|x-varnish|x-traefik)\b.*",
+    re.IGNORECASE,
+)
+"""The headers by which proxies, load balancers and meshes show themselves: their callers may be on any machine."""
 
 
-def is_forwarded(headers: Container[str]) -> bool:
+def is_forwarded(names: Iterable[str]) -> bool:
     """Tell whether a request came through a proxy.
 
     Args:
-        headers: Its headers or metadata, names in lower case.
+        names: The names of its headers or metadata.
     """
-    return any(name in headers for name in FORWARDED)
+    return any(map(_PROXY_HEADER.fullmatch, names))
 
 
 @dataclass(frozen=True, slots=True)

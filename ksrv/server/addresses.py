@@ -60,27 +60,18 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-_LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+_LOCAL_PEERS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
-def is_own_name(host: str) -> bool:
-    """Whether a `Host` header names this machine by what no stranger's name service can redirect.
+def is_local_peer(peer: str) -> bool:
+    """Whether a caller's address is what programs of this machine have.
+
+    The proxy of a mesh calls from another address of loopback: Istio's from 127.0.0.6.
 
     Args:
-        host: The header; an empty one names nothing else.
+        peer: The caller's IP address; "" for a unix socket.
     """
-    name = host.strip().lower()
-    if not name.endswith("]"):
-        name = re.sub(r":[0-9]*\Z", "", name)
-    name = name.removeprefix("[").removesuffix("]").removesuffix(".")
-    own = socket.gethostname().lower()
-    if name in ("", own, own.partition(".")[0], *_LOCAL_NAMES) or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+    return not peer or peer in _LOCAL_PEERS
 
 
 def parse_address(text: str, setting: str) -> Address | None:

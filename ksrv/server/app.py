@@ -21,6 +21,7 @@ from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_error, send_json, status_line
 from ksrv.server.http.body import Bound, Environ, expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
+from ksrv.server.http.callers import TrustedProxies
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
@@ -256,8 +257,13 @@ def make_app(
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or process_budget(settings.limits)
-    guard = Guard(settings.limits.head)
-    middleware: list[Any] = [RequestIds(), AuditLog(), ErrorCounts(), guard]
+    guard = Guard(access, settings.limits.head)
+    middleware: list[Any] = [
+        RequestIds(),
+        AuditLog(TrustedProxies.of(settings)),
+        ErrorCounts(),
+        guard,
+    ]
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
     read_document = DocumentReader(settings, budget)
@@ -328,7 +334,7 @@ def make_app(
     app.add_route("/v1/config", OvmsConfigResource(engine), needs=Needs.TOKEN)
     app.add_route("/v1/config/reload", OvmsReloadResource(engine), needs=Needs.CONTROL)
     if shared_memory is not None:
-        add_routes(app, shared_memory, read_document)
+        add_routes(app, shared_memory, read_document, access)
     formats.add_routes(
         app,
         engine,

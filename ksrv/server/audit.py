@@ -4,21 +4,20 @@ Records go to the logger `ksrv.audit`, with the level info for calls that were c
 those that were refused or failed. A token shows by the beginning of its digest, never by itself.
 """
 
-import hashlib
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import falcon
 
 from ksrv.errors import quote
+from ksrv.server.http.callers import TrustedProxies, token_digest
 from ksrv.server.http.request_ids import REQUEST_ID
 
 log = logging.getLogger("ksrv.audit")
 
 CONTROL_CALL = "ksrv.control_call"
 """Set in the WSGI environment of a call that needs the control rights: its `ControlCall`."""
-
-SHOWN_DIGITS = 8
 
 
 class ControlCall(NamedTuple):
@@ -41,22 +40,13 @@ def control_call(template: str, path: str) -> ControlCall:
     return ControlCall(action, next(named, ""))
 
 
-def token_digest(authorization: str | None) -> str:
-    """Return the beginning of the digest of a bearer token; "" where there is none."""
-    scheme, _, token = (authorization or "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        return ""
-    digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:SHOWN_DIGITS]
-
-
 def write(
     action: str,
     subject: str,
     outcome: str,
     *,
     good: bool,
-    peer: str,
+    caller: Mapping[str, str],
     authorization: str | None,
     request_id: str,
     protocol: str,
@@ -67,18 +57,18 @@ def write(
         action: What was to be done: "load", "unload".
         subject: The model or region that it was to be done to; "" for the whole server.
         good: Whether it was carried out.
-        peer: The caller's address; "" for a unix socket.
+        caller: The caller's address as `TrustedProxies.caller` returns it.
         authorization: The caller's `Authorization`.
         protocol: "HTTP" or "gRPC".
     """
     digest = token_digest(authorization)
     shown = f"{action} {quote(subject)}" if subject else action
-    who = (peer or "a unix socket") + (f" with the token {digest}..." if digest else "")
+    who = (caller["peer"] or "a unix socket") + (f" with the token {digest}..." if digest else "")
     fields = {
         "action": action,
         "subject": subject[:128],
         "outcome": outcome,
-        "peer": peer,
+        **caller,
         "token_digest": digest,
         "request_id": request_id,
         "protocol": protocol,
@@ -88,7 +78,14 @@ def write(
 
 
 class AuditLog:
-    """Falcon middleware: writes a record of each call that needed the control rights."""
+    """Falcon middleware: writes a record of each call that needed the control rights.
+
+    Args:
+        proxies: Whose word on their callers is taken.
+    """
+
+    def __init__(self, proxies: TrustedProxies) -> None:
+        self._proxies = proxies
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
@@ -101,7 +98,7 @@ class AuditLog:
             *asked,
             str(resp.status_code),
             good=resp.status_code < 400,
-            peer=req.env.get("REMOTE_ADDR", ""),
+            caller=self._proxies.caller_of(req.env),
             authorization=req.env.get("HTTP_AUTHORIZATION"),
             request_id=req.env.get(REQUEST_ID, ""),
             protocol="HTTP",

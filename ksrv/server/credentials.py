@@ -9,9 +9,11 @@ on this machine too, so a call that carries an `Origin` is refused unless it is 
 import hashlib
 import hmac
 
+from ksrv._native.http.request_head import is_foreign_host, is_own_host
 from ksrv.errors import Forbidden, InvalidToken, Unauthenticated, quote
-from ksrv.server.addresses import is_loopback, is_own_name
+from ksrv.server.addresses import is_local_peer
 from ksrv.server.launch.operator_file import read_operator_file
+from ksrv.server.memory_regions import MemoryUser
 from ksrv.server.settings import ServerSettings, SettingsError
 
 _WRITE_TOKENS = "write a token in each line, such as one of `openssl rand -hex 32`"
@@ -95,6 +97,7 @@ class Access:
     def __init__(self, settings: ServerSettings) -> None:
         self._tokens = _read_tokens(settings.token_file, "token_file")
         self._control = _read_tokens(settings.control_token_file, "control_token_file")
+        self._own_hosts = not (self._tokens or settings.tls_client_ca or settings.insecure)
         self._origins = frozenset(settings.allowed_origins) - {"*"}  # which names no page
         limits = settings.limits
         self._limits_clients = limits.client_rate > 0 or limits.client_concurrency > 0
@@ -103,6 +106,37 @@ class Access:
     def needs_token(self) -> bool:
         """Whether an ordinary call needs a token."""
         return bool(self._tokens)
+
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether `Authorization` is kept from handlers, because it may hold a token of this server."""
+        return bool(self._tokens or self._control)
+
+    @property
+    def own_hosts(self) -> bool:
+        """Whether calls over TCP may name no foreign host: those of a server for this machine alone.
+
+        Such a server trusts its callers for their address. A web page that points a name of its own at that address
+        (DNS rebinding) has the address of its reader's browser.
+        """
+        return self._own_hosts
+
+    def check_host(self, host: str, *, peer: str) -> None:
+        """Let a call pass by the host that it names, or raise.
+
+        Args:
+            host: The `Host` header or `:authority`; "" without one, as browsers never send.
+            peer: The caller's IP address; "" for a unix socket.
+
+        Raises:
+            Forbidden: A web page of another machine could name that host.
+        """
+        if self._own_hosts and peer and is_foreign_host(host.encode("utf-8", "surrogateescape")):
+            raise Forbidden(
+                f"Host {quote(host)} is not this machine, so the call is refused: any web page could name it (DNS "
+                f"rebinding). Call the server by its address or as localhost. For a proxy or another name, start the "
+                f"server with --token-file, or with --insecure if the network keeps strangers out"
+            )
 
     def client_of(self, authorization: str | None) -> str:
         """Return what tells a caller apart whose requests are limited; "" where no client's are.
@@ -135,7 +169,7 @@ class Access:
         peer: str,
         forwarded: bool,
         origin: str | None,
-        host: str = "",
+        host: str,
     ) -> None:
         """Let a call that changes the repository pass, or say why it may not.
 
@@ -144,7 +178,7 @@ class Access:
             peer: The caller's IP address; "" for a unix socket.
             forwarded: Whether a proxy forwards the call for another caller.
             origin: The `Origin` header, if there is one.
-            host: The `Host` header, where a browser could have sent the call.
+            host: The `Host` header or `:authority`; "" without one.
 
         Raises:
             Forbidden: The caller is not on this machine, or is a web page that is not allowed.
@@ -153,7 +187,7 @@ class Access:
         # The server's own page has the origin that is asked. Under a foreign name that could be any page (DNS rebinding).
         own = origin is not None and host != "" and origin.partition("://")[2] == host
         if own and not self._control:
-            own = is_own_name(host)
+            own = is_own_host(host.encode("utf-8", "surrogateescape"))
         if origin is not None and not own and origin not in self._origins:
             raise Forbidden(
                 f"calls from web pages may not change models or use shared memory: {quote(origin)} is not "
@@ -163,15 +197,35 @@ class Access:
             if not _matches(authorization, self._control):
                 raise _refusal(authorization, "this call", "the control token")
             return
-        if forwarded or (peer and not is_loopback(peer)):
+        if forwarded or not is_local_peer(peer):
             raise Forbidden(
-                "calls that change models or use shared memory are served on loopback only; with "
-                "--control-token-file the server serves them to callers with a token"
+                "calls that change models or use shared memory are for programs on this machine that call without a "
+                "proxy, and this call comes from elsewhere. To allow it, start the server with --control-token-file"
             )
-        if peer and origin is None and not is_own_name(host):
+        if peer and origin is None and not is_own_host(host.encode("utf-8", "surrogateescape")):
             # A page whose name is made to lead to this machine (DNS rebinding) sends no Origin with a GET.
             raise Forbidden(
-                f"calls that change models or use shared memory need a Host that is an address or a name of this "
-                f"machine, and {quote(host)} is not; with --control-token-file the server serves them to callers with "
-                f"a token"
+                f"Host {quote(host)} is not this machine, so control calls are refused. To allow them from elsewhere, "
+                f"start the server with --control-token-file"
             )
+
+    def memory_user(self, user: tuple[int, int] | None) -> MemoryUser | None:
+        """Return in whose name a caller who passed `check_control` uses shared memory.
+
+        Args:
+            user: The user and group at the other end of the caller's unix socket, or None.
+
+        Returns:
+            None for a caller with the control token, who may use all that the server may.
+
+        Raises:
+            Forbidden: No user is known.
+        """
+        if self._control:
+            return None
+        if user is None:
+            raise Forbidden(
+                "shared memory belongs to a user, and a call over TCP does not say which user makes it. Start the "
+                "server with --control-token-file and send that token, or call it over a unix socket"
+            )
+        return MemoryUser(*user)

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TextIO
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from gunicorn.glogging import Logger, SafeAtoms
 from ksrv.errors import quote
 from ksrv.handlers.diagnostics.loggers import fields_of, label_of
 from ksrv.observe.log_text import RecordFormatter, in_quotes
+from ksrv.server.http.callers import TrustedProxies, token_digest
 from ksrv.server.log_stream import log_stream
 from ksrv.server.settings import ServerSettings
 
@@ -115,18 +117,22 @@ _MODEL = re.compile(
 _STAGE = re.compile(r"([a-z_]+);dur=([0-9.]+)")
 
 
-def access_fields(resp: Any, environ: dict[str, Any], took: timedelta) -> dict[str, Any]:
+def access_fields(
+    resp: Any, environ: Mapping[str, Any], took: timedelta, caller: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the fields of an access log record.
 
     Args:
         resp: The response as gunicorn's logger sees it.
+        caller: The caller's address as `TrustedProxies.caller` returns it.
     """
     headers = {name.lower(): str(value) for name, value in resp.headers}
     status = resp.status if isinstance(resp.status, int) else str(resp.status).split(None, 1)[0]
     path = str(environ.get("RAW_URI", ""))
     fields: dict[str, Any] = {
         "request_id": headers.get("x-request-id", ""),
-        "peer": environ.get("REMOTE_ADDR", ""),
+        **caller,
+        "token_digest": token_digest(environ.get("HTTP_AUTHORIZATION")),
         "protocol": environ.get("SERVER_PROTOCOL", ""),
         "method": environ.get("REQUEST_METHOD", ""),
         "path": path,
@@ -163,6 +169,7 @@ _SAID_BY_KSRV = frozenset({"Starting gunicorn %s", "Listening at: %s (%s)", "Usi
 
 def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
     """Return a logger class for gunicorn whose records look like ksrv's."""
+    proxies = TrustedProxies.of(settings)
 
     class KsrvLogger(Logger):  # type: ignore[misc]
         """gunicorn's logger with ksrv's formatter."""
@@ -189,12 +196,13 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
             self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta
         ) -> None:
             """Write a line for an answer: gunicorn's, or fields where the log is JSON."""
+            caller = proxies.caller_of(environ)
             if settings.log_format == "json" and self.access_log_enabled:
-                fields = access_fields(resp, environ, request_time)
+                fields = access_fields(resp, environ, request_time, caller)
                 text = "%s %s %s"
                 shown = (fields["method"], quote(fields["path"])[1:-1], fields["status"])
                 self.access_log.info(text, *shown, extra=fields)
             else:
-                super().access(resp, req, environ, request_time)
+                super().access(resp, req, environ | {"REMOTE_ADDR": caller["peer"]}, request_time)
 
     return KsrvLogger

@@ -1,7 +1,9 @@
 """The regions of POSIX shared memory that clients have registered: `--allow-shared-memory`.
 
 Only regular files directly in /dev/shm that belong to the server's own user are opened, by a name
-without a slash and without following links. A region is read and written through its descriptor and
+without a slash and without following links. A caller without the control token uses a region in the name of
+the user at the other end of its unix socket, who needs the right to read and write the file: else the server
+would lend every local user its own rights. A region is read and written through its descriptor and
 never mapped, so that a region that shrinks cannot end the process; offsets and sizes are compared with
 the file's size on every use. The descriptor stays open until the region is unregistered and the
 last request that uses it is done.
@@ -12,18 +14,39 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import SharedMemoryRef
 from ksrv.server.settings import ServerSettings, SettingsError
 
 FOLDER = "/dev/shm"
 LONGEST_NAME = 255
 _LARGEST = 2**63 - 1
+
+
+class MemoryUser(NamedTuple):
+    """The user in whose name a caller uses shared memory.
+
+    Attributes:
+        uid: The user's number.
+        gid: The number of the user's primary group; its other groups do not count.
+    """
+
+    uid: int
+    gid: int
+
+    def may_use(self, about: os.stat_result) -> bool:
+        """Whether the user may read and write a file, by its owner, group and mode."""
+        if self.uid == about.st_uid:
+            needed = stat.S_IRUSR | stat.S_IWUSR
+        elif self.gid == about.st_gid:
+            needed = stat.S_IRGRP | stat.S_IWGRP
+        else:
+            needed = stat.S_IROTH | stat.S_IWOTH
+        return self.uid == 0 or about.st_mode & needed == needed
 
 
 class _Descriptor:
@@ -61,8 +84,11 @@ class _Region:
     descriptor: _Descriptor
 
 
-def _open(key: str) -> _Descriptor:
+def _open(key: str, user: MemoryUser | None) -> _Descriptor:
     """Open the memory that a key names.
+
+    Args:
+        user: In whose name; None for a caller who may use all that the server may.
 
     Raises:
         InvalidRequest: The key is no plain name, or names no memory that may be used.
@@ -80,7 +106,7 @@ def _open(key: str) -> _Descriptor:
             f"{LONGEST_NAME} bytes without a slash but one in front"
         )
     refusal = InvalidRequest(
-        f"there is no shared memory with the key {quote(key)} that this server may read and write"
+        f"there is no shared memory with the key {quote(key)} that this server and the caller may read and write"
     )
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -92,7 +118,8 @@ def _open(key: str) -> _Descriptor:
         os.close(folder)
     about = os.fstat(opened.number)
     own = about.st_uid == os.geteuid()  # as root, this could open what any other program keeps
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or not own:
+    allowed = user is None or user.may_use(about)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or not own or not allowed:
         opened.close()
         raise refusal
     return opened
@@ -110,13 +137,16 @@ class SharedMemory:
         self._lock = threading.Lock()
         self._regions: dict[str, _Region] = {}
 
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+    def register(
+        self, name: str, key: str, offset: int, byte_size: int, user: MemoryUser | None = None
+    ) -> None:
         """Make a region known.
 
         Args:
             key: The name of the memory, as for `shm_open`.
             offset: Where in that memory the region begins.
             byte_size: Its bytes.
+            user: In whose name; None for a caller who may use all that the server may.
 
         Raises:
             InvalidRequest: The name is taken, or the memory does not exist or is smaller.
@@ -126,7 +156,7 @@ class SharedMemory:
                 f"a shared memory region needs a name of 1 to {LONGEST_NAME} characters, got "
                 f"{quote(name)}"
             )
-        descriptor = _open(key)
+        descriptor = _open(key, user)
         try:
             self._add(RegionStatus(name, key, offset, byte_size), descriptor)
         except InvalidRequest:
@@ -181,10 +211,12 @@ class SharedMemory:
             raise NotFound(f"Unable to find system shared memory region: {quote(name)}")
         return [found.status]
 
-    def _place(self, ref: SharedMemoryRef) -> tuple[_Descriptor, int]:
+    def _place(self, ref: SharedMemoryRef, user: MemoryUser | None) -> tuple[_Descriptor, int]:
         """Return the descriptor of a reference and where in its file it begins."""
         with self._lock:
             found = self._regions.get(ref.region)
+        if found is not None and user is not None:
+            found = found if user.may_use(os.fstat(found.descriptor.number)) else None
         if found is None:
             raise InvalidRequest(
                 f"Unable to find shared memory region: {quote(ref.region)}; register it first"
@@ -200,13 +232,16 @@ class SharedMemory:
             raise _shrunk(ref)
         return found.descriptor, region.offset + ref.offset
 
-    def read(self, ref: SharedMemoryRef) -> memoryview:
+    def read(self, ref: SharedMemoryRef, user: MemoryUser | None = None) -> memoryview:
         """Return a copy of the bytes of a reference.
+
+        Args:
+            user: In whose name; None for a caller who may use all that the server may.
 
         Raises:
             InvalidRequest: The reference does not lie in a registered region.
         """
-        descriptor, start = self._place(ref)
+        descriptor, start = self._place(ref, user)
         view = memoryview(buffer_pool.lease(ref.byte_size))[: ref.byte_size]
         filled = 0
         while filled < len(view):
@@ -217,13 +252,21 @@ class SharedMemory:
         buffer_pool.count_copy(filled)
         return view
 
-    def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
+    def write(
+        self,
+        ref: SharedMemoryRef,
+        parts: Iterable[bytes | memoryview],
+        user: MemoryUser | None = None,
+    ) -> None:
         """Write parts one after the other from the beginning of a reference.
+
+        Args:
+            user: In whose name; None for a caller who may use all that the server may.
 
         Raises:
             InvalidRequest: The reference does not lie in a registered region.
         """
-        descriptor, position = self._place(ref)
+        descriptor, position = self._place(ref, user)
         for part in parts:
             view = memoryview(part).cast("B")
             while view:
@@ -278,24 +321,22 @@ class AuthorizedRegistry:
     """The regions as one request sees them: using them needs what registering them needs.
 
     Args:
-        check: Lets the caller pass or raises.
+        user: Returns in whose name the caller uses them, None for all that the server may; or raises.
     """
 
-    __slots__ = ("_check", "_regions")
+    __slots__ = ("_regions", "_user")
 
-    def __init__(self, regions: SharedMemoryRegistry, check: Callable[[], None]) -> None:
+    def __init__(self, regions: SharedMemory, user: Callable[[], MemoryUser | None]) -> None:
         self._regions = regions
-        self._check = check
+        self._user = user
 
     def read(self, ref: SharedMemoryRef) -> memoryview:
         """See `SharedMemory.read`."""
-        self._check()
-        return self._regions.read(ref)
+        return self._regions.read(ref, self._user())
 
     def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
         """See `SharedMemory.write`."""
-        self._check()
-        self._regions.write(ref, parts)
+        self._regions.write(ref, parts, self._user())
 
 
 def unsigned(document_value: object, key: str) -> int:

@@ -128,6 +128,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         tuple[str, ...],
         _says("Addresses or networks of the load balancers that send the PROXY header; * for all."),
     ] = ("127.0.0.1", "::1")
+    forwarded_allow_ips: Annotated[
+        tuple[str, ...],
+        _says(
+            "Addresses or networks of the proxies whose X-Forwarded-For or Forwarded names the client in the logs; "
+            "unix for unix sockets, * for all."
+        ),
+    ] = ("127.0.0.1", "::1", "unix")
     mount_prefix: Annotated[
         str,
         _says("Prefix of all HTTP paths, such as /models, if a proxy keeps it."),

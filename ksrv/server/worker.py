@@ -61,6 +61,7 @@ def head_rules(
     chunks: int = 65536,
     compression: bool = False,
     origins: bool = False,
+    own_hosts: bool = False,
     mount: str = "",
 ) -> HeadRules:
     """Return which heads are accepted, within gunicorn's limits on them.
@@ -70,6 +71,7 @@ def head_rules(
         chunks: The limit on the chunks of a body.
         compression: Whether answers may be compressed.
         origins: Whether web pages of other origins may read answers.
+        own_hosts: Whether the app refuses heads whose Host is not this machine.
     """
     line = cfg.limit_request_line
     if not 0 < line < MOST_REQUEST_LINE:
@@ -91,6 +93,7 @@ def head_rules(
         field_size=size,
         compression=compression,
         origins=origins,
+        own_hosts=own_hosts,
         scheme_names=tuple(cfg.secure_scheme_headers),
         mount=mount,
     )
@@ -212,6 +215,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 head=limits.head,
                 compression=compression,
                 origins=bool(settings.allowed_origins),
+                own_hosts=service.access.own_hosts,
                 mount=self._mount(),
             ),
             self._fast_path,

@@ -143,6 +143,7 @@ class Connection final : public http2::SessionEvents {
     void stop_receiving(Call *call) noexcept;
     void note_first(Call *call) noexcept;
     const Method *method_of(const Call &call) noexcept;
+    bool has_own_host(const Call &call) const noexcept;
 
     // answer_call.cpp
     size_t offer(void *stream, size_t most, http2::Behind *behind) noexcept override;

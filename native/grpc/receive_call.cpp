@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/own_host.hpp"
 #include "grpc/connection.hpp"
 #include "grpc/fast_call.hpp"
 #include "grpc/server.hpp"
@@ -85,7 +86,7 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
         if (name[0] == ':') {
             if (is(name, name_length, ":path")) call->path.assign(value, value_length);
             if (is(name, name_length, ":method")) call->verb.assign(value, value_length);
-            if (takes_rest_ && is(name, name_length, ":authority")) call->authority.assign(value, value_length);
+            if (is(name, name_length, ":authority")) call->authority.assign(value, value_length);
             return;
         }
         if (is(name, name_length, "content-type")) {
@@ -178,9 +179,10 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     }
     const std::string &shown = call->authorization;
     const bool checked = server_->config.checks_callers && !call->method->is_open;
-    const bool known = !checked || (!call->method->control && !call->repeats_authorization &&
-                                    server_->known_callers.knows(
-                                        reinterpret_cast<const unsigned char *>(shown.data()), shown.size()));
+    const bool known = has_own_host(*call) &&
+                       (!checked || (!call->method->control && !call->repeats_authorization &&
+                                     server_->known_callers.knows(
+                                         reinterpret_cast<const unsigned char *>(shown.data()), shown.size())));
     call->admitted.store(known, std::memory_order_relaxed);
     if (call->method->streams) {
         note_first(call);
@@ -188,6 +190,13 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     } else if (!known) {
         server_->run_later(call, RUN_CHECK);
     }
+}
+
+// Whether Python need not look at the host that a call names. Without :authority, Host may name one (RFC 9113 8.3.1).
+bool Connection::has_own_host(const Call &call) const noexcept {
+    if (!server_->config.own_hosts || address.ss_family == AF_UNIX) return true;
+    const std::string &host = call.authority;
+    return !host.empty() && !is_foreign_host(reinterpret_cast<const unsigned char *>(host.data()), host.size());
 }
 
 // Null: there is none. Clients call the same method again and again.

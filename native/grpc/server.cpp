@@ -86,6 +86,11 @@ void Server::record(Call *call, uint64_t now) noexcept {
         CallRecord made;
         made.path = call->path;
         made.request_id.assign(call->request_id.text, call->request_id.length);
+        for (const Call::Entry &entry : call->entries) {
+            const std::string_view name = call->name_of(entry);
+            if (name == "authorization" || name == "forwarded" || name == "x-forwarded-for")
+                made.caller_lines.append(name).append(": ").append(call->value_of(entry)).append("\r\n");
+        }
         made.duration_ns = now > call->opened_ns ? now - call->opened_ns : 0;
         made.answered_bytes = call->answer_sent;
         made.peer = call->connection->address;
@@ -96,7 +101,7 @@ void Server::record(Call *call, uint64_t now) noexcept {
             made.model = call->model;
             made.version = call->version;
         }
-        const size_t bytes = made.path.size() + made.model.size() + made.version.size();
+        const size_t bytes = made.caller_lines.size() + made.path.size() + made.model.size() + made.version.size();
         if (records.keep(std::move(made), bytes)) return;
     } catch (const std::bad_alloc &) {
         // A line of the access log is not worth a call.

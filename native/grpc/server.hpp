@@ -45,6 +45,7 @@ struct ServerConfig {
     uint64_t ping_ns = 60000000000u;
     uint64_t ping_timeout_ns = 20000000000u;
     bool checks_callers = false;
+    bool own_hosts = false;  // Python looks at every call whose :authority is_foreign_host finds
     bool decompress = true;
     bool log = false;  // whether records for an access log are kept
 };
@@ -52,6 +53,7 @@ struct ServerConfig {
 // One call that has ended, for the access log.
 struct CallRecord {
     std::string path, request_id, model, version;
+    std::string caller_lines;  // the metadata that says who called: field lines, each with its CRLF
     uint64_t duration_ns = 0, answered_bytes = 0;
     int status = OK;
     sockaddr_storage peer;

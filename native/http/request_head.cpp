@@ -1,3 +1,4 @@
+#include "base/own_host.hpp"
 #include "http/request_head.hpp"
 
 #include <cstring>
@@ -423,6 +424,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
             const Span host = trimmed(value, stop, data_);
             if (!first(HOST_FIELD)) return HeadFault::hosts;
             if (!is_host(data_ + host.offset, host.length)) return HeadFault::host;
+            if (limits_.own_hosts && is_foreign_host(data_ + host.offset, host.length)) native_ = false;
         } else if (prefixed(name, width, "http2-")) {
             native_ = false;
         }

@@ -72,6 +72,7 @@ struct HeadLimits {
     size_t longest_head = 65536;  // bytes of any head
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
     bool origins = false;         // answers tell web pages who may read them: Origin matters
+    bool own_hosts = false;       // a Host that is_foreign_host finds is for the app, which refuses it
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
     size_t scheme_length[SCHEME_NAMES] = {};

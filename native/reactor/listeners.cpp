@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/clock.hpp"
+#include "base/unix_peer.hpp"
 
 namespace ksrv {
 
@@ -92,6 +93,7 @@ void Listeners::accept_from(uint16_t listener, int most, bool serves) noexcept {
                 pause(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);
             return;
         }
+        note_unix_peer(made.fd, &made.peer, &made.peer_length);
         last_seen_ns_.store(unsigned_now_ns(), std::memory_order_relaxed);
         owner_->accepted(place, made, serves);
     }

@@ -37,6 +37,7 @@ OUT = Path("build/soak")
 WARM_UP = 0.4
 """The share of the run in which pools, caches and threads may still come."""
 CROWD = 200
+CONTROL = "control-token"
 SAMPLES = 600
 """At most so many are taken."""
 
@@ -48,14 +49,15 @@ def start(stack: ExitStack) -> dict[str, Target]:
     clear = Server(
         traffic.write_models(folder / "clear", sequences=False), workers=2, head_timeout=5.0
     )
+    (folder / "control").write_text(f"{CONTROL}\n")
     secret = Server(
         traffic.write_models(folder / "secret", sequences=True), allow_shared_memory=True,
-        tls_cert=str(certificate), tls_key=str(key),
+        control_token_file=str(folder / "control"), tls_cert=str(certificate), tls_key=str(key),
     )  # fmt: skip
     for server in (clear, secret):
         stack.enter_context(server)
     wait_until(lambda: clear.log.count("ready: True") == 2, tell=lambda: clear.log)
-    return {"cleartext": Target(clear), "TLS": Target(secret, certificate)}
+    return {"cleartext": Target(clear), "TLS": Target(secret, certificate, CONTROL)}
 
 
 def replace_workers(target: Target, seconds: float, seed: str) -> None:

@@ -82,10 +82,12 @@ class Target:
     Attributes:
         server: The server.
         trusted: Its certificate; None where it speaks cleartext.
+        control: Its control token; "" without one.
     """
 
     server: Server
     trusted: Path | None = None
+    control: str = ""
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -105,7 +107,10 @@ class Target:
     def post(self, path: str, document: Any) -> requests.Response:
         """Post JSON over a connection of its own."""
         trusted = True if self.trusted is None else str(self.trusted)
-        return requests.post(f"{self.server.url}{path}", json=document, timeout=60, verify=trusted)
+        headers = {"Authorization": f"Bearer {self.control}"} if self.control else {}
+        return requests.post(
+            f"{self.server.url}{path}", json=document, headers=headers, timeout=60, verify=trusted
+        )
 
 
 @dataclass

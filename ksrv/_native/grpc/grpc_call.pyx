@@ -7,7 +7,7 @@ import time
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from libcpp.string cimport string
 from libcpp.utility cimport pair
@@ -20,6 +20,14 @@ from ksrv._native.grpc.grpc_server cimport (
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.memory.memory_budget cimport AnswerRoom
 from ksrv._native.queue.request_handle cimport NativeHandle
+
+cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
+    cdef cppclass UnixPeer:
+        bint known
+        uint32_t uid
+        uint32_t gid
+
+    UnixPeer unix_peer(const sockaddr_storage &address) noexcept
 
 if not cython.compiled:
     from collections.abc import Callable
@@ -113,6 +121,13 @@ cdef class Call:
         return (<bytes>self.native.authorization).decode("latin-1")
 
     @property
+    def host(self) -> str:
+        """The call's `:authority`, or its `host`; "" without either."""
+        if self.native.authority.empty():
+            return self.metadata().get("host", "")
+        return (<bytes>self.native.authority).decode("latin-1")
+
+    @property
     def repeats_authorization(self) -> bool:
         """Whether there is more than one entry of that name."""
         return self.native.repeats_authorization
@@ -127,6 +142,11 @@ cdef class Call:
         cdef string name = model.encode()
         cdef string number = version.encode()
         self.native.note_model(name, number)
+
+    def client_user(self) -> tuple[int, int] | None:
+        """Return the user and group of the program at the other end of a unix socket, or None."""
+        cdef UnixPeer peer = unix_peer(self.native.connection.address)
+        return (peer.uid, peer.gid) if peer.known else None
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""

@@ -105,6 +105,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         FastRequest *fast
         Text text
         Entries entries
+        string authority
         string authorization
         bint repeats_authorization
         bint sampled
@@ -156,6 +157,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         uint64_t idle_ns
         ConnectionEnd end
         cbool checks_callers
+        cbool own_hosts
         cbool decompress
         cbool log
 
@@ -164,6 +166,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         string request_id
         string model
         string version
+        string caller_lines
         uint64_t duration_ns
         uint64_t answered_bytes
         int status

@@ -212,6 +212,7 @@ cdef class GrpcServer:
         config.end.age_ns = <uint64_t>(<double>settings["age"] * 1e9)
         config.end.requests = settings["requests"]
         config.checks_callers = settings["checks_callers"]
+        config.own_hosts = settings["own_hosts"]
         config.decompress = settings["decompress"]
         self.handler = handler
         self.check = check
@@ -325,12 +326,13 @@ cdef class GrpcServer:
         """The number of calls whose message has not come."""
         return self.server.unfinished.load()
 
-    def records(self) -> list[tuple[str, float, str, int, str, str, str, str]]:
+    def records(self) -> list[tuple[str, float, str, int, str, str, str, str, bytes]]:
         """Return and forget the calls that ended since the last call, for the access log.
 
         Returns:
             A list of (method's path, seconds it took, status, bytes of the answer, peer's IP
-            address, the call's id, model or "", version or "").
+            address, the call's id, model or "", version or "", the lines of the metadata that says
+            who called: `authorization`, `forwarded` and `x-forwarded-for`).
         """
         cdef vector[CallRecord] taken
         cdef size_t i
@@ -343,6 +345,7 @@ cdef class GrpcServer:
                 (<bytes>taken[i].request_id).decode("ascii"),
                 (<bytes>taken[i].model).decode("utf-8", "replace"),
                 (<bytes>taken[i].version).decode("utf-8", "replace"),
+                <bytes>taken[i].caller_lines,
             )
             for i in range(taken.size())
         ]

@@ -4,6 +4,13 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
 
+cdef extern from "base/own_host.hpp" namespace "ksrv" nogil:
+    bint is_own_host_text "ksrv::is_own_host"(const unsigned char *text, size_t length) noexcept
+    bint is_foreign_host_text "ksrv::is_foreign_host"(
+        const unsigned char *text, size_t length
+    ) noexcept
+
+
 cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
     cdef enum:
         SCHEME_NAMES
@@ -43,6 +50,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         size_t longest_head
         bint compression
         bint origins
+        bint own_hosts
         size_t scheme_count
         char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
         size_t scheme_length[SCHEME_NAMES]

@@ -32,6 +32,7 @@ cdef class HeadRules:
         field_size: Bytes of one header field with its line end.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         origins: Whether answers tell web pages who may read them, so that Origin matters.
+        own_hosts: Whether the app looks at every head whose Host `is_foreign_host`.
         scheme_names: gunicorn's `secure_scheme_headers`; of which a head may have
             one at most.
         mount: The prefix of all paths, such as "/models"; "" for none.
@@ -54,6 +55,7 @@ cdef class HeadRules:
         size_t longest_head=65536,
         bint compression=False,
         bint origins=False,
+        bint own_hosts=False,
         scheme_names: Sequence[str] = (),
         str mount="",
     ):
@@ -70,6 +72,7 @@ cdef class HeadRules:
         self.limits.longest_head = max(head, longest_head)
         self.limits.compression = compression
         self.limits.origins = origins
+        self.limits.own_hosts = own_hosts
         names = [entry.lower().encode("ascii") for entry in scheme_names]
         if len(names) > SCHEME_NAMES:
             raise ValueError(
@@ -153,6 +156,19 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
 def is_host(bytes value not None) -> bool:
     """Tell whether a value of Host, without blanks around it, is a host (:port) or empty."""
     return bool(is_host_text(value, len(value)))
+
+
+def is_own_host(bytes value not None) -> bool:
+    """Tell whether a value of Host is empty, an address, or a name that only this machine has."""
+    return bool(is_own_host_text(value, len(value)))
+
+
+def is_foreign_host(bytes value not None) -> bool:
+    """Tell whether a stranger can point a value of Host at this machine (DNS rebinding).
+
+    Those are names with a dot that are not the machine's own.
+    """
+    return bool(is_foreign_host_text(value, len(value)))
 
 
 def classify_head(

@@ -2,20 +2,18 @@
 """One message for the Falcon app, and its answer."""
 
 import logging
-import socket
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
 
 from ksrv._native.http.request_head import FAULTS as HEAD_FAULTS
 
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
-from ksrv._native.server.exchange cimport Exchange, ksrv_fill_exchange
+from ksrv._native.server.exchange cimport Exchange, ksrv_address, ksrv_fill_exchange
 from ksrv._native.server.server cimport (
     BodyState, CHttpServer, Connection, Outgoing, Turn, add_part, forget_outgoing, reserve_parts,
-    sockaddr_storage,
 )
 
 if not cython.compiled:
@@ -35,18 +33,6 @@ log: logging.Logger = logging.getLogger(__name__)
 BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
 PEERS = ("open", "half-closed", "gone")
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
-
-
-cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
-    cdef const unsigned char *raw = <const unsigned char *>storage
-    if storage.ss_family == socket.AF_INET:
-        return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
-    if storage.ss_family == socket.AF_INET6:
-        host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
-        flow = int.from_bytes(raw[4:8], "big")
-        scope = int.from_bytes(raw[24:28], "little")
-        return host, raw[2] << 8 | raw[3], flow, scope
-    return ""
 
 
 @cython.no_gc_clear  # as an exchange: a message without an answer gets one when it is freed

@@ -1,6 +1,12 @@
 """Exchanges for the other compiled modules."""
 
-from ksrv._native.server.server cimport AnswerSender, Connection, Turn
+from libc.stdint cimport uint32_t
+
+from ksrv._native.server.server cimport AnswerSender, Connection, Turn, sockaddr_storage
+
+
+# The address of a peer, as Python's sockets give it.
+cdef object ksrv_address(sockaddr_storage *storage, uint32_t length)
 
 
 cdef class Exchange:

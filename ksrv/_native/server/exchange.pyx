@@ -2,6 +2,7 @@
 """One infer request of the HTTP server and its answer, as Python sees them."""
 
 import logging
+import socket
 from collections.abc import Mapping
 
 cimport cython
@@ -14,9 +15,17 @@ from libc.stdlib cimport calloc, free
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED, AnswerSender, Connection, Outgoing,
-    Owners, Turn, add_part, identified_head_bytes, put_identified_head,
+    Owners, Turn, add_part, identified_head_bytes, put_identified_head, sockaddr_storage,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
+
+cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
+    cdef cppclass UnixPeer:
+        bint known
+        uint32_t uid
+        uint32_t gid
+
+    UnixPeer unix_peer(const sockaddr_storage &address) noexcept
 
 if not cython.compiled:
     from collections.abc import ItemsView, Iterator, KeysView, ValuesView
@@ -28,6 +37,18 @@ log: logging.Logger = logging.getLogger(__name__)
 cdef enum:
     SENT_WITH_GIL = 65536
     COUNTED = 65536  # a smaller answer is counted only while it waits for its reader
+
+
+cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
+    cdef const unsigned char *raw = <const unsigned char *>storage
+    if storage.ss_family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
+    if storage.ss_family == socket.AF_INET6:
+        host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        flow = int.from_bytes(raw[4:8], "big")
+        scope = int.from_bytes(raw[24:28], "little")
+        return host, raw[2] << 8 | raw[3], flow, scope
+    return ""
 
 
 cdef class HeadFields:
@@ -178,6 +199,21 @@ cdef class Exchange:
     def __dealloc__(self):
         if self.turn.connection != NULL:
             self.answers.fail(self.turn)
+
+    def client_address(self) -> str:
+        """Return the client's IP address; "" for a unix socket, or once this was answered."""
+        if self.turn.connection == NULL:
+            return ""
+        address = ksrv_address(&self.turn.connection.peer, self.turn.connection.peer_length)
+        return address if isinstance(address, str) else address[0]
+
+    def client_user(self) -> tuple[int, int] | None:
+        """Return the user and group of the program at the other end of a unix socket, or None."""
+        cdef UnixPeer peer
+        if self.turn.connection == NULL:
+            return None
+        peer = unix_peer(self.turn.connection.peer)
+        return (peer.uid, peer.gid) if peer.known else None
 
     @property
     def headers(self) -> Mapping[str, str]:

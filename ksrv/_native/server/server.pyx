@@ -15,8 +15,8 @@ from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
 from ksrv._native.queue.request_queue cimport Queue, retain_queue
-from ksrv._native.server.app_message cimport ksrv_address, ksrv_app_message
-from ksrv._native.server.exchange cimport ksrv_route
+from ksrv._native.server.app_message cimport ksrv_app_message
+from ksrv._native.server.exchange cimport ksrv_address, ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
 from ksrv._native.http.proxy_header cimport ProxyRules, proxy_fault_text
 from ksrv._native.http.request_head cimport HeadRules

@@ -11,6 +11,7 @@ from ksrv.observe.traffic import count_error
 from ksrv.protocol.protobuf import methods
 from ksrv.request import is_forwarded
 from ksrv.server.credentials import Access
+from ksrv.server.memory_regions import MemoryUser
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,10 @@ class Call(Protocol):
     @property
     def authorization(self) -> str | None:
         """The metadata's entry of that name, or None."""
+
+    @property
+    def host(self) -> str:
+        """The call's `:authority`, or its `host`; "" without either."""
 
     @property
     def repeats_authorization(self) -> bool:
@@ -48,6 +53,9 @@ class Call(Protocol):
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
+
+    def client_user(self) -> tuple[int, int] | None:
+        """Return the user and group of the program at the other end of a unix socket, or None."""
 
     def is_active(self) -> bool:
         """Tell whether the call has neither ended nor been answered."""
@@ -99,10 +107,21 @@ def needs_control(authorizer: Access) -> Check:
             peer=call.peer_address(),
             forwarded=is_forwarded(metadata),
             origin=metadata.get("origin"),
+            host=call.host,
         )
         authorizer.check(authorization)
 
     return check
+
+
+def memory_user(authorizer: Access, call: Call) -> MemoryUser | None:
+    """Return in whose name a call uses shared memory; see `Access.memory_user`.
+
+    Raises:
+        KsrvError: The caller may not.
+    """
+    needs_control(authorizer)(call)
+    return authorizer.memory_user(call.client_user())
 
 
 def failure_of(error: BaseException) -> KsrvError:

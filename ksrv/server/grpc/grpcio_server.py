@@ -123,6 +123,11 @@ class GrpcioCall:
         return self.metadata().get("authorization")
 
     @property
+    def host(self) -> str:
+        """The call's `:authority`, or its `host`; "" without either. grpcio names it nowhere else."""
+        return str(self._context._rpc_event.call_details.host.decode("latin-1"))
+
+    @property
     def repeats_authorization(self) -> bool:
         """Whether there is more than one entry of that name."""
         names = [str(entry.key) for entry in self._context.invocation_metadata()]
@@ -136,6 +141,9 @@ class GrpcioCall:
     def note_model(self, model: str, version: str) -> None:
         """Name the model in the access log."""
         self.model, self.version = model, version
+
+    def client_user(self) -> None:
+        """Return None: grpcio does not say who is at the other end of a unix socket."""
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
@@ -267,7 +275,7 @@ class GrpcioServer:
     ) -> bytes:
         call = GrpcioCall(context)
         try:
-            method.check(call)
+            self._services.check(method, call)
             for received in messages:
                 message, reservation = admitted(received, method.limits, self._services.budget)
                 with reservation:
@@ -301,7 +309,7 @@ class GrpcioServer:
         call = GrpcioCall(context)
         sent = 0
         try:
-            method.check(call)
+            self._services.check(method, call)
             assert method.stream is not None, "only streams run as such"
             with Permitted(method, call):
                 for made in method.stream(functools.partial(self._source, method, messages), call):
@@ -330,8 +338,13 @@ class GrpcioServer:
         """Write a call into the access log, where there is one."""
         if self._settings.access_log:
             took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
-            shown = (call.peer_address(), call.request_id, call.model, call.version)
-            write_calls([(path, took, status, sent, *shown)])
+            names = ("authorization", "forwarded", "x-forwarded-for")
+            lines = (
+                f"{key}: {value}\r\n" for key, value in call.metadata().items() if key in names
+            )
+            caller = "".join(lines).encode("latin-1", "replace")
+            shown = (call.peer_address(), call.request_id, call.model, call.version, caller)
+            write_calls([(path, took, status, sent, *shown)], self._services.proxies)
 
     def _source(
         self,

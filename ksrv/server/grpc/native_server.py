@@ -130,7 +130,7 @@ class NativeGrpcServer:
         watch_connections(self.traffic)
         if self._settings.access_log:
             self._access_log = RecordWriter(
-                "ksrv-grpc-access-log", lambda: write_calls(core.records())
+                "ksrv-grpc-access-log", lambda: write_calls(core.records(), self._services.proxies)
             )
             self._access_log.start()
         if listener is None:
@@ -186,6 +186,7 @@ class NativeGrpcServer:
             "age": settings.max_connection_age,
             "requests": settings.max_connection_requests,
             "checks_callers": self._services.access.needs_token,
+            "own_hosts": self._services.access.own_hosts,
             "decompress": settings.decompress_requests,
         }
 
@@ -250,7 +251,7 @@ class NativeGrpcServer:
         method = self._methods[call.path]
         try:
             if not call.admitted:
-                method.check(call)
+                self._services.check(method, call)
                 call.admit()
             if method.stream is not None:
                 assert method.pool is not None, "streams have a pool"
@@ -276,7 +277,7 @@ class NativeGrpcServer:
     def _admit(self, call: Call) -> None:
         """Look at a caller before the message comes."""
         try:
-            self._methods[call.path].check(call)
+            self._services.check(self._methods[call.path], call)
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
         else:

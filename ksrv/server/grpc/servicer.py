@@ -4,7 +4,8 @@ Each method takes the request message and returns the answer's message; who may 
 error becomes, is decided around them (`services.py`).
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ksrv.errors import NotImplementedByKsrv, quote
 from ksrv.limits import Limits
@@ -13,11 +14,13 @@ from ksrv.protocol.load_parameters import check_parameters, read_config, telling
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.grpc.calls import Behavior, Call
-from ksrv.server.memory_regions import CudaMemory, SharedMemory
+from ksrv.server.memory_regions import CudaMemory, MemoryUser, SharedMemory
 from ksrv.server.shared.statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+
+MemoryUserOf: TypeAlias = Callable[[Call], MemoryUser | None]
 
 _OFF = "shared memory is off; --allow-shared-memory switches it on"
 
@@ -56,6 +59,7 @@ class Servicer:
         limits: Bounds on requests; model metadata shows them.
         changeable: What calls may change.
         shared_memory: The clients' regions; None where shared memory is off.
+        memory_user: Returns in whose name a call uses them, None for all that the server may.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Servicer:
         extensions: tuple[str, ...],
         changeable: ChangeableSettings,
         shared_memory: SharedMemory | None = None,
+        memory_user: MemoryUserOf = lambda call: None,
     ) -> None:
         self._engine = engine
         self._statistics = statistics
@@ -73,6 +78,7 @@ class Servicer:
         self._extensions = extensions
         self._changeable = changeable
         self._regions = shared_memory
+        self._memory_user = memory_user
 
     def behaviors(self) -> dict[str, Behavior]:
         """Return every unary call but ModelInfer by its name."""
@@ -92,7 +98,8 @@ class Servicer:
         }
         if self._regions is None:
             return answered | dict.fromkeys(SHARED_MEMORY, _refuse_shared_memory)
-        calls = (*_system_shared_memory(self._regions), *_cuda_shared_memory(CudaMemory()))
+        system = _system_shared_memory(self._regions, self._memory_user)
+        calls = (*system, *_cuda_shared_memory(CudaMemory()))
         return answered | dict(zip(SHARED_MEMORY, calls, strict=True))
 
     def _server_live(self, request: Any, call: Call) -> Any:
@@ -178,7 +185,9 @@ def _one_or_all(values: list[str]) -> str | list[str] | None:
     return values[0] if values else None
 
 
-def _system_shared_memory(regions: SharedMemory) -> tuple[Behavior, Behavior, Behavior]:
+def _system_shared_memory(
+    regions: SharedMemory, memory_user: MemoryUserOf
+) -> tuple[Behavior, Behavior, Behavior]:
     """Return the status, register and unregister calls of system shared memory."""
 
     def status(request: Any, call: Call) -> Any:
@@ -190,7 +199,8 @@ def _system_shared_memory(regions: SharedMemory) -> tuple[Behavior, Behavior, Be
         return answer
 
     def register(request: Any, call: Call) -> Any:
-        regions.register(request.name, request.key, request.offset, request.byte_size)
+        place = request.offset, request.byte_size
+        regions.register(request.name, request.key, *place, memory_user(call))
         return message_class("inference.SystemSharedMemoryRegisterResponse")()
 
     def unregister(request: Any, call: Call) -> Any:

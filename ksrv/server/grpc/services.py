@@ -33,6 +33,7 @@ from ksrv.server.grpc.calls import (
     Check,
     Message,
     answering,
+    memory_user,
     needs_control,
     needs_token,
     open_to_all,
@@ -45,6 +46,7 @@ from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, QUESTIONS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.http.callers import TrustedProxies
 from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.statistics import ServerStatistics
@@ -106,6 +108,7 @@ class Services:
         calls: Reads requests of ModelInfer and hands them to the engine.
         access: As given.
         budget: As given.
+        proxies: Whose word on their callers the logs take.
         settings: As given.
         small: The limits of small messages.
         stream_pool: Where streams of inference run.
@@ -127,6 +130,7 @@ class Services:
         self.settings = settings
         self._changeable = changeable or ChangeableSettings()
         self.access = access if access is not None else Access(settings)
+        self.proxies = TrustedProxies.of(settings)
         self.budget = budget or process_budget(settings.limits)
         self.small = msgspec.structs.replace(
             settings.limits, body=min(bounds.SMALL, settings.limits.body)
@@ -143,7 +147,7 @@ class Services:
         self.calls = InferCalls(
             engine,
             settings.limits,
-            hides_credentials=self.access.needs_token,
+            hides_credentials=self.access.hides_tokens,
             regions_of=self.regions_of,
             client_of=self.access.client_of,
         )
@@ -157,6 +161,11 @@ class Services:
             **self._stream_methods(),
             **others(self, engine),
         }
+
+    def check(self, method: Method, call: Call) -> None:
+        """Let a caller of a method pass, or raise."""
+        self.access.check_host(call.host, peer=call.peer_address())
+        method.check(call)
 
     def begin_stop(self) -> None:
         """End streams once they have answered what they accepted, and tell watchers of health."""
@@ -183,8 +192,8 @@ class Services:
         """Return what a call sees of shared memory; None where that is off."""
         if self._shared_memory is None:
             return None
-        check = functools.partial(needs_control(self.access), call)
-        return AuthorizedRegistry(self._shared_memory, check)
+        user = functools.partial(memory_user, self.access, call)
+        return AuthorizedRegistry(self._shared_memory, user)
 
     def _state_methods(self) -> dict[str, Method]:
         """Return the inference service's unary methods but ModelInfer."""
@@ -199,6 +208,7 @@ class Services:
             working_extensions(shared_memory=self.settings.allow_shared_memory),
             self._changeable,
             self._shared_memory,
+            functools.partial(memory_user, self.access),
         )
         found = {}
         for name, behavior in servicer.behaviors().items():
@@ -209,8 +219,8 @@ class Services:
             elif name in QUESTIONS:
                 method = Method(self._token, self.small, answer, pool=calls, small=True)
             elif name in CONTROL:
-                answer = answering(audited(name, behavior), INFERENCE, name)
-                check = audited_check(name, needs_control(self.access))
+                answer = answering(audited(name, behavior, self.proxies), INFERENCE, name)
+                check = audited_check(name, needs_control(self.access), self.proxies)
                 method = Method(check, limits, answer, pool=control, control=True)
             found[f"/{INFERENCE}/{name}"] = method
         return found

@@ -16,6 +16,7 @@ from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import Address, HttpServer
 from ksrv.errors import quote
 from ksrv.server.http.answers import status_line
+from ksrv.server.http.callers import TrustedProxies, token_digest
 
 log = logging.getLogger("gunicorn.access")
 
@@ -69,16 +70,23 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
         logger.access(response, LoggedRequest(fields), environ, timedelta(seconds=seconds))
 
 
-def write_calls(records: Iterable[tuple[str, float, str, int, str, str, str, str]]) -> None:
+def write_calls(
+    records: Iterable[tuple[str, float, str, int, str, str, str, str, bytes]],
+    proxies: TrustedProxies,
+) -> None:
     """Write the gRPC server's records.
 
     Args:
         records: The records that `GrpcServer.records` returned.
+        proxies: Whose word on their callers is taken.
     """
-    for path, seconds, status, sent, peer, request_id, model, version in records:
+    for path, seconds, status, sent, peer, request_id, model, version, lines in records:
+        metadata = HeadFields(b"\r\n" + lines + b"\r\n") if lines else {}
+        caller = proxies.caller(peer, metadata)
         fields: dict[str, Any] = {
             "request_id": request_id,
-            "peer": peer,
+            **caller,
+            "token_digest": token_digest(metadata.get("authorization")),
             "protocol": "gRPC",
             "method": path,
             "status": status,
@@ -90,7 +98,7 @@ def write_calls(records: Iterable[tuple[str, float, str, int, str, str, str, str
         stamp = time.strftime("[%d/%b/%Y:%H:%M:%S %z]")
         log.info(
             '%s - - %s "gRPC %s" %s %d %.6f %s',
-            peer or "-",
+            caller["peer"] or "-",
             stamp,
             quote(path)[1:-1].replace('"', r"\""),  # it stands between double ones
             status,

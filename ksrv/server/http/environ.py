@@ -6,7 +6,6 @@ The native parser has accepted the head, so that it is split here and not judged
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -15,6 +14,7 @@ from gunicorn.config import Config
 from ksrv._native.http.request_head import is_host
 from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import NotFound, quote
+from ksrv.server.http.callers import UNIX, TrustedProxies
 from ksrv.server.http.head_faults import RefusedHead
 from ksrv.server.http.received_body import MESSAGE
 
@@ -41,7 +41,7 @@ class Environs:
             "HTTP_" + name.upper().replace("-", "_"): value
             for name, value in cfg.secure_scheme_headers.items()
         }
-        self._trusted = trusted_networks(cfg.forwarded_allow_ips)
+        self._trusted = TrustedProxies((*cfg.forwarded_allow_ips, UNIX))
         self._servers = servers
         self._mount = mount
         self._constant: Environ = {
@@ -118,7 +118,7 @@ class Environs:
         environ["REMOTE_ADDR"] = peer if isinstance(peer, str) else peer[0]
         if not isinstance(peer, str):
             environ["REMOTE_PORT"] = str(peer[1])
-        environ["wsgi.url_scheme"] = scheme = self._scheme_of(environ, peer)
+        environ["wsgi.url_scheme"] = scheme = self._scheme_of(environ)
         server = self._servers[message.listener]
         if isinstance(server, str):  # a unix socket, which has no name that a client could use
             host, _, port = str(environ.get("HTTP_HOST", "")).rpartition(":")
@@ -130,42 +130,15 @@ class Environs:
             server = host, port
         environ["SERVER_NAME"], environ["SERVER_PORT"] = str(server[0]), str(server[1])
 
-    def _scheme_of(self, environ: Environ, peer: Address) -> str:
+    def _scheme_of(self, environ: Environ) -> str:
         """Return the scheme that a client has used, by what a trusted proxy says of it."""
         given = {
             "https" if environ[key] == secure else "http"
             for key, secure in self._scheme_fields.items()
             if key in environ
         }
-        if not given or not is_trusted(peer, self._trusted):
+        if not given or not self._trusted.trust(environ["REMOTE_ADDR"]):
             return self._scheme
         if len(given) > 1:
             raise RefusedHead("scheme")
         return given.pop()
-
-
-Networks = list[IPv4Network | IPv6Network] | None
-
-
-def trusted_networks(addresses: Sequence[str]) -> Networks:
-    """Return the networks that a setting of gunicorn's names; None for every address.
-
-    Args:
-        addresses: Addresses and networks, or "*".
-    """
-    if "*" in addresses:
-        return None
-    return [ip_network(address, strict=False) for address in addresses]
-
-
-def is_trusted(peer: Address, networks: Networks) -> bool:
-    """Tell whether a peer may say for whom it speaks; those on a unix socket may.
-
-    Args:
-        peer: The peer's address.
-        networks: What `trusted_networks` returned.
-    """
-    if networks is None or isinstance(peer, str):
-        return True
-    address = ip_address(str(peer[0]).partition("%")[0])
-    return any(address in network for network in networks)

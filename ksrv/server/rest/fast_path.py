@@ -36,7 +36,7 @@ from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarde
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.http.received_body import ended_early
-from ksrv.server.memory_regions import AuthorizedRegistry
+from ksrv.server.memory_regions import AuthorizedRegistry, MemoryUser, SharedMemory
 from ksrv.server.rest.health import unready
 from ksrv.spec import ModelSpec
 
@@ -186,7 +186,7 @@ def _identified(exchange: Exchange) -> dict[str, str]:
 
 
 def without_credentials(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers that a handler may see where callers need a token."""
+    """Return the headers that a handler may see where it checks tokens."""
     return {name: headers[name] for name in headers if name != "authorization"}
 
 
@@ -201,6 +201,7 @@ class FastPath:
 
     Attributes:
         nan_literals: Whether JSON answers hold NaN as a literal.
+        hides_token: Whether handlers must not see the header that holds a token.
     """
 
     def __init__(
@@ -210,19 +211,15 @@ class FastPath:
         access: Access,
         *,
         nan_literals: bool = False,
-        shared_memory: SharedMemoryRegistry | None = None,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._access = access
         self._needs_token = access.needs_token
+        self.hides_token = access.hides_tokens
         self.nan_literals = nan_literals
         self._shared_memory = shared_memory
-
-    @property
-    def hides_token(self) -> bool:
-        """Whether handlers must not see the header that holds a token."""
-        return self._needs_token
 
     def admits(self, head: bytes) -> bool:
         """Tell whether the sender of a head may send its body; the app says why not.
@@ -249,12 +246,13 @@ class FastPath:
         try:
             headers = exchange.headers
             shared = self._shared_memory
-            regions = None if shared is None else self._guarded(shared, headers)
+            regions = None if shared is None else self._guarded(shared, exchange, headers)
             if len(exchange.body) < exchange.announced:
                 raise ended_early(len(exchange.body), exchange.announced)
             if self._needs_token:
                 self._access.check(headers.get("authorization"))
                 exchange.remember_caller()
+            if self.hides_token:
                 headers = without_credentials(headers)
             target = self._engine.find(exchange.model, exchange.version, waits=waits)
             request = rest.parse_infer(
@@ -289,23 +287,22 @@ class FastPath:
             self.refuse(exchange, error)
 
     def _guarded(
-        self, shared: SharedMemoryRegistry, headers: Mapping[str, str]
+        self, shared: SharedMemory, exchange: Exchange, headers: Mapping[str, str]
     ) -> SharedMemoryRegistry:
-        """Return what a request sees of shared memory.
+        """Return what a request sees of shared memory."""
+        peer, user = exchange.client_address(), exchange.client_user()
 
-        Where that is on, either all addresses are on loopback or the control token is needed, so
-        the peer's address says nothing here.
-        """
-
-        def check() -> None:
+        def memory_user() -> MemoryUser | None:
             self._access.check_control(
                 headers.get("authorization"),
-                peer="",
+                peer=peer,
                 forwarded=is_forwarded(headers),
                 origin=headers.get("origin"),
+                host=headers.get("host", ""),
             )
+            return self._access.memory_user(user)
 
-        return AuthorizedRegistry(shared, check)
+        return AuthorizedRegistry(shared, memory_user)
 
     def _done(
         self,
@@ -348,7 +345,7 @@ class FastPath:
             head: The bytes of the head.
         """
         headers: Mapping[str, str] = HeadFields(head)
-        return without_credentials(headers) if self._needs_token else headers
+        return without_credentials(headers) if self.hides_token else headers
 
     def deliver(
         self,

@@ -21,7 +21,7 @@ from ksrv.server.http.answers import send_parts, server_timing, set_handler_head
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
-from ksrv.server.rest.route_guard import check_control
+from ksrv.server.rest.route_guard import memory_user
 from ksrv.server.rest.streams import StreamedAnswer, send_stream, stream_type
 from ksrv.server.settings import ServerSettings
 
@@ -110,8 +110,8 @@ class InferResource(InferenceResource):
         input_name = _input_name(req)
         regions: SharedMemoryRegistry | None = None
         if self._shared_memory is not None:
-            check = partial(check_control, self._access, req.env)
-            regions = AuthorizedRegistry(self._shared_memory, check)
+            user = partial(memory_user, self._access, req.env)
+            regions = AuthorizedRegistry(self._shared_memory, user)
         stream = stream_type(req.get_header("Accept")) if self._form is V2 else None
         with Reservation(self._budget) as reservation:
             body = self._body(req, reservation)

@@ -104,7 +104,7 @@ class InferenceResource:
 
     def _headers(self, req: falcon.Request) -> dict[str, str]:
         """Return the headers that a handler sees."""
-        return request_headers(req.env, with_credentials=not self._access.needs_token)
+        return request_headers(req.env, with_credentials=not self._access.hides_tokens)
 
     def _hand_over(
         self, req: falcon.Request, request: InferRequest, reservation: Reservation

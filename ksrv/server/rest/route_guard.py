@@ -18,13 +18,14 @@ from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
-from ksrv.request import FORWARDED
+from ksrv.request import is_forwarded
 from ksrv.server.audit import CONTROL_CALL, control_call
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
+from ksrv.server.http.received_body import MESSAGE
+from ksrv.server.memory_regions import MemoryUser
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
-_FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDED)
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST_COMPARED = 128
 _LEAST_LIKENESS = 0.7
@@ -57,10 +58,23 @@ def check_control(access: Access, environ: Environ) -> None:
     access.check_control(
         environ.get("HTTP_AUTHORIZATION"),
         peer=environ.get("REMOTE_ADDR", ""),
-        forwarded=any(name in environ for name in _FORWARDED),
+        forwarded=is_forwarded(
+            name[5:].replace("_", "-") for name in environ if name.startswith("HTTP_")
+        ),
         origin=environ.get("HTTP_ORIGIN"),
         host=environ.get("HTTP_HOST", ""),
     )
+
+
+def memory_user(access: Access, environ: Environ) -> MemoryUser | None:
+    """Return in whose name a call uses shared memory; see `Access.memory_user`.
+
+    Raises:
+        KsrvError: The caller may not.
+    """
+    check_control(access, environ)
+    message = environ.get(MESSAGE)
+    return access.memory_user(None if message is None else message.client_user())
 
 
 class GuardedRouter(CompiledRouter):
@@ -155,13 +169,15 @@ def _likeness(template: Sequence[str], given: Sequence[str]) -> float:
 
 
 class Guard:
-    """Falcon middleware: the checks of a request's form, before it is routed.
+    """Falcon middleware: the checks of a request's form and of the host that it names, before it is routed.
 
     Args:
+        access: Who may call.
         head_limit: The bytes that its headers may hold.
     """
 
-    def __init__(self, head_limit: int) -> None:
+    def __init__(self, access: Access, head_limit: int) -> None:
+        self._access = access
         self._head_limit = head_limit
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -172,6 +188,7 @@ class Guard:
         """Let a request pass by its head, or raise."""
         self._check_head(environ)
         check_path(raw_path(environ))
+        self._access.check_host(environ.get("HTTP_HOST", ""), peer=environ.get("REMOTE_ADDR", ""))
 
     def _check_head(self, environ: Environ) -> None:
         size = sum(

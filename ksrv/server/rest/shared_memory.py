@@ -5,10 +5,11 @@ from typing import Any
 import falcon
 
 from ksrv.errors import InvalidRequest, quote
+from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_json
 from ksrv.server.memory_regions import CudaMemory, SharedMemory, unsigned
 from ksrv.server.rest.repository import ReadDocument
-from ksrv.server.rest.route_guard import Needs
+from ksrv.server.rest.route_guard import Needs, memory_user
 
 SYSTEM = "/v2/systemsharedmemory"
 CUDA = "/v2/cudasharedmemory"
@@ -39,12 +40,14 @@ class StatusResource:
 class RegisterResource:
     """POST /v2/systemsharedmemory/region/{region}/register."""
 
-    def __init__(self, regions: SharedMemory, read_document: ReadDocument) -> None:
+    def __init__(self, regions: SharedMemory, read_document: ReadDocument, access: Access) -> None:
         self._regions = regions
         self._read_document = read_document
+        self._access = access
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, region: str) -> None:
         """Register a region."""
+        user = memory_user(self._access, req.env)
         document = self._read_document(req)
         key: Any = document.get("key")
         if not isinstance(key, str):
@@ -56,6 +59,7 @@ class RegisterResource:
             key,
             unsigned(document.get("offset", 0), "offset"),
             unsigned(document.get("byte_size"), "byte_size"),
+            user,
         )
         send_json(resp, {})
 
@@ -88,12 +92,12 @@ class UnregisterResource:
 
 
 def add_routes(
-    app: "falcon.App[Any, Any]", regions: SharedMemory, read_document: ReadDocument
+    app: "falcon.App[Any, Any]", regions: SharedMemory, read_document: ReadDocument, access: Access
 ) -> None:
     """Add the routes to an app."""
     cuda = CudaMemory()
     for prefix, known, register in (
-        (SYSTEM, regions, RegisterResource(regions, read_document)),
+        (SYSTEM, regions, RegisterResource(regions, read_document, access)),
         (CUDA, cuda, CudaRegisterResource(cuda, read_document)),
     ):
         status, unregister = StatusResource(known), UnregisterResource(known, read_document)

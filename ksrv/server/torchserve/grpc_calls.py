@@ -132,7 +132,7 @@ class PredictionCalls:
         target = self._archives.find(name, version, waits=waits)
         call.note_model(target.spec.name, target.spec.version)
         metadata = call.metadata()
-        if self._services.access.needs_token:
+        if self._services.access.hides_tokens:
             metadata.pop("authorization", None)
         facts = TorchServeCall(content_types=dict.fromkeys(received.input, ""))
         request = InferRequest(
@@ -255,8 +255,8 @@ class ManagementCalls:
                 needs_token(services.access), services.small, answer, pool=pool, small=True
             )
         for name, act in changes.items():
-            answer = answering(audited(name, _behavior(act)), MANAGEMENT, name)
-            check = audited_check(name, needs_control(services.access))
+            answer = answering(audited(name, _behavior(act), services.proxies), MANAGEMENT, name)
+            check = audited_check(name, needs_control(services.access), services.proxies)
             found[name] = Method(check, services.small, answer, pool=pool, small=True, control=True)
         return {f"/{MANAGEMENT}/{name}": method for name, method in found.items()}
 

@@ -55,7 +55,7 @@ class PredictResource(InferResource):
                 version,
                 inputs=[Tensor("body", "BYTES", (1,), [body])],
                 headers=request_headers(
-                    req.env, with_credentials=not self._access.needs_token, spelling=str.title
+                    req.env, with_credentials=not self._access.hides_tokens, spelling=str.title
                 ),
                 explain=explain,
                 nbytes=len(body),

@@ -64,7 +64,7 @@ class TorchServeRoutes:
         self._settings = settings
         self._budget = budget
         self._access = access
-        self._with_credentials = not access.needs_token
+        self._with_credentials = not access.hides_tokens
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         """Add the routes to an app."""

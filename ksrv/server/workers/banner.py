@@ -38,10 +38,26 @@ FREE_SIZE = 8
 ON_HTTP = "on the HTTP address"
 """What stands for the gRPC address where gRPC has none of its own."""
 
-OPEN_TO_PROXIES = (
-    "Note: anyone on this machine can load and unload models. Set --control-token-file to prevent it "
+OPEN_TO_THIS_MACHINE = (
+    "Anyone on this machine can load and unload models. Set --control-token-file to prevent it "
     "(needed behind a proxy: docs/security.md)"
 )
+OPEN_ON_SOCKET = "Anyone who can open the unix socket can load and unload models"
+NEEDS_CONTROL_TOKEN = "Calls that load and unload models need a token of --control-token-file"
+NO_CONTROL = "No call loads or unloads models (--model-control {})"
+
+
+def control_note(settings: ServerSettings, *, sockets_only: bool) -> str:
+    """Say who may load and unload models.
+
+    Args:
+        sockets_only: Whether the server listens on unix sockets only.
+    """
+    if settings.model_control in ("none", "poll"):
+        return NO_CONTROL.format(settings.model_control)
+    if settings.control_token_file is not None:
+        return NEEDS_CONTROL_TOKEN
+    return OPEN_ON_SOCKET if sockets_only else OPEN_TO_THIS_MACHINE
 
 
 def print_addresses(
@@ -49,7 +65,7 @@ def print_addresses(
     grpc: Address | None,
     *,
     grpc_on_http: bool = False,
-    open_to_proxies: bool = False,
+    control: str,
 ) -> None:
     """Print where the server listens.
 
@@ -57,14 +73,13 @@ def print_addresses(
         http: URLs of the HTTP listeners, or None where HTTP is off.
         grpc: The gRPC address, or None where there is none.
         grpc_on_http: Whether gRPC is served on the HTTP address alone.
-        open_to_proxies: Whether a proxy on this machine would lend its callers its own rights.
+        control: Who may load and unload models.
     """
     _say(f"ksrv {ksrv.__version__}")
     for url in http if http is not None else ["off"]:
         _say(f"HTTP  {url}")
     _say(f"gRPC  {ON_HTTP if grpc_on_http else grpc or 'off'}")
-    if open_to_proxies:
-        _say(OPEN_TO_PROXIES)
+    _say(control)
 
 
 def _say(text: str) -> None:

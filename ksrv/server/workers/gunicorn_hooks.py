@@ -28,6 +28,7 @@ from ksrv.server.addresses import (
 from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import hand_over, inherited, listen, reserve
+from ksrv.server.http.callers import UNIX, TrustedProxies
 from ksrv.server.launch.gunicorn_checks import (
     check_gunicorn,
     check_mount_prefix,
@@ -43,7 +44,7 @@ from ksrv.server.settings_sources import SETTINGS_FILE
 from ksrv.server.shared.worker_table import State, WorkerTable
 from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
-from ksrv.server.workers.banner import print_addresses
+from ksrv.server.workers.banner import control_note, print_addresses
 from ksrv.server.workers.configured_files import read_files
 from ksrv.server.workers.hard_exit import WorkerEnd
 from ksrv.server.workers.lifecycle import Service
@@ -94,6 +95,7 @@ class Master:
         self._worker_end = WorkerEnd()
         check_mount_prefix(settings.mount_prefix)
         check_proxies(settings.proxy_allow_ips)
+        TrustedProxies.of(settings)
         check_worker_class(settings.worker_class)  # before gunicorn imports what it needs
         check_model_control(settings)
         check_client_limits(settings)
@@ -126,6 +128,9 @@ class Master:
             "raw_env": [f"SCRIPT_NAME={settings.mount_prefix}"] if settings.mount_prefix else [],
             "proxy_protocol": settings.proxy_protocol,
             "proxy_allow_ips": ",".join(settings.proxy_allow_ips),
+            "forwarded_allow_ips": ",".join(
+                one for one in settings.forwarded_allow_ips if one != UNIX
+            ),
             "forwarder_headers": "",  # a client's SCRIPT_NAME or PATH_INFO is no business of WSGI
             "control_socket_disable": True,
             "loglevel": settings.log_level,
@@ -278,12 +283,12 @@ class Master:
         """
         gc.freeze()
         http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
-        open_to_proxies = not server.cfg.is_ssl and self.settings.control_token_file is None
+        sockets_only = all(one is None or one.path for one in (self._http, self._grpc))
         print_addresses(
             http,
             self.service.grpc_address,
             grpc_on_http=self.settings.grpc == HTTP_ONLY,
-            open_to_proxies=open_to_proxies,
+            control=control_note(self.settings, sockets_only=sockets_only),
         )
         if self.settings.status_fd is not None:
             self._tell_addresses(self.settings.status_fd, http or [])

@@ -1,17 +1,37 @@
 """Credentials: which address needs them, and which calls."""
 
+import http.client
 import subprocess
 import sys
 
+import grpc
 import pytest
 import requests
 
-from ksrv.request import FORWARDED
-from ksrv.server.workers.banner import OPEN_TO_PROXIES
+from ksrv.server.workers.banner import (
+    NEEDS_CONTROL_TOKEN,
+    NO_CONTROL,
+    OPEN_ON_SOCKET,
+    OPEN_TO_THIS_MACHINE,
+)
 from ksrv.testing import Server
-from tests.support.certificates import self_signed
+from tests.support.models import VECTOR, write_model
+from tests.support.proxy_headers import NO_PROXY_HEADERS, PROXY_HEADERS
+from tests.support.wire.grpc_calls import row_request, stub_infer
 from tests.support.wire.http_reader import double_body
 
+SEEN = """
+from ksrv import BaseHandler
+
+
+class Seen(BaseHandler):
+    def preprocess(self, batch):
+        self.seen = any("authorization" in request.headers for request in batch.requests)
+        return super().preprocess(batch)
+
+    def inference(self, x):
+        return {"y": x * 0 + self.seen}
+"""
 TOKEN = {"Authorization": "Bearer good-token"}
 CONTROL = {"Authorization": "Bearer control-token"}
 
@@ -109,20 +129,60 @@ def test_the_token_opens_what_does_not_change_things(guarded):
     assert requests.post(load, headers=CONTROL).status_code == 200
 
 
-@pytest.mark.differs_by("tls", why="a server with TLS of its own is behind no proxy")
-def test_who_a_proxy_on_this_machine_speaks_for_is_told_at_the_start(repository, guarded, tmp_path):
-    note = OPEN_TO_PROXIES
-    assert note not in guarded.log  # it has a control token
+def test_the_start_says_who_may_change_models(repository, guarded, tmp_path):
+    assert NEEDS_CONTROL_TOKEN in guarded.log
     with Server(repository, grpc="off") as running:
-        assert note in running.log
+        assert OPEN_TO_THIS_MACHINE in running.log
+    with Server(repository, grpc="off", http=f"unix:{tmp_path}/http.sock") as running:
+        assert OPEN_ON_SOCKET in running.log
+    with Server(repository, grpc="off", model_control="none") as running:
+        assert NO_CONTROL.format("none") in running.log
+
+
+@pytest.mark.parametrize("worker_class", [None, "gthread"])
+def test_a_call_through_a_proxy_changes_nothing(repository, worker_class):
+    settings = {} if worker_class is None else {"worker_class": worker_class}
+    with Server(repository, grpc="off", **settings) as running:
         load = f"{running.url}/v2/repository/models/double/load"
         assert requests.post(load).status_code == 200
-        for name in FORWARDED:
-            forwarded = {name: "198.51.100.7"}
-            assert requests.post(load, headers=forwarded).status_code == 403, name
-    key, cert = self_signed(tmp_path)
-    with Server(repository, grpc="off", tls_cert=str(cert), tls_key=str(key)) as running:
-        assert note not in running.log
+        for name in PROXY_HEADERS:
+            assert requests.post(load, headers={name: "198.51.100.7"}).status_code == 403, name
+        for name in NO_PROXY_HEADERS:
+            assert requests.post(load, headers={name: "a"}).status_code == 200, name
+
+
+def test_a_mesh_calls_from_another_address_of_loopback(repository):
+    """Istio's proxy connects to the app from 127.0.0.6."""
+    with Server(repository, grpc="off") as running:
+        host, port = running.http.split(":")
+        for source, status in (("127.0.0.1", 200), ("127.0.0.6", 403)):
+            connection = http.client.HTTPConnection(host, int(port), source_address=(source, 0))
+            connection.request("POST", "/v2/repository/models/double/load")
+            assert connection.getresponse().status == status
+            connection.close()
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize("carrier", ["native", "grpcio"])
+def test_no_handler_sees_a_token_that_the_server_checks(tmp_path, carrier, executor):
+    """Over every route to a handler, with each of the two files alone."""
+    write_model(tmp_path / "models", "seen", SEEN, VECTOR + f"executor: {executor}\n")
+    (tmp_path / "tokens").write_text("secret\n")
+    token = {"Authorization": "Bearer secret"}
+    for setting in ("control_token_file", "token_file"):
+        files = {setting: str(tmp_path / "tokens")}
+        with Server(tmp_path / "models", grpc_server=carrier, **files) as running:
+            url = f"{running.url}/v2/models/seen"
+            entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}
+            for sent in ({"inputs": [entry]}, {"inputs": [entry], "parameters": {"custom": "a"}}):
+                answer = requests.post(f"{url}/infer", json=sent, headers=token, timeout=30)
+                assert answer.json()["outputs"][0]["data"] == [0, 0, 0, 0], (setting, sent)
+            with grpc.insecure_channel(running.grpc) as channel:
+                metadata = [("authorization", "Bearer secret")]
+                for fields in ({}, {"parameters": {"custom": "a"}}):
+                    request = row_request("seen", **fields)
+                    answer = stub_infer(channel)(request, metadata=metadata, timeout=30)
+                    assert answer.raw_output_contents[0] == bytes(16), (setting, fields)
 
 
 @pytest.mark.parametrize("flag", ["--http", "--grpc"])

@@ -95,7 +95,11 @@ def test_who_may_call_is_decided_by_the_call(guarded):
             for who, (metadata, refusal) in CALLERS[guarded.kind].items():
                 code = outcome(channel, path, metadata)
                 has_token = guarded.kind != "token" or who in ("user", "operator")
-                if CONTROL.match(path) and refusal is not None:
+                if guarded.kind == "open" and path.endswith("/SystemSharedMemoryRegister"):
+                    assert code == "PERMISSION_DENIED", (
+                        who
+                    )  # memory belongs to a user, and TCP names none
+                elif CONTROL.match(path) and refusal is not None:
                     assert code == refusal, (who, path)
                 elif not has_token and not PUBLIC.match(path):
                     assert code == "UNAUTHENTICATED", (who, path)

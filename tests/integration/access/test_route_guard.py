@@ -162,7 +162,11 @@ CALLERS = {
         "behind a proxy": (BEHIND_A_PROXY, 403),
         "rebound page": (REBOUND, 403),
     },
-    "control_server": {"nobody": (NOBODY, 401), "stranger": (STRANGER, 401)},
+    "control_server": {
+        "nobody": (NOBODY, 401),
+        "stranger": (STRANGER, 401),
+        "rebound page": (REBOUND, 403),
+    },
     "token_server": {"nobody": (NOBODY, 401), "stranger": (STRANGER, 401), "user": (USER, 401)},
 }
 
@@ -181,7 +185,9 @@ def test_who_may_call_is_decided_by_the_route(kind, request, caller_of):
                         or method in CHANGES.get(template, ())
                         or (needs_token and not PUBLIC.match(template))
                     )
-                    if refused:
+                    if who == "rebound page":
+                        assert status == 403, (who, method, path)
+                    elif refused:
                         assert status == refusal, (who, method, path)
                     else:
                         assert status not in (401, 403), (who, method, path)

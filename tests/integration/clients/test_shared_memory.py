@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
+from tritonclient._plugin import InferenceServerClientPlugin
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from ksrv.testing import Server, ServerFailed
@@ -18,6 +21,7 @@ from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_text
 
 ROW = np.array([[1, 2, 3, 4]], np.float32)
+TOKEN = {"authorization": "Bearer secret"}
 FOLDER = Path("/dev/shm")
 
 
@@ -29,17 +33,38 @@ def repository(tmp_path_factory):
     return root
 
 
+class WithToken(InferenceServerClientPlugin):
+    """Has a client of Triton's send the control token."""
+
+    def __call__(self, request):
+        request.headers |= TOKEN
+
+
 @pytest.fixture(scope="module")
-def server(repository):
-    with Server(repository, allow_shared_memory=True, limits={"regions": 8}) as running:
+def control(tmp_path_factory):
+    tokens = tmp_path_factory.mktemp("control") / "tokens"
+    tokens.write_text("secret\n")
+    return {"allow_shared_memory": True, "control_token_file": str(tokens)}
+
+
+@pytest.fixture(scope="module")
+def server(repository, control):
+    with Server(repository, limits={"regions": 8}, **control) as running:
         yield running
+
+
+@contextlib.contextmanager
+def connected(module, address):
+    with module.InferenceServerClient(address) as client:
+        client.register_plugin(WithToken())
+        yield client
 
 
 @pytest.fixture(params=["http", "grpc"])
 def triton(request, server):
     module = triton_http if request.param == "http" else triton_grpc
     address = server.http if request.param == "http" else server.grpc
-    with module.InferenceServerClient(address) as client:
+    with connected(module, address) as client:
         yield module, client
         client.unregister_system_shared_memory()
 
@@ -319,9 +344,9 @@ def test_streams_reach_shared_memory_too(server, region):
     key, handle, _ = region(64)
     shm.set_shared_memory_region(handle, [ROW])
     answers = []
-    with triton_grpc.InferenceServerClient(server.grpc) as client:
+    with connected(triton_grpc, server.grpc) as client:
         client.register_system_shared_memory("r", key, 64)
-        client.start_stream(lambda result, error: answers.append((result, error)))
+        client.start_stream(lambda result, error: answers.append((result, error)), headers=TOKEN)
         tensor = placed(triton_grpc, "x", [1, 4], "FP32", "r", 16)
         for offset in (32, 60):
             output = wanted(triton_grpc, "y", "r", 16, offset)
@@ -335,7 +360,7 @@ def test_streams_reach_shared_memory_too(server, region):
 
 def test_wrong_booleans_are_found_in_shared_memory(server, region):
     key, _, _ = region(64, content=bytes([0, 1, 2, 0]))
-    with triton_http.InferenceServerClient(server.http) as client:
+    with connected(triton_http, server.http) as client:
         client.register_system_shared_memory("bool", key, 64)
         text = refused(
             client.infer, "double", [placed(triton_http, "x", [1, 4], "BOOL", "bool", 4)]
@@ -347,15 +372,16 @@ def test_wrong_booleans_are_found_in_shared_memory(server, region):
 def test_data_beside_a_region(server, region):
     key, _, _ = region(64)
     post = f"{server.url}/v2/systemsharedmemory/region/r/register"
-    assert requests.post(post, json={"key": key, "byte_size": 64}, timeout=10).status_code == 200
+    document = {"key": key, "byte_size": 64}
+    assert requests.post(post, json=document, headers=TOKEN, timeout=10).status_code == 200
     parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
     entry = {"name": "x", "shape": [1, 4], "datatype": "FP32", "parameters": parameters}
     url = f"{server.url}/v2/models/double/infer"
     body = {"inputs": [{**entry, "data": [1, 2, 3, 4]}]}
-    answer = requests.post(url, json=body, timeout=10)
+    answer = requests.post(url, json=body, headers=TOKEN, timeout=10)
     assert answer.status_code == 400
     assert "shared memory" in answer.json()["error"]
-    headers = {"Origin": "http://evil.example"}
+    headers = TOKEN | {"Origin": "http://evil.example"}
     for method, path in (
         ("GET", "status"),
         ("POST", "unregister"),
@@ -367,8 +393,9 @@ def test_data_beside_a_region(server, region):
         assert page.status_code == 403
     page = requests.post(url, json={"inputs": [entry]}, headers=headers, timeout=10)
     assert page.status_code == 403
-    assert requests.post(url, json={"inputs": [entry]}, timeout=10).status_code == 200
-    requests.post(f"{server.url}/v2/systemsharedmemory/unregister", timeout=10)
+    known = requests.post(url, json={"inputs": [entry]}, headers=TOKEN, timeout=10)
+    assert known.status_code == 200
+    requests.post(f"{server.url}/v2/systemsharedmemory/unregister", headers=TOKEN, timeout=10)
 
 
 def test_cuda_memory_is_answered_as_without_a_gpu(triton):
@@ -415,12 +442,12 @@ def test_it_is_advertised_only_where_it_works(server, repository):
             assert "not enabled" in refused(client.infer, "double", [tensor])
 
 
-def test_the_app_alone_serves_it(repository, region):
+def test_the_app_alone_serves_it(repository, region, control):
     key, handle, _ = region(64)
     shm.set_shared_memory_region(handle, [ROW])
     with (
-        Server(repository, allow_shared_memory=True, worker_class="gthread") as stock,
-        triton_http.InferenceServerClient(stock.http) as client,
+        Server(repository, worker_class="gthread", **control) as stock,
+        connected(triton_http, stock.http) as client,
     ):
         client.register_system_shared_memory("r", key, 64)
         tensor = placed(triton_http, "x", [1, 4], "FP32", "r", 16)
@@ -445,7 +472,7 @@ def test_settings_that_would_open_it_to_strangers(repository, tmp_path):
         port = guarded.http.rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"
         status = f"{url}/v2/systemsharedmemory/status"
-        token = {"authorization": "Bearer secret"}
+        token = TOKEN
         assert requests.get(status, timeout=10).status_code == 401
         assert requests.get(status, headers=token, timeout=10).status_code == 200
         parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
@@ -462,3 +489,94 @@ def test_settings_that_would_open_it_to_strangers(repository, tmp_path):
                 except InferenceServerException as error:
                     told = error.status().removeprefix("StatusCode.")
                 assert told == code
+
+
+@pytest.mark.parametrize("carrier", ["native", "grpcio"])
+def test_a_call_over_tcp_without_a_token_uses_no_memory(repository, region, carrier):
+    """Neither registers a region, nor uses one that another caller has registered."""
+    key, handle, path = region(64)
+    shm.set_shared_memory_region(handle, [ROW])
+    parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32"}
+    data = {**tensor, "data": [9, 9, 9, 9]}
+    with Server(repository, allow_shared_memory=True, grpc_server=carrier) as running:
+        url = f"{running.url}/v2/systemsharedmemory/region/r/register"
+        answer = requests.post(url, json={"key": key, "byte_size": 64}, timeout=10)
+        assert answer.status_code == 403
+        assert "--control-token-file" in answer.json()["error"]
+        infer = f"{running.url}/v2/models/double/infer"
+        for document in (
+            {"inputs": [{**tensor, "parameters": parameters}]},
+            {"inputs": [data], "outputs": [{"name": "y", "parameters": parameters}]},
+        ):
+            answer = requests.post(infer, json=document, timeout=10)
+            assert (answer.status_code, "over a unix socket" in answer.text) == (403, True)
+        with triton_grpc.InferenceServerClient(running.grpc) as client:
+            for call, arguments in (
+                (client.register_system_shared_memory, ("r", key, 64)),
+                (client.infer, ("double", [placed(triton_grpc, "x", [1, 4], "FP32", "r", 16)])),
+            ):
+                with pytest.raises(InferenceServerException) as caught:
+                    call(*arguments)
+                assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+    assert path.read_bytes()[:16] == ROW.tobytes()
+
+
+CALLER = """
+import http.client, json, os, socket, sys
+path, uid, key = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+
+def call(target, document):
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(path)
+    connection.request("POST", target, json.dumps(document))
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+region = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
+tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32"}
+document = {"inputs": [{**tensor, "parameters": region}]}
+print(call("/v2/systemsharedmemory/region/r/register", {"key": key, "byte_size": 64})[0], end=" ")
+print(call("/v2/models/double/infer", document)[0], end=" ")
+print(call("/v2/models/double/infer", {**document, "parameters": {"custom": 1}})[0])
+"""
+
+
+def test_over_a_unix_socket_the_callers_own_rights_count(repository, region, tmp_path):
+    """The owner of the memory, or who may read and write it by its mode; nobody borrows the server's rights."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can call as another user")
+    key, _, memory = region(64)
+    socket_path = tmp_path / "http.sock"
+    grpc_path = tmp_path / "grpc.sock"
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o111)
+    with Server(
+        repository, http=f"unix:{socket_path}", grpc=f"unix:{grpc_path}", allow_shared_memory=True
+    ) as running:
+        socket_path.chmod(0o777)
+
+        def statuses(uid, mode):
+            memory.chmod(mode)
+            command = [sys.executable, "-c", CALLER, str(socket_path), str(uid), key]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            return done.stdout.split()
+
+        for uid, mode in ((65534, 0o600), (65534, 0o660), (65534, 0o604), (65534, 0o602)):
+            assert statuses(uid, mode) == ["400", "400", "400"], oct(mode)
+        assert statuses(0, 0o600) == ["200", "200", "200"]
+        assert statuses(65534, 0o600) == [
+            "400",
+            "400",
+            "400",
+        ]  # of the region that is registered now
+        assert statuses(65534, 0o606) == ["400", "200", "200"]  # the name is taken
+        memory.chmod(0o600)
+        with triton_grpc.InferenceServerClient(f"unix:{grpc_path}") as client:
+            client.unregister_system_shared_memory()
+            client.register_system_shared_memory("r", key, 64)
+            client.infer("double", [placed(triton_grpc, "x", [1, 4], "FP32", "r", 16)])
+        assert running.get("/v2/health/ready")[0] == 200

@@ -19,11 +19,11 @@ from ksrv.protocol.protobuf import (
     message_class,
     methods,
 )
-from ksrv.request import FORWARDED
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import SHARED_MEMORY
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.held_engine import MODELS
+from tests.support.proxy_headers import PROXY_HEADERS
 from tests.support.wire.grpc_calls import (
     call,
     connect,
@@ -296,10 +296,14 @@ def test_reflection_describes_every_service(channel, service):
 class StrictAuthorizer:
     """An authorizer with one token; control only with another."""
 
-    needs_token = True
+    needs_token = hides_tokens = True
+    own_hosts = False
 
     def __init__(self):
         self.peers = []
+
+    def check_host(self, host, *, peer):
+        pass
 
     def check(self, authorization):
         if authorization not in ("Bearer a", "Bearer control"):
@@ -308,7 +312,7 @@ class StrictAuthorizer:
     def client_of(self, authorization):
         return ""
 
-    def check_control(self, authorization, *, peer, forwarded, origin):
+    def check_control(self, authorization, *, peer, forwarded, origin, host):
         self.peers.append((peer, forwarded, origin))
         if authorization != "Bearer control":
             raise Forbidden("control token needed")
@@ -330,11 +334,11 @@ def test_access_is_checked_before_everything_but_health(engine):
             "PERMISSION_DENIED",
             lambda: call(channel, "RepositoryModelLoad", model_name="add", metadata=good),
         )
-        for name in FORWARDED:
+        for name in PROXY_HEADERS:
             control = (("authorization", "Bearer control"), (name, "10.0.0.1"))
             call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
             assert authorizer.peers[-1] == ("127.0.0.1", True, None), name
-        assert engine.changes == [("load", "add")] * len(FORWARDED)
+        assert engine.changes == [("load", "add")] * len(PROXY_HEADERS)
         # A call whose message has not come yet is looked at once more when it is there.
         asked = list(dict.fromkeys(authorizer.peers))
         assert asked == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]

@@ -38,7 +38,11 @@ ADDED = (ROW + 1).tobytes()
 class TokenAuthorizer:
     """An authorizer with one token."""
 
-    needs_token = True
+    needs_token = hides_tokens = True
+    own_hosts = False
+
+    def check_host(self, host, *, peer):
+        pass
 
     def check(self, authorization):
         if authorization != "Bearer good":
@@ -47,7 +51,7 @@ class TokenAuthorizer:
     def client_of(self, authorization):
         return ""
 
-    def check_control(self, authorization, *, peer, forwarded, origin):
+    def check_control(self, authorization, *, peer, forwarded, origin, host):
         self.check(authorization)
 
 

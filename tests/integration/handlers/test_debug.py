@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ksrv.client import Client, StatusError
-from ksrv.request import FORWARDED
 from ksrv.testing import Server
+from tests.support.proxy_headers import PROXY_HEADERS
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
@@ -129,7 +129,7 @@ def request(value, **parameters):
 
 
 @pytest.mark.parametrize("model", ["faulty", "outer"])
-@pytest.mark.parametrize("header", FORWARDED)
+@pytest.mark.parametrize("header", PROXY_HEADERS)
 def test_clients_behind_a_proxy_are_told_nothing_more(server, header, model):
     status, answer = post(server, request(1), model, **{header: "192.0.2.7"})
     assert (status, answer["error"]) == (

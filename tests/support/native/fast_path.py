@@ -205,7 +205,7 @@ class Open:
     def client_of(self, authorization: Any) -> str:
         return ""
 
-    needs_token = False
+    needs_token = hides_tokens = False
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from ksrv.errors import Forbidden, Unauthenticated
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings, SettingsError
 
-HERE = {"peer": "127.0.0.1", "forwarded": False, "origin": None}
+HERE = {"peer": "127.0.0.1", "forwarded": False, "origin": None, "host": "localhost:8080"}
 
 
 @pytest.fixture
@@ -86,8 +86,15 @@ def test_control_calls_without_a_control_token_are_for_this_machine_only(files):
     access = Access(ServerSettings())
     access.check_control(None, **HERE)
     access.check_control(None, **HERE | {"peer": ""})
-    for elsewhere in ({"peer": "10.0.0.7"}, {"forwarded": True}):
-        with pytest.raises(Forbidden, match="loopback"):
+    access.check_control(None, **HERE | {"peer": "::1"})
+    for elsewhere in (
+        {"peer": "10.0.0.7"},
+        {"peer": "127.0.0.6"},  # Istio's proxy
+        {"peer": "::ffff:127.0.0.6"},
+        {"forwarded": True},
+        {"forwarded": True, "peer": ""},
+    ):
+        with pytest.raises(Forbidden, match="programs on this machine"):
             access.check_control(None, **HERE | elsewhere)
 
 
@@ -148,6 +155,11 @@ def test_a_token_file_that_is_missing_or_empty_is_an_error(tmp_path):
         "",
         "localhost",
         "LOCALHOST:8080",
+        "localhost.",
+        "a.LocalHost",
+        "127.0.0.1.",
+        "[fe80::1%25eth0]:8080",
+        socket.gethostname().upper() + ":8080",
         "models.localhost:80",
         "127.0.0.1:8080",
         "10.0.0.7",
@@ -157,7 +169,9 @@ def test_a_token_file_that_is_missing_or_empty_is_an_error(tmp_path):
     ],
 )
 def test_a_host_of_this_machine_is_let_in(host):
-    Access(ServerSettings()).check_control(None, **HERE, host=host)
+    access = Access(ServerSettings())
+    access.check_control(None, **HERE | {"host": host})
+    access.check_host(host, peer="127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -165,12 +179,41 @@ def test_a_host_of_this_machine_is_let_in(host):
     [
         "evil.example",
         "evil.example:8080",
+        "évil.example",
+        "\udcff",
+        "[::1",
+        "[]",
+        "[evil.example]:80",
+        "x" * 300,
         "localhost.evil.example",
         "127.0.0.1.evil.example",
         "[evil]",
+        "ksrv",
+        "ksrv.:80",
+        "evil.localhost.example",
         "1::evil:80",
     ],
 )
 def test_a_rebound_name_is_no_host_of_this_machine(host):
-    with pytest.raises(Forbidden, match="Host"):
-        Access(ServerSettings()).check_control(None, **HERE, host=host)
+    access = Access(ServerSettings())
+    with pytest.raises(Forbidden, match=r"Host .* is not this machine, so control calls"):
+        access.check_control(None, **HERE | {"host": host})
+    access.check_host(host, peer="")  # no browser calls over a unix socket
+    if "." not in host:
+        access.check_host(host, peer="127.0.0.1")  # nobody can register such a name
+        return
+    with pytest.raises(Forbidden, match=r"Host .* is not this machine, so the call"):
+        access.check_host(host, peer="127.0.0.1")
+
+
+def test_a_server_with_credentials_or_for_other_machines_takes_every_host(files):
+    for settings in (
+        {"token_file": files["token_file"]},
+        {"insecure": True},
+        {"tls_client_ca": "ca.pem"},
+    ):
+        access = Access(ServerSettings(**settings))
+        access.check_host("models.example", peer="127.0.0.1")
+        assert not access.own_hosts
+    with_control = Access(ServerSettings(control_token_file=files["control_token_file"]))
+    assert with_control.own_hosts  # whose other calls need no token

@@ -1,0 +1,41 @@
+// Who a client on a unix socket was when it connected. It stands in a connection's address, in place of the client's path,
+// which nobody reads.
+
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstring>
+
+namespace ksrv {
+
+struct UnixPeer {
+    sa_family_t family = AF_UNIX;
+    bool known = false;
+    uid_t uid = 0;
+    gid_t gid = 0;
+};
+
+// Notes who has connected a socket (unix(7): SO_PEERCRED), where it is a unix socket.
+inline void note_unix_peer(int socket, sockaddr_storage *address, socklen_t *length) noexcept {
+    if (address->ss_family != AF_UNIX) return;
+    ucred credentials;
+    socklen_t size = sizeof credentials;
+    UnixPeer peer;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
+        peer.known = true;
+        peer.uid = credentials.uid;
+        peer.gid = credentials.gid;
+    }
+    memcpy(address, &peer, sizeof peer);
+    *length = sizeof peer;
+}
+
+// Who an address of a unix socket's client stands for; of any other address nothing is known.
+inline UnixPeer unix_peer(const sockaddr_storage &address) noexcept {
+    UnixPeer peer;
+    if (address.ss_family == AF_UNIX) memcpy(static_cast<void *>(&peer), &address, sizeof peer);
+    return peer;
+}
+
+}  // namespace ksrv

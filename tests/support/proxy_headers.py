@@ -1,0 +1,40 @@
+"""The headers by which proxies show themselves: nginx, HAProxy, Envoy, meshes, clouds and content networks."""
+
+PROXY_HEADERS = (
+    "forwarded",
+    "via",
+    "x-forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-forwarded-client-cert",
+    "x-original-forwarded-for",
+    "x-original-url",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "true-client-ip",
+    "fastly-client-ip",
+    "cf-connecting-ip",
+    "cf-ray",
+    "cdn-loop",
+    "x-envoy-external-address",
+    "x-envoy-expected-rq-timeout-ms",
+    "x-envoy-attempt-count",
+    "x-azure-clientip",
+    "x-amzn-trace-id",
+    "l5d-client-id",
+)
+NO_PROXY_HEADERS = (
+    "x-request-id",
+    "traceparent",
+    "x-ip",
+    "x-forward",
+    "viable",
+    "cfg",
+    "user-agent",
+    "x-priority",
+)
+"""Headers that clients send by themselves."""
