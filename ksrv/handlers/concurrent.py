@@ -24,7 +24,8 @@ from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.handler_batches import HandlerBatches
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Models
-from ksrv.handlers.streaming.streams import ENDED, BatchStream, is_stream, postprocessed
+from ksrv.handlers.streaming.chunk_forms import ENDED
+from ksrv.handlers.streaming.streams import BatchStream, is_stream, postprocessed
 from ksrv.request import BatchInputs, BatchOutputs
 
 if TYPE_CHECKING:
@@ -224,16 +225,16 @@ class ConcurrentBatches:
         runner = self._runner
         context = BatchContext(runner.context, inputs, runner.make_batch, cancellation)
         failure: KsrvError | None = None
-        tensors: list[Any] = []
+        made: BatchOutputs | None = None
         began = perf_counter_ns()
         try:
             with working_for(context):
                 result = await self._stages(context)
                 if is_stream(result):
-                    tensors = await self._drain(result, inputs, context)
+                    made = await self._drain(result, inputs, context)
                 else:
                     context.stage = "outputs"
-                    tensors = runner.read_outputs(result, inputs)
+                    made = runner.read_outputs(result, inputs)
                 if context.made is not None:
                     check_answers(context.made)
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
@@ -244,13 +245,13 @@ class ConcurrentBatches:
         context.timings.setdefault("inference", perf_counter_ns() - began)
         batch = context.made
         context.release()
-        if batch is None:
-            return failure or BatchOutputs(tensors, timings=context.timings)
-        if failure is not None and not fail_rest(batch, failure):
+        if failure is not None and (batch is None or not fail_rest(batch, failure)):
             return failure
-        return BatchOutputs(
-            tensors, batch.failures, context.timings, batch.headers, batch.parameters
-        )
+        made = made or BatchOutputs([])
+        made.timings = context.timings
+        if batch is not None:
+            made.add_notes(batch)
+        return made
 
     async def _stages(self, context: BatchContext) -> Any:
         handler = self._runner.handler
@@ -272,15 +273,15 @@ class ConcurrentBatches:
         context.stage = "postprocess"
         return await _settled(handler.postprocess(outputs))
 
-    async def _drain(self, chunks: Any, inputs: BatchInputs, context: BatchContext) -> list[Any]:
+    async def _drain(self, chunks: Any, inputs: BatchInputs, context: BatchContext) -> BatchOutputs:
         runner, sender = self._runner, inputs.emit
         context.stage = "inference"
         stream = BatchStream(
             inputs,
             context.spec.outputs,
-            partial(runner.read_chunk, inputs=inputs),
+            runner.read_chunk,
             context.made_batch,
-            partial(self._fail_row, inputs=inputs, context=context),
+            partial(self._fail_request, inputs=inputs, context=context),
             sender and Offering(sender),
         )
         iterated: Any = _iterated(chunks, stream, context.cancellation)
@@ -292,12 +293,11 @@ class ConcurrentBatches:
                     await self._wait_for_clients(sender)
         return stream.result()
 
-    def _fail_row(
-        self, row: int, error: BaseException, *, inputs: BatchInputs, context: BatchContext
+    def _fail_request(
+        self, index: int, error: BaseException, *, inputs: BatchInputs, context: BatchContext
     ) -> None:
-        batch = context.batch
         failure = self._runner.failure_of(error, "inference", inputs)
-        batch.failures.setdefault(batch.request_of(row), failure)
+        context.batch.failures.setdefault(index, failure)
 
     async def _wait_for_clients(self, sender: Any) -> None:
         """Wait until no client reads more slowly than the handler sends; others go on meanwhile."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from ksrv.handlers.diagnostics.debugging import add_traceback
 from ksrv.handlers.imports.folder_modules import error_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.sequences import SequenceStates
+from ksrv.handlers.streaming.chunk_forms import with_blanks
 from ksrv.imported_torch import imported_torch
 from ksrv.request import WARM_UP, Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
@@ -38,6 +39,9 @@ from ksrv.spec import ModelSpec
 log = logging.getLogger("ksrv.handlers")
 
 SHOWN_IDS = 8
+
+Read = Callable[[Any, int, bool, Mapping[str, Tensor]], list[Tensor]]
+"""Makes tensors of a result, its number of rows, whether it is an explanation, and the inputs."""
 
 
 class HandlerBatches(StageRunner):
@@ -99,7 +103,10 @@ class HandlerBatches(StageRunner):
     def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
         if inputs.emit is None:
             return False
-        outputs = BatchOutputs(self.read_chunk(result, inputs), headers=headers)
+        outputs = self.read_chunk(result, inputs)
+        for failure in outputs.failures.values():
+            raise failure
+        outputs.headers.update(headers)
         sender: Any = inputs.emit
         if self.shares_loop and _on_event_loop():
             sender.offer(outputs)  # waiting for one slow client would hold up all other batches
@@ -107,26 +114,79 @@ class HandlerBatches(StageRunner):
             sender(outputs)
         return True
 
-    def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
-        """Return the tensors of a handler's result.
+    def read_outputs(self, result: Any, inputs: BatchInputs) -> BatchOutputs:
+        """Return the answer to a batch that a handler's result makes.
 
         Raises:
             KsrvError: It does not fit the batch.
         """
-        made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        return self._read(self.outputs.read, result, inputs)
+
+    def read_chunk(
+        self, chunk: Any, inputs: BatchInputs, absent: Collection[int] = ()
+    ) -> BatchOutputs:
+        """Return the part of an answer that a handler yielded, or sent.
+
+        Args:
+            absent: The rows that have no value in it.
+
+        Raises:
+            KsrvError: It does not fit the batch.
+        """
+        return self._read(self.outputs.read_chunk, chunk, inputs, absent)
+
+    def _read(
+        self, read: Read, result: Any, inputs: BatchInputs, absent: Collection[int] = ()
+    ) -> BatchOutputs:
+        try:
+            given = with_blanks(result, absent)
+            made = BatchOutputs(read(given, inputs.rows, inputs.explain, inputs.tensors))
+            if absent:
+                made.only = frozenset(
+                    index
+                    for index, one in enumerate(inputs.requests)
+                    if not all(row in absent for row in range(one.slice.start, one.slice.stop))
+                )
+        except KsrvError as error:
+            made = self._read_by_request(result, inputs, absent, error)
         self.device.finish()
         return made
 
-    def read_chunk(self, chunk: Any, inputs: BatchInputs) -> list[Tensor]:
-        """Return the tensors of what a handler yielded, or sent.
+    def _read_by_request(
+        self, result: Any, inputs: BatchInputs, absent: Collection[int], error: KsrvError
+    ) -> BatchOutputs:
+        """Return the answer whose tensors are read for each request alone.
 
-        Raises:
-            KsrvError: It does not fit the batch.
+        The rows of one request may have other sizes than those of another, and a row that is wrong fails no other
+        request.
+
+        Args:
+            error: Why the rows of all requests cannot be read together; raised if no request's can be read.
         """
-        if inputs.explain:
-            return self.read_outputs(chunk, inputs)
-        made: list[Tensor] = self.outputs.read_chunk(chunk, inputs.rows, inputs.tensors)
-        self.device.finish()
+        parts = self.outputs.by_request(result, inputs) if len(inputs.requests) > 1 else None
+        if parts is None:
+            raise error
+        made = BatchOutputs([], parts={})
+        for index, (request, values) in enumerate(zip(inputs.requests, parts, strict=True)):
+            rows = range(request.slice.start, request.slice.stop)
+            gone = {row - rows.start for row in rows if row in absent}
+            if rows and len(gone) == len(rows):
+                continue
+            own = {name: with_blanks(value, gone) for name, value in values.items()}
+            try:
+                tensors = self.outputs.read(own, len(rows), inputs.explain, inputs.tensors)
+            except KsrvError as failure:
+                made.failures[index] = failure
+                continue
+            first = len(made.tensors)
+            made.tensors += tensors
+            made.parts[index] = (first, first + len(tensors))
+        if not made.parts:
+            raise error
+        if absent or made.failures:
+            made.only = frozenset(made.parts)
+        for failure in made.failures.values():
+            self.failure_of(failure, "outputs", inputs)
         return made
 
     @contextmanager

@@ -23,7 +23,7 @@ from ksrv.errors import HandlerFailed, PromiseBroken, check_text
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.streaming.chunk_forms import Texts, check_chunk, of_lone_row
 from ksrv.imported_torch import imported_torch
-from ksrv.request import Array, Element, Tensor
+from ksrv.request import Array, BatchInputs, Element, Tensor
 from ksrv.spec import ModelSpec, TensorSpec, fits
 from ksrv.torch_memory import array_over
 
@@ -69,13 +69,17 @@ class OutputConverter:
             not spec.inputs or any(entry.batched for entry in spec.inputs)
         )
 
-    def read_chunk(self, chunk: Any, rows: int, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    def read_chunk(
+        self, chunk: Any, rows: int, explained: bool, inputs: Mapping[str, Tensor]
+    ) -> list[Tensor]:
         """Return the tensors of a part of an answer, which may leave the row's dimension out for a lone row.
 
         Raises:
             PromiseBroken: It differs from the declared outputs.
             HandlerFailed: It does not fit the batch.
         """
+        if explained:
+            return self.read(chunk, rows, explained, inputs)
         if rows == 1 and not self._most_rows:
             chunk = of_lone_row(chunk, self._declared)
         else:
@@ -129,6 +133,22 @@ class OutputConverter:
             tensors.append(tensor)
         return tensors
 
+    def by_request(self, result: Any, inputs: BatchInputs) -> list[dict[str, Any]] | None:
+        """Return the part of a result that belongs to each request of a batch, by the outputs' names.
+
+        Returns:
+            The parts, which `read` takes; None if the result does not have one row for each row of the batch.
+
+        Raises:
+            KsrvError: The result is none that a handler may return.
+        """
+        values = _by_name(result, NOT_DECLARED if inputs.explain else self._declared)
+        if any(_count(value) != inputs.rows for value in values.values()):
+            return None
+        return [
+            {name: value[one.slice] for name, value in values.items()} for one in inputs.requests
+        ]
+
     def _check_lengths(
         self, tensor: Tensor, entry: TensorSpec, inputs: Mapping[str, Tensor]
     ) -> None:
@@ -151,6 +171,14 @@ def as_tensor(name: str, value: Any) -> Tensor:
         HandlerFailed: KServe v2 cannot carry it.
     """
     return _tensor(name, value, None)
+
+
+def _count(value: Any) -> int:
+    """Return how many rows a value of a result has; -1 for a value without rows."""
+    try:
+        return len(value)
+    except TypeError:  # a number, an array or a tensor without dimensions
+        return -1
 
 
 def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:

@@ -60,7 +60,7 @@ from ksrv.handlers.streaming.streams import (
 )
 from ksrv.imported_torch import imported_torch
 from ksrv.loaders.loaded import ModelLoadError
-from ksrv.request import BatchInputs, BatchOutputs, Tensor
+from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -329,7 +329,7 @@ class Runner(HandlerBatches):
         if batch is None or not fail_rest(batch, failure):
             raise failure.with_traceback(None)
 
-    def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+    def _drain(self, result: Any, inputs: BatchInputs) -> BatchOutputs:
         """Run a handler that answers piece by piece, or later, to its end."""
         context = self.context
         assert context is not None, "a batch runs on a loaded handler"
@@ -343,20 +343,19 @@ class Runner(HandlerBatches):
                 stream = BatchStream(
                     inputs,
                     context.spec.outputs,
-                    partial(self.read_chunk, inputs=inputs),
+                    self.read_chunk,
                     context.made_batch,
-                    partial(self._fail_row, inputs=inputs),
+                    partial(self._fail_request, inputs=inputs),
                 )
                 run_generator(result, stream, self._loop)
                 return stream.result()
         finally:
             context.add_time("inference", perf_counter_ns() - began)
 
-    def _fail_row(self, row: int, error: BaseException, *, inputs: BatchInputs) -> None:
+    def _fail_request(self, index: int, error: BaseException, *, inputs: BatchInputs) -> None:
         assert self.context is not None, "a batch runs on a loaded handler"
-        batch = self.context.batch
         failure = self.failure_of(error, "inference", inputs)
-        batch.failures.setdefault(batch.request_of(row), failure)
+        self.context.batch.failures.setdefault(index, failure)
 
 
 def forgetting(

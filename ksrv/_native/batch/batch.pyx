@@ -149,6 +149,16 @@ cdef class BatchOutputs:
             self.dialect_facts = {}
         return self.dialect_facts
 
+    def add_notes(self, batch: Any) -> None:
+        """Add what a handler noted for requests of its batch: failures, headers and parameters.
+
+        Args:
+            batch: The `ksrv.handlers.batch.Batch`.
+        """
+        self.failed = {**self.failed, **batch.failures} if self.failed else batch.failures
+        self.fields = batch.headers
+        self.extra = batch.parameters
+
     cdef bint is_bare(self) noexcept:
         return self.parts is None and not (
             self.failed or self.fields or self.extra or self.dialect_facts

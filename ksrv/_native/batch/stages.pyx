@@ -332,7 +332,7 @@ cdef class StageRunner:
             KsrvError: The whole batch failed.
         """
         cdef RunningBatch context = self.context
-        cdef list tensors = []
+        cdef BatchOutputs made = None
         cdef object failure = None
         cdef int64_t began
         cdef PyObject *outer
@@ -358,11 +358,11 @@ cdef class StageRunner:
                 result = infer_and_postprocess(self.handler, arrays, context, began)
             if _is_stream(result):
                 context.stage = "inference"
-                tensors = self._drain(result, inputs)
+                made = self._drain(result, inputs)
             else:
                 context.stage = "outputs"
                 began = now_ns()
-                tensors = self.read(result, inputs)
+                made = self.read(result, inputs)
                 _note_outputs(context, now_ns() - began)
             result = None
             if context.made is not None:
@@ -380,11 +380,12 @@ cdef class StageRunner:
             ksrv_running = outer
         if failure is not None:
             self._fail_rest(failure, batch)
-        if batch is None:
-            return ksrv_batch_outputs(tensors, context.times, context.timings_by_stage)
-        return BatchOutputs(
-            tensors, batch.failures, context.timings, batch.headers, batch.parameters
-        )
+            made = BatchOutputs([])
+        made.times = context.times
+        made.timings_by_stage = context.timings_by_stage
+        if batch is not None:
+            made.add_notes(batch)
+        return made
 
     cdef object arrays(self, BatchInputs inputs):
         """The inputs as the default preprocess returns them, or None where it has work to do."""
@@ -397,10 +398,10 @@ cdef class StageRunner:
                 return (<Tensor>value).data
         return {name: (<Tensor>value).data for name, value in inputs.tensors.items()}
 
-    cdef list read(self, object result, BatchInputs inputs):
+    cdef BatchOutputs read(self, object result, BatchInputs inputs):
         cdef list found = None
         if self.declared is not None and not inputs.explain:
             found = self.declared.tensors(result, inputs.rows)
         if found is None:
-            found = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
-        return found
+            return self.read_outputs(result, inputs)
+        return ksrv_batch_outputs(found, NONE_RUN, None)

@@ -59,6 +59,24 @@ cdef class Tensor:
             return sum([len(element) for element in self.data])
         return int(self.data.nbytes)
 
+    def rows(self, Py_ssize_t start, Py_ssize_t end) -> Tensor:
+        """Return rows of the tensor, whose first dimension counts them, without a copy.
+
+        Args:
+            start: The first row.
+            end: The row after the last one.
+        """
+        cdef Py_ssize_t width = 1
+        if isinstance(self.data, list):
+            for size in self.shape[1:]:
+                width *= size
+        cdef Tensor part = ksrv_tensor(
+            self.name, self.datatype, (end - start, *self.shape[1:]),
+            self.data[start * width : end * width],
+        )
+        part.its_parameters = self.its_parameters
+        return part
+
     def __eq__(self, other):
         if type(other) is not Tensor:
             return NotImplemented

@@ -67,7 +67,7 @@ def split(
                 first, last = parts.get(index, (0, 0))
                 mine = tensors[first:last]
             else:
-                mine = tensors if len(handles) == 1 else [_rows(one, row, end) for one in tensors]
+                mine = tensors if len(handles) == 1 else [one.rows(row, end) for one in tensors]
             answers.append(_response(spec, handle, index, mine, outputs, timings))
         row = end
     return answers
@@ -79,17 +79,6 @@ def _copy(tensor: Tensor) -> Tensor:
     buffer_pool.count_copy(data.nbytes)
     copied = np.array(data, order="C")  # without the subclass, which may have more than the numbers
     return Tensor(tensor.name, tensor.datatype, tensor.shape, copied, tensor.parameters)
-
-
-def _rows(tensor: Tensor, row: int, end: int) -> Tensor:
-    """One request's rows; the split of a joined batch keeps the first dimension."""
-    data = tensor.data
-    shape = (end - row, *tensor.shape[1:])
-    if isinstance(data, np.ndarray):
-        return Tensor(tensor.name, tensor.datatype, shape, data[row:end], tensor.parameters)
-    width = len(data) // tensor.shape[0] if tensor.shape[0] else 0
-    part = data[row * width : end * width]
-    return Tensor(tensor.name, tensor.datatype, shape, part, tensor.parameters)
 
 
 def _response(

@@ -108,12 +108,14 @@ class WarmUp:
             errors = [error for _, error in batch.failed]
             if not errors:
                 try:
-                    answers = instance.execute(batch.inputs(), self._deadline())
+                    errors = list(
+                        instance.execute(batch.inputs(), self._deadline()).failures.values()
+                    )
                 except StreamNeeded:  # the handler has run, and its clients stream
                     continue
-                errors = list(answers.failures.values())
-            if errors:
-                raise errors[0]
+            for error in errors:
+                if not isinstance(error, StreamNeeded):
+                    raise error
 
     def _check_layout(self, instance: Instance, request: InferRequest) -> None:
         """Raise where the zeros that failed are taken in the other order of channels."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ksrv.request import InferRequest, Tensor
+from ksrv.request import InferRequest
 
 
 def bytes_of(request: InferRequest) -> int:
@@ -12,24 +12,12 @@ def bytes_of(request: InferRequest) -> int:
 
 def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
     """Return rows of a request as a request of their own."""
-    inputs = []
-    for tensor in request.inputs:
-        width = 1
-        for size in tensor.shape[1:]:
-            width *= size
-        rows = (
-            tensor.data[start * width : end * width]
-            if isinstance(tensor.data, list)
-            else (tensor.data[start:end])
-        )
-        shape = (end - start, *tensor.shape[1:])
-        inputs.append(Tensor(tensor.name, tensor.datatype, shape, rows, tensor.parameters))
     images = request.images and {
         name: one._replace(headers=one.headers[start:end]) for name, one in request.images.items()
     }
     return replace(
         request,
-        inputs=inputs,
+        inputs=[tensor.rows(start, end) for tensor in request.inputs],
         images=images,
         nbytes=0,
         mark_final=False,

@@ -1,6 +1,6 @@
-"""The forms of a chunk that a handler yields: one value for each row, or the value itself where there is one row."""
+"""The forms of a chunk that a handler yields: one value for each row, or the value itself if there is one row."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,14 @@ from ksrv.spec import TensorSpec, fits
 
 _TEXTS = (str, bytes, bytearray, memoryview)
 _NUMBERS = (bool, int, float, np.generic)
+
+
+class RowEnded:
+    """In a chunk, the row of a generator that is exhausted."""
+
+
+ENDED = RowEnded()
+_ABSENT = (type(None), RowEnded)
 
 
 class Texts:
@@ -76,3 +84,41 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: Any) -> Array:
     array = np.empty(shape, dtype)
     array.reshape(-1)[:] = [value]
     return array
+
+
+# ---- rows without a value -----------------------------------------------------------------------
+
+
+def absent_rows(chunk: Any) -> set[int]:
+    """Return the rows of a chunk that have no value; only a list may have such."""
+    if type(chunk) is not list:
+        return set()
+    return {row for row, value in enumerate(chunk) if isinstance(value, _ABSENT)}
+
+
+def with_blanks(values: Any, absent: Collection[int]) -> Any:
+    """Return a list of rows whose every row has a value.
+
+    Args:
+        absent: The rows that have no value.
+    """
+    if not absent:
+        return values
+    present = next((value for value in values if not isinstance(value, _ABSENT)), b"")
+    filler = _blank(present)
+    return [filler if row in absent else value for row, value in enumerate(values)]
+
+
+def _blank(value: Any) -> Any:
+    """Return what stands in the place of a row without a value: of a value's form, and nothing of what it says.
+
+    The value may be another client's.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU":
+        return np.zeros_like(value)
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return type(value)(0)
+    if isinstance(value, (list, tuple)):
+        return [_blank(one) for one in value]
+    torch = imported_torch()
+    return torch.zeros_like(value) if torch is not None and isinstance(value, torch.Tensor) else b""

@@ -10,33 +10,25 @@ such form, so that it is told to stream.
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, closing
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ksrv.errors import StreamNeeded, quote
 from ksrv.handlers.batch import checked_failures, headers_so_far
-from ksrv.imported_torch import imported_torch
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
+from ksrv.handlers.streaming.chunk_forms import ENDED, absent_rows
+from ksrv.request import BatchInputs, BatchOutputs, Element, Tensor
 from ksrv.spec import TensorSpec
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
 
-Read = Callable[[Any], list[Tensor]]
-"""Makes tensors of a chunk; raises KsrvError where it does not fit the batch."""
+Read = Callable[[Any, BatchInputs, Collection[int]], BatchOutputs]
+"""Makes tensors of a chunk in which some rows have no value; raises KsrvError if it does not fit the batch."""
 
 
-class RowEnded:
-    """In a chunk, the row of a generator that is exhausted."""
-
-
-ENDED = RowEnded()
 _ASK = "ask for it with 'Accept: text/event-stream', or over ModelStreamInfer"
-_ABSENT = (type(None), RowEnded)
 
 
 def is_stream(result: Any) -> bool:
@@ -95,9 +87,10 @@ class BatchStream:
         self._emit = emit or inputs.emit
         self._read = read
         self._batch = batch
-        self._joined = JoinedChunks(outputs)
+        self._joined = [JoinedChunks(outputs) for _ in inputs.requests]
         self._emitted = False
         self._told: set[int] = set()
+        self._refused: set[int] = set()
         self._ended_rows: set[int] = set()
 
     def take(self, chunk: Any) -> bool:
@@ -109,28 +102,50 @@ class BatchStream:
         Raises:
             KsrvError: The chunk does not fit the batch.
         """
-        chunk, absent = without_absent_rows(chunk)
-        requests = self._inputs.requests
+        absent = absent_rows(chunk)
         if len(absent) < self._inputs.rows:
-            tensors = self._read(chunk)
-            only = None if not absent else _present(requests, absent)
+            made = self._read(chunk, self._inputs, absent)
+            for index, failure in made.failures.items():
+                self._refuse(index, failure)
             if self._emit is None:
-                self._joined.add(tensors, absent)
-                self._refuse_without_numbers(tensors, absent)
-            elif only is None or only:
+                self._join(made, absent)
+            elif made.only is None or made.only:
                 batch = self._batch()
-                headers = None if batch is None else headers_so_far(batch)
+                if batch is not None:
+                    made.headers.update(headers_so_far(batch))
                 self._emitted = True
-                self._emit(BatchOutputs(tensors, headers=headers, only=only))
+                self._emit(made)
+        if self._emit is None:
+            return len(self._refused) < len(self._joined)
         return self._tell_ended()
 
-    def _refuse_without_numbers(self, tensors: list[Tensor], absent: set[int]) -> None:
-        """Fail the requests of rows that have no numbers, for which there is no joined form."""
-        numbers = [one.name for one in tensors if one.datatype != "BYTES"]
-        for row in absent if numbers else ():
-            name = quote(numbers[0])
-            text = f"the stream of the output {name} is empty in a row of the request; {_ASK}"
-            self._fail(row, StreamNeeded(text))
+    def _join(self, made: BatchOutputs, absent: Collection[int]) -> None:
+        """Add a chunk to the answers of the requests that it is for."""
+        for index, (request, joined) in enumerate(
+            zip(self._inputs.requests, self._joined, strict=True)
+        ):
+            if index in self._refused or (made.only is not None and index not in made.only):
+                continue
+            rows = request.slice
+            if made.parts is not None:
+                first, end = made.parts[index]
+                tensors = made.tensors[first:end]
+            elif len(self._joined) == 1:
+                tensors = made.tensors
+            else:
+                tensors = [one.rows(rows.start, rows.stop) for one in made.tensors]
+            own = {row - rows.start for row in absent if rows.start <= row < rows.stop}
+            try:
+                joined.add(tensors, own)
+            except StreamNeeded as error:
+                self._refuse(index, error)
+
+    def _refuse(self, index: int, error: BaseException) -> None:
+        """Fail a request, whose generators are closed and which gets no further chunk."""
+        rows = self._inputs.requests[index].slice
+        self._fail(index, error)
+        self._refused.add(index)
+        self._ended_rows.update(range(rows.start, rows.stop))
 
     def _tell_ended(self) -> bool:
         batch, emit = self._batch(), self._emit
@@ -170,60 +185,41 @@ class BatchStream:
 
     def row_failed(self, row: int, error: BaseException) -> None:
         """Fail the request of a row whose generator raised."""
-        self._fail(row, error)
+        requests = enumerate(self._inputs.requests)
+        self._fail(next(index for index, one in requests if row < one.slice.stop), error)
         self._ended_rows.add(row)
 
     def wants(self, row: int) -> bool:
         """Tell whether the request of a row still waits, as far as is known without asking."""
         return row not in self._ended_rows
 
-    def result(self) -> list[Tensor]:
-        """Return the tensors of the final answer: none where the chunks were sent."""
+    def result(self) -> BatchOutputs:
+        """Return the final answer: without tensors if the chunks were sent."""
         if self._emit is None:
-            return self._joined.tensors(self._inputs.rows)
+            return self._joined_answer()
         if not self._emitted:  # a chunk for nobody tells that the handler streams
             self._emit(BatchOutputs([], only=frozenset()))
-        return []
+        return BatchOutputs([])
 
-
-def without_absent_rows(chunk: Any) -> tuple[Any, set[int]]:
-    """Return a chunk whose every row has a value, and the rows that had none."""
-    if type(chunk) is not list:
-        return chunk, set()
-    absent = {row for row, value in enumerate(chunk) if isinstance(value, _ABSENT)}
-    if not absent:
-        return chunk, absent
-    present = next((value for value in chunk if not isinstance(value, _ABSENT)), b"")
-    filler = _blank(present)
-    return [filler if row in absent else value for row, value in enumerate(chunk)], absent
-
-
-def _blank(value: Any) -> Any:
-    """Return what stands in the place of a row without a value: of a value's form, and nothing of what it says.
-
-    The value may be another client's.
-    """
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU":
-        return np.zeros_like(value)
-    if isinstance(value, (bool, int, float, np.number, np.bool_)):
-        return type(value)(0)
-    if isinstance(value, (list, tuple)):
-        return [_blank(one) for one in value]
-    torch = imported_torch()
-    return torch.zeros_like(value) if torch is not None and isinstance(value, torch.Tensor) else b""
-
-
-def _present(requests: Sequence[BatchRequest], absent: set[int]) -> frozenset[int]:
-    """Return the indices of the requests that have a row that is not absent."""
-    return frozenset(
-        index
-        for index, request in enumerate(requests)
-        if not absent.issuperset(range(request.slice.start, request.slice.stop))
-    )
+    def _joined_answer(self) -> BatchOutputs:
+        tensors: list[Tensor] = []
+        parts: dict[int, tuple[int, int]] = {}
+        for index, (request, joined) in enumerate(
+            zip(self._inputs.requests, self._joined, strict=True)
+        ):
+            if index in self._refused:
+                continue
+            first = len(tensors)
+            try:
+                tensors += joined.tensors(request.rows)
+            except StreamNeeded as error:
+                self._refuse(index, error)
+            parts[index] = (first, len(tensors))
+        return BatchOutputs(tensors, parts=parts if len(self._joined) > 1 else None)
 
 
 class JoinedChunks:
-    """The chunks of a stream as one answer, for clients that do not stream."""
+    """The chunks that one request gets of a stream as one answer, for a client that does not stream."""
 
     def __init__(self, outputs: Sequence[TensorSpec] = ()) -> None:
         self._outputs = outputs
@@ -235,16 +231,20 @@ class JoinedChunks:
         """Take one chunk.
 
         Args:
-            absent: Rows that have no part in it.
+            absent: The rows of the request that have no part in it.
 
         Raises:
-            StreamNeeded: It is not the first, and does not hold texts.
+            StreamNeeded: It holds numbers, and is not the first or lacks a row.
         """
         self._count += 1
         for tensor in tensors:
             if self._count > 1 and tensor.datatype != "BYTES":
                 raise StreamNeeded(
                     f"the output {quote(tensor.name)} is a stream of {tensor.datatype} tensors; {_ASK}"
+                )
+            if absent and tensor.datatype != "BYTES":
+                raise StreamNeeded(
+                    f"the stream of the output {quote(tensor.name)} is empty in a row of the request; {_ASK}"
                 )
             if not isinstance(tensor.data, list):
                 kept = Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.copy())
