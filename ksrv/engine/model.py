@@ -4,7 +4,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -253,7 +253,7 @@ class ModelVersion(InstanceHost):
         try:
             return self.sequences.push(handle, push)
         except InvalidRequest:
-            self.queue.count_invalid()
+            self.queue.count("invalid")
             raise
 
     def _known_answer(self, cache: ResponseCache, request: InferRequest) -> CachedAnswer | None:
@@ -283,7 +283,7 @@ class ModelVersion(InstanceHost):
         try:
             rows, batch_key = self.validator.validate(request)
         except KsrvError:
-            self.queue.count_invalid()
+            self.queue.count("invalid")
             raise
         most = self.spec.max_batch_size
         if most and rows > most:
@@ -296,7 +296,7 @@ class ModelVersion(InstanceHost):
         most = self.spec.max_batch_size
         needed, places = -(-rows // most), self.config.queue_size
         if needed > places:  # a full queue empties, but this request would never fit
-            self.queue.count_invalid()
+            self.queue.count("invalid")
             raise too_many_parts(self.spec.name, rows, most, places)
         deadline = self._deadline(request)
         parts: list[QueuedRequest] = []
@@ -304,7 +304,7 @@ class ModelVersion(InstanceHost):
             end = min(start + most, rows)
             part = rows_of(request, start, end)
             handle = QueuedRequest(
-                part, end - start, batch_key, request.priority, deadline, bytes_of(part)
+                part, end - start, batch_key, request.priority, deadline, bytes_of(part), False
             )
             pushed = self.queue.push(handle)
             if pushed != native.OK:
@@ -312,7 +312,23 @@ class ModelVersion(InstanceHost):
                     earlier.cancel()
                 raise self._refusal(pushed, handle)
             parts.append(handle)
-        return SplitRequest(parts, join)
+        return SplitRequest(parts, join, partial(self._count_split, parts))
+
+    def _count_split(
+        self,
+        parts: Sequence[QueuedRequest],
+        failed: QueuedRequest | None,
+        outcome: InferResponse | KsrvError,
+    ) -> None:
+        """Count a request that was run in parts as one."""
+        if failed is not None and failed.state == "cancelled":
+            self.queue.count("cancelled")
+        elif failed is not None and failed.state == "expired":
+            self.queue.count("expired_running" if failed.ended_running else "expired_queued")
+        else:
+            ns = max(part.ended_ns for part in parts) - parts[0].enqueued_ns
+            timings = dict(outcome.timings) if isinstance(outcome, InferResponse) else None
+            self.stats.split_request(ns, timings)
 
     def _deadline(self, request: InferRequest) -> int | None:
         deadline = request.deadline_ns

@@ -77,6 +77,7 @@ struct Request {
     std::int64_t deadline_ns = NEVER;
     std::uint64_t nbytes = 0;         // counts against the bytes in flight
     bool reserved = false;            // they are counted already; an accepting queue gives them back
+    bool counted = true;              // its end is counted; a part of a split request is not, for the whole is
     Sequence *sequence = nullptr;     // that it belongs to, a counted reference; such requests have no priority
 
     // The queue's, under its mutex.

@@ -331,7 +331,7 @@ bool Queue::cancel(Request *request) noexcept {
         if (free_now) let_go(request);
     }
     if (!ended) return false;
-    counters[COUNT_CANCELLED].fetch_add(1, std::memory_order_relaxed);
+    if (request->counted) counters[COUNT_CANCELLED].fetch_add(1, std::memory_order_relaxed);
     publish(request);
     if (request->ended != nullptr) request->ended(request);
     if (free_now) release(request);
@@ -354,7 +354,7 @@ std::int64_t Queue::expire(std::int64_t now) noexcept {
             const bool running = request->state.load(std::memory_order_relaxed) == STATE_RUNNING;
             end(request, STATE_EXPIRED, now);
             counters[running ? COUNT_EXPIRED_RUNNING : COUNT_EXPIRED_QUEUED].fetch_add(
-                1, std::memory_order_relaxed);
+                request->counted ? 1 : 0, std::memory_order_relaxed);
             if (request->in_hand) {
                 retain(request);
             } else {

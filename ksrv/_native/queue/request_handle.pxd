@@ -55,6 +55,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         int64_t deadline_ns
         uint64_t nbytes
         bint reserved
+        bint counted
         CSequence *sequence
         int64_t enqueued_ns
         int64_t started_ns

@@ -144,6 +144,7 @@ cdef class NativeHandle:
         priority: 1 is the most urgent; 0 comes after all others.
         deadline_ns: `time.monotonic_ns` at which it expires, or None.
         nbytes: What it adds to the bytes in flight.
+        counted: Whether queue and stats count its end; not so of the parts of a split request.
 
     Attributes:
         sequence: The sequence that it belongs to, or None.
@@ -157,6 +158,7 @@ cdef class NativeHandle:
         uint32_t priority=0,
         object deadline_ns: int | None = None,
         uint64_t nbytes=0,
+        bint counted=True,
     ):
         if self.native != NULL:
             raise TypeError("a handle is made once")
@@ -171,6 +173,7 @@ cdef class NativeHandle:
         self.native.batch_key = batch_key
         self.native.priority = priority
         self.native.nbytes = nbytes
+        self.native.counted = counted
         if deadline_ns is not None:
             self.native.deadline_ns = deadline_ns
 

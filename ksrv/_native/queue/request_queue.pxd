@@ -25,13 +25,6 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         TAKE_NUDGED
 
     cdef enum Counter:
-        COUNT_PUSHED
-        COUNT_FULL
-        COUNT_BYTES
-        COUNT_CANCELLED
-        COUNT_EXPIRED_QUEUED
-        COUNT_EXPIRED_RUNNING
-        COUNT_INVALID
         COUNTERS
 
     cdef cppclass AtomicCount "std::atomic<std::uint64_t>":

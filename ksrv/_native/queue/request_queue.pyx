@@ -32,6 +32,10 @@ BYTES_IN_FLIGHT: int = <int>PUSH_BYTES
 CLOSED: int = <int>PUSH_CLOSED
 EXPIRED: int = <int>PUSH_EXPIRED
 NO_MEMORY: int = <int>PUSH_MEMORY
+COUNTED: tuple[str, ...] = (
+    "pushed", "full", "bytes_in_flight", "cancelled", "expired_queued", "expired_running", "invalid",
+)
+assert len(COUNTED) == COUNTERS
 
 
 def regroup_delay(uint64_t rows, int64_t ran_ns) -> int:
@@ -264,8 +268,9 @@ cdef class Queue:
             answers: For each its response, or the exception that it failed with.
             later: Wake the waiters only when this thread next calls `take` or `wake_waiters`, once
                 the GIL is free for them. Then the thread must call one of the two soon.
-            count: Called with what is returned before anybody is told of an answer, so that
-                whoever has an answer finds it counted; it must not block.
+            count: Called with what is returned, but False for parts of split requests, before
+                anybody is told of an answer, so that whoever has an answer finds it counted; it must
+                not block.
 
         Returns:
             For each whether it was answered now; False where it had expired or was cancelled, or
@@ -286,7 +291,7 @@ cdef class Queue:
         for i in range(won.size()):
             result[i] = won[i] != 0
         if count is not None:
-            _call(count, result)
+            _call(count, [won[i] != 0 and requests[i].counted for i in range(won.size())])
         for i in range(won.size()):
             handle = <NativeHandle>handles[i]
             if not won[i]:
@@ -390,27 +395,13 @@ cdef class Queue:
         """Whether `close` was called."""
         return self.queue.closed()
 
-    def count_invalid(self) -> None:
-        """Note a request that was refused before the queue."""
-        self.queue.counters[<int>COUNT_INVALID].fetch_add(1)
+    def count(self, reason: str) -> None:
+        """Note the end of a request that was not queued as one, by a reason of `counts`."""
+        self.queue.counters[<size_t>COUNTED.index(reason)].fetch_add(1)
 
     def counts(self) -> dict[str, int]:
-        """Return what happened to requests here, apart from answers.
-
-        Returns:
-            `pushed`, `full`, `bytes_in_flight`, `cancelled`, `expired_queued`, `expired_running`,
-            `invalid`.
-        """
-        cdef CQueue *q = self.queue
-        return {
-            "pushed": q.counters[<int>COUNT_PUSHED].load(),
-            "full": q.counters[<int>COUNT_FULL].load(),
-            "bytes_in_flight": q.counters[<int>COUNT_BYTES].load(),
-            "cancelled": q.counters[<int>COUNT_CANCELLED].load(),
-            "expired_queued": q.counters[<int>COUNT_EXPIRED_QUEUED].load(),
-            "expired_running": q.counters[<int>COUNT_EXPIRED_RUNNING].load(),
-            "invalid": q.counters[<int>COUNT_INVALID].load(),
-        }
+        """Return what happened to requests here, but for answers, by the reasons of `COUNTED`."""
+        return {reason: self.queue.counters[i].load() for i, reason in enumerate(COUNTED)}
 
 
 cdef void _call(object count, list result) noexcept:

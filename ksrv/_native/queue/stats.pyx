@@ -39,6 +39,29 @@ cdef class Stats:
         self.sums.stages[<int>STAGE_FAILED].add(0, count)
         self.sums.mutex.unlock()
 
+    def split_request(
+        self, uint64_t ns, dict timings: dict[str, int] | None
+    ) -> None:
+        """Note a request that was run in parts.
+
+        Args:
+            ns: Nanoseconds from its arrival to its answer.
+            timings: Nanoseconds by stage, of all parts together; None if it failed.
+        """
+        cdef uint64_t times[STAGES]
+        cdef int stage
+        if timings is not None:
+            for stage in range(<int>STAGE_QUEUE, <int>STAGE_CACHE_HIT):
+                times[stage] = timings.get(STAGE_NAMES[stage], 0)
+        self.sums.mutex.lock()
+        if timings is None:
+            self.sums.stages[<int>STAGE_FAILED].add(ns)
+        else:
+            self.sums.stages[<int>STAGE_REQUEST].add(ns)
+            for stage in range(<int>STAGE_QUEUE, <int>STAGE_CACHE_HIT):
+                self.sums.stages[stage].add(times[stage])
+        self.sums.mutex.unlock()
+
     def looked_up(self, bint hit, uint64_t nanoseconds) -> None:
         """Note that the response cache was asked for a request's answer.
 

@@ -153,8 +153,11 @@ def _wanted(
 def join(responses: list[InferResponse]) -> InferResponse:
     """Return one response for a request that was split into several.
 
+    It has the headers and parameters that the handler set for any part, those of a later part if several parts have
+    the same; and the times of all parts, but that the request waited until its first part began.
+
     Raises:
-        HandlerFailed: The outputs of the parts have rows of different forms.
+        HandlerFailed: The outputs of the parts have rows of different forms, or their headers are too large together.
     """
     first = responses[0]
     forms = [
@@ -179,4 +182,13 @@ def join(responses: list[InferResponse]) -> InferResponse:
         else:
             elements = [element for part in parts for element in part.data]
             tensors.append(Tensor(like.name, like.datatype, shape, elements, like.parameters))
-    return replace(first, outputs=tensors)
+    headers = {name: value for one in responses for name, value in one.headers.items()}
+    parameters = {name: value for one in responses for name, value in one.parameters.items()}
+    if too_large := excess(headers):
+        raise too_large
+    timings: dict[str, int] = {}
+    for response in responses:
+        for stage, ns in response.timings.items():
+            timings[stage] = timings.get(stage, 0) + ns
+    timings["queue"] = first.timings.get("queue", 0)
+    return replace(first, outputs=tensors, headers=headers, parameters=parameters, timings=timings)

@@ -1,6 +1,7 @@
 """The handles that `Engine.submit` returns: to wait for an answer, to cancel it, to be called back."""
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 
 from ksrv._native.queue.request_handle import NativeHandle
@@ -47,6 +48,8 @@ class SplitRequest:
 
     Args:
         parts: The handles of its parts, in order.
+        join: Makes one answer of the parts' answers.
+        count: Called once it has ended, with the part that failed, or None, and the answer or the error.
 
     Attributes:
         parts: As given.
@@ -56,10 +59,15 @@ class SplitRequest:
         self,
         parts: Sequence[QueuedRequest],
         join: Callable[[list[InferResponse]], InferResponse],
+        count: Callable[[QueuedRequest | None, InferResponse | KsrvError], None],
     ) -> None:
         self.parts = parts
         self._join = join
+        self._count = count
         self._failed: QueuedRequest | None = None
+        self._lock = threading.Lock()
+        self._outcome: InferResponse | KsrvError | None = None
+        self.add_done_callback(lambda _: self._ended())
         for part in parts:
             part.add_done_callback(self._note_end)
 
@@ -68,12 +76,27 @@ class SplitRequest:
             self._failed = part  # first, because the others end in here as well
             self.cancel()
 
+    def _ended(self) -> InferResponse | KsrvError:
+        """Return how the request has ended, and count it the first time."""
+        with self._lock:
+            if self._outcome is None:
+                answers = [part.answer for part in self.parts]
+                bad = (one for one in self.parts if not isinstance(one.answer, InferResponse))
+                failed = self._failed or next(bad, None)
+                try:
+                    self._outcome = self._join(answers) if failed is None else failed.outcome()
+                except KsrvError as error:
+                    self._outcome = error
+                self._count(failed, self._outcome)
+            return self._outcome
+
     def wait(self) -> InferResponse:
         """See `RequestHandle.wait`."""
         self.join()
-        if self._failed is not None:
-            return self._failed.outcome()
-        return self._join([part.outcome() for part in self.parts])
+        outcome = self._ended()
+        if isinstance(outcome, KsrvError):
+            raise outcome.with_traceback(None)
+        return outcome
 
     def join(self, until_ns: int | None = None) -> bool:
         """Sleep until every part has ended.

@@ -1,0 +1,156 @@
+"""A request that is run in parts: one request to its client, in the statistics, and in its headers and parameters."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ksrv.errors import Cancelled, DeadlineExceeded, HandlerFailed, InferenceError
+from ksrv.limits import HANDLER_HEADERS
+from ksrv.request import BatchOutputs
+from tests.support.engine.engine_models import engine, request, source, tensor
+from tests.support.wait_until import wait_until
+
+
+@pytest.fixture
+def gate():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def held(gate, entered):
+    """Return a handler that says when it has begun, and ends with the gate."""
+
+    def run(batch):
+        entered.append(batch)
+        assert gate.wait(60)
+        return batch.tensors["x"].data
+
+    return run
+
+
+SPLIT = {"batch": 4, "split": True}
+
+
+def counts(served):
+    [found] = served.statistics("m")
+    return {
+        "success": found.success.count,
+        "failed": found.failed,
+        "cancelled": found.cancelled,
+        "expired": found.expired,
+        "rejected": found.rejected["full"],
+    }
+
+
+def only(**wanted):
+    return dict.fromkeys(("success", "failed", "cancelled", "expired", "rejected"), 0) | wanted
+
+
+def test_a_split_request_is_counted_once():
+    def run(batch):
+        return BatchOutputs([tensor("y", batch.tensors["x"].data)], timings={"inference": 1000})
+
+    served = engine(source(**SPLIT), run=run)
+    for _ in range(5):
+        served.infer(request(10))
+    assert counts(served) == only(success=5)
+    [found] = served.statistics("m")
+    assert (found.inference_count, found.execution_count) == (50, 15)
+    assert found.compute_infer.count == found.queue.count == found.compute_input.count == 5
+    assert found.compute_infer.ns == 15 * 1000
+    assert found.success.ns > 0
+    served.close()
+
+
+def test_a_failed_split_request_is_one_failure_and_no_cancellation():
+    def run(batch):
+        raise InferenceError("bad", 422)
+
+    served = engine(source(**SPLIT), run=run)
+    for _ in range(3):
+        with pytest.raises(InferenceError):
+            served.infer(request(12))
+    assert counts(served) == only(failed=3)
+    served.close()
+
+
+def test_parts_that_do_not_fit_together_are_one_failure():
+    widths = iter((4, 5))
+    served = engine(
+        source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
+    )
+    with pytest.raises(HandlerFailed):
+        served.infer(request(2))
+    assert counts(served) == only(failed=1)
+    served.close()
+
+
+def test_a_cancelled_split_request_is_one_cancellation(gate):
+    entered = []
+    served = engine(source(**SPLIT), run=held(gate, entered))
+    split = served.submit(request(12))
+    wait_until(lambda: entered)
+    split.cancel()
+    with pytest.raises(Cancelled):
+        split.wait()
+    assert counts(served) == only(cancelled=1)
+    gate.set()
+    served.close()
+
+
+def test_an_expired_split_request_is_one_expiry(gate):
+    entered = []
+    served = engine(source(**SPLIT), run=held(gate, entered))
+    split = served.submit(request(12, deadline_ns=time.monotonic_ns() + 500_000_000))
+    with pytest.raises(DeadlineExceeded):
+        split.wait()
+    assert counts(served) == only(expired=1)
+    gate.set()
+    served.close()
+
+
+def test_a_split_request_that_a_full_queue_refuses_is_one_refusal(gate):
+    entered = []
+    served = engine(source(queue_size=3, **SPLIT), run=held(gate, entered))
+    first = served.submit(request(4))
+    wait_until(lambda: entered)
+    waiting = [served.submit(request(4)) for _ in range(2)]
+    with pytest.raises(Exception, match="queue"):
+        served.submit(request(12))
+    gate.set()
+    for one in (first, *waiting):
+        one.wait()
+    assert counts(served) == only(success=3, rejected=1)
+    served.close()
+
+
+def noting(headers, parameters):
+    """Return a handler that gives each of its batches the next headers and parameters."""
+    notes = iter(zip(headers, parameters, strict=True))
+
+    def run(batch):
+        fields, extra = next(notes)
+        outputs = [tensor("y", batch.tensors["x"].data)]
+        return BatchOutputs(outputs, headers={0: fields}, parameters={0: extra})
+
+    return run
+
+
+def test_headers_and_parameters_of_every_part_are_answered():
+    run = noting([{"A": "1"}, {"B": "2"}, {"A": "3"}], [{"p": 1}, {}, {"q": 2}])
+    served = engine(source(**SPLIT), run=run)
+    answer = served.infer(request(12))
+    assert answer.headers == {"A": "3", "B": "2"}
+    assert answer.parameters == {"p": 1, "q": 2}
+    served.close()
+
+
+def test_headers_that_are_too_large_together_fail_the_request():
+    large = "x" * (HANDLER_HEADERS // 2)
+    served = engine(source(**SPLIT), run=noting([{"A": large}, {"B": large}], [{}, {}]))
+    with pytest.raises(HandlerFailed, match="response headers take"):
+        served.infer(request(8))
+    served.close()
