@@ -212,16 +212,26 @@ class KServeV1Dialect(TorchServeDialect):
     fails its own request alone.
 
     Args:
-        envelope: The envelope's name, or ""; the others as of `TorchServeDialect`.
+        envelope: The envelope's name, or "".
+        most_rows: Rows that a batch may have, or 1 if requests are never joined; the others as of
+            `TorchServeDialect`.
     """
 
     too_large = Dialect.too_large
     out_of_resources = Dialect.out_of_resources
 
     def __init__(
-        self, model: str, bare: Entry, enveloped: Entry, *, decode: bool, envelope: str
+        self,
+        model: str,
+        bare: Entry,
+        enveloped: Entry,
+        *,
+        decode: bool,
+        envelope: str,
+        most_rows: int,
     ) -> None:
         super().__init__(model, bare, enveloped, decode=decode)
+        self._most_rows = most_rows
         self._opens_instances = not envelope
         self._needs_instances = envelope in ("", *INSTANCE_ENVELOPES)
 
@@ -234,6 +244,12 @@ class KServeV1Dialect(TorchServeDialect):
             row = rows.torchserve_row(inputs, request, self._decode)
             try:
                 document = rows.predict_document(row, needs_instances=self._needs_instances)
+                instances = document.get("instances")
+                if isinstance(instances, list) and 1 < self._most_rows < len(instances):
+                    raise InvalidRequest(
+                        f"the request has {len(instances)} instances, above the batchSize ({self._most_rows}) of the "
+                        f"model {self._model}"
+                    )
                 own = rows.instance_rows(document) if self._opens_instances else [row]
             except InvalidRequest as error:
                 refused[index] = error
@@ -246,16 +262,18 @@ class KServeV1Dialect(TorchServeDialect):
         """See `Dialect.outputs`."""
         outputs = super().outputs(call, items, context)
         (by_row,) = outputs.tensors
-        parts: list[list[bytes]] = [[] for _ in range(len({*call.owners, *call.refused}))]
+        by_request: dict[int, list[bytes]] = {index: [] for index in (*call.owners, *call.refused)}
         for index, element in zip(call.owners, by_row.data, strict=True):
-            parts[index].append(bytes(element))
-        if self._opens_instances:
-            explained = context.get_request_header(0, "explain") == "True"
-            key = b"explanations" if explained else b"predictions"
-            elements: list[Element] = [b'{"%b":[%b]}' % (key, b",".join(own)) for own in parts]
-        else:
-            elements = [b"".join(own) for own in parts]
-        outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
+            by_request[index].append(bytes(element))
+        explained = context.get_request_header(0, "explain") == "True"
+        key = b"explanations" if explained else b"predictions"
+        outputs.tensors, outputs.parts = [], {}
+        for index, own in by_request.items():
+            body = (
+                b'{"%b":[%b]}' % (key, b",".join(own)) if self._opens_instances else b"".join(own)
+            )
+            outputs.parts[index] = (len(outputs.tensors), len(outputs.tensors) + 1)
+            outputs.tensors.append(Tensor(answers.OUTPUT, "BYTES", (1,), [body]))
         return outputs
 
     def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:

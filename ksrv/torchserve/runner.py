@@ -133,7 +133,14 @@ class TorchServeRunner:
         kserve = KServeEnvelopeDialect if envelope == KSERVE_V2 else KServeDialect
         self._dialects = {
             ROUTES: TorchServeDialect(name, bare, enveloped, decode=decode),
-            ROUTES_V1: KServeV1Dialect(name, bare, enveloped, decode=decode, envelope=envelope),
+            ROUTES_V1: KServeV1Dialect(
+                name,
+                bare,
+                enveloped,
+                decode=decode,
+                envelope=envelope,
+                most_rows=config.batching.max_batch_size if config.batching else 1,
+            ),
             "": kserve(name, bare, enveloped, envelope=envelope),
         }
         return self._spec()

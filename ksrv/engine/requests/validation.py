@@ -123,7 +123,7 @@ class RequestValidator:
         if request.outputs:
             self._check_outputs(request)
         most = self.spec.row_limit or self.spec.max_batch_size
-        if most and rows > most and not self.split:
+        if most and rows > most and (request.dialect or not self.split):
             raise InvalidRequest(
                 f"the request has {rows} rows, above the {show_limit('max_batch_size', most)} of "
                 f"the model {self.spec.name}"

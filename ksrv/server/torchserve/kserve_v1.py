@@ -1,6 +1,9 @@
 """KServe's protocol v1 for archives: the JSON body goes to the handler as over TorchServe's own routes."""
 
+from contextlib import suppress
+
 import falcon
+import msgspec
 
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.body import expected_body, read_body
@@ -12,6 +15,25 @@ from ksrv.server.torchserve.archives import takes_torchserve_requests
 from ksrv.torchserve.calls import ROUTES_V1, TorchServeCall
 
 JSON = "application/json"
+COUNTED_BYTES = 1024 * 1024
+"""A longer body fills a batch by itself: to count its instances would take many times its memory."""
+
+
+class _Document(msgspec.Struct):
+    instances: list[msgspec.Raw]
+
+
+def _body_tensor(body: "bytes | memoryview", most: int) -> Tensor:
+    """Return a body as an input that has a row for each of its instances; the first row holds the body.
+
+    Args:
+        most: How many rows a batch may have; 0 if requests are never joined.
+    """
+    rows = max(most, 1)
+    if most > 1 and len(body) <= COUNTED_BYTES:
+        with suppress(msgspec.DecodeError):  # the handler's process says what is wrong with it
+            rows = max(len(msgspec.json.decode(body, type=_Document).instances), 1)
+    return Tensor("body", "BYTES", (rows,), [body, *[b""] * (rows - 1)])
 
 
 class PredictResource(InferResource):
@@ -53,7 +75,7 @@ class PredictResource(InferResource):
             request = InferRequest(
                 name,
                 version,
-                inputs=[Tensor("body", "BYTES", (1,), [body])],
+                inputs=[_body_tensor(body, target.spec.max_batch_size)],
                 headers=request_headers(
                     req.env, with_credentials=not self._access.hides_tokens, spelling=str.title
                 ),

@@ -56,6 +56,13 @@ ITEMS["nested"] = {"scores": torch.tensor([0.5]), "name": b"cat"}
 """
 """What the handlers of some models can answer as well; each process takes seconds to import torch."""
 
+COUNTS = """
+def handle(data, context):
+    assert data is None or len(data) <= 4, len(data)
+    return data and [len(data)] * len(data)
+"""
+"""Answers each row by the number of rows in its batch."""
+
 ENVELOPES = ["body", "json", "kserve", "kservev2"]
 
 
@@ -75,6 +82,11 @@ def served(tmp_path_factory):
         store, "joined", kinds,
         settings=cpu | {"batchSize": 8, "maxBatchDelay": 2000},
     )  # fmt: skip
+    counts = root / "counts_handler.py"
+    counts.write_text(COUNTS)
+    joining = cpu | {"batchSize": 4, "maxBatchDelay": 2000}
+    archive(store, "counted", counts, settings=joining)
+    archive(store, "wrapped", counts, settings=joining | {"envelope": "kserve"})
     for envelope in ENVELOPES:
         handler = tensors if envelope == "kserve" else kinds
         archive(store, envelope, handler, settings=cpu | {"envelope": envelope})
@@ -232,3 +244,34 @@ def test_requests_that_are_joined_get_their_own_answers_and_faults(served):
 def test_an_unknown_model_is_told(served):
     assert predict(served, "nobody", {"instances": [1]}).status_code == 404
     assert predict(served, "plain/versions/9", {"instances": [1]}).status_code == 404
+
+
+@pytest.mark.parametrize("model", ["counted", "wrapped"])
+def test_a_batch_has_no_more_instances_than_rows(served, model):
+    document = {"instances": ["a", "b", "c"]}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: predict(served, model, document), range(4)))
+    assert [one.status_code for one in answers] == [200] * 4, answers[0].text
+    assert [one.json() for one in answers] == [{"predictions": [3, 3, 3]}] * 4
+
+
+def test_instances_of_several_requests_fill_a_batch(served):
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: predict(served, "counted", {"instances": [1, 2]}), range(2))
+    assert one.json() == other.json() == {"predictions": [4, 4]}
+
+
+@pytest.mark.parametrize("size", [1, 1_000_000])
+@pytest.mark.parametrize("model", ["counted", "wrapped"])
+def test_more_instances_than_a_batch_may_have_are_refused(served, model, size):
+    answer = predict(served, model, {"instances": ["x" * size] * 5})
+    assert answer.status_code == 400, answer.text
+    assert "5 rows" in answer.text or "5 instances" in answer.text
+    assert "4" in answer.text
+
+
+def test_a_large_body_fills_a_batch_by_itself(served):
+    with ThreadPoolExecutor(2) as pool:
+        large = pool.submit(predict, served, "counted", {"instances": ["x" * 3_000_000]})
+        small = pool.submit(predict, served, "counted", {"instances": ["y"]})
+    assert large.result().json() == small.result().json() == {"predictions": [1]}
