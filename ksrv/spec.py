@@ -198,6 +198,9 @@ class SequenceLimits(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_ms: Annotated[
         int, Key("How long a sequence waits for its next request", ge=1, le=LARGEST_SIZE)
     ] = 60_000
+    several_rows: Annotated[
+        bool, Key("A request may have several rows, which the handler takes one after the other")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

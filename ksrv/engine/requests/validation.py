@@ -90,6 +90,12 @@ class RequestValidator:
         self._only_length = next(iter(self._buckets), "")
         if len(self._buckets) > 1 or not all(map(_is_open_in_lengths, self._inputs.values())):
             self._only_length = ""
+        sequences = spec.sequences
+        self._takes_one_row = (
+            sequences is not None
+            and not sequences.several_rows
+            and (self._counts_rows or not declared)
+        )
         self._groups: dict[object, int] = {}
         self._next_group = itertools.count(4)
         self._next_apart = itertools.count(APART)
@@ -127,6 +133,12 @@ class RequestValidator:
             raise InvalidRequest(
                 f"the request has {rows} rows, above the {show_limit('max_batch_size', most)} of "
                 f"the model {self.spec.name}"
+            )
+        if rows > 1 and self._takes_one_row:
+            raise InvalidRequest(
+                f"the request has {rows} rows, and the model {self.spec.name} takes one row of a sequence at a time; send "
+                f"them one after the other, or, if the handler carries the state from row to row, write sequences: "
+                f"{{several_rows: true}}"
             )
         if decode_ns >= DECODED_APART_NS and self._apart:
             return Validated(rows, next(self._next_apart))

@@ -24,6 +24,7 @@ def read_sequences(keys: ModelKeys, report: Report) -> SequenceLimits | None:
     limits = SequenceLimits(
         max=keys.max_sequence_number or MOST_SEQUENCES,
         idle_timeout_ms=A_DAY_MS if keys.idle_sequence_cleanup is False else IDLE_MS,
+        several_rows=True,  # the state has them too
     )
     report.applied["stateful"] = (
         f"requests say by the parameters sequence_id, sequence_start and sequence_end what sequence_id and "

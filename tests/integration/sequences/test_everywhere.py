@@ -174,7 +174,7 @@ def test_a_reload_ends_the_sequences_and_says_so(server):
 
 def test_several_workers_are_refused(tmp_path):
     write_model(tmp_path, "sums", SUMS, f"{SHAPES}sequences: {{}}\n")
-    write_model(tmp_path, "plain", LATER.replace("sequences", "batch"), SHAPES)
+    write_model(tmp_path, "plain", LATER.replace("sequences", "batch"), f"{SHAPES}warmup: false\n")
     with Server(tmp_path, workers=2, ready_when="any") as server:
         with pytest.raises(Refused) as caught:
             over_rest(server, "sums", 1, sequence_id=1, sequence_start=True)

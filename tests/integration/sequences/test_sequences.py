@@ -21,7 +21,9 @@ def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     own = f"{SHAPES}executor: {request.param}\nwarmup: false\n"
     batching = "batching: {max_batch_size: 8}\n"
-    write_model(root, "sums", SUMS, f"{own}{batching}instances: 2\nsequences: {{}}\n")
+    write_model(
+        root, "sums", SUMS, f"{own}{batching}instances: 2\nsequences: {{several_rows: true}}\n"
+    )
     write_model(root, "alone", SUMS, f"{own}sequences: {{}}\n")
     write_model(root, "two", SUMS, f"{own}sequences: {{max: 2}}\n")
     write_model(root, "short", SUMS, f"{own}sequences: {{idle_timeout_ms: 200}}\n")
@@ -226,20 +228,30 @@ def test_requests_of_one_sequence_at_the_same_time_run_one_after_the_other(ask):
     assert ask("sums", 0, sequence_id="together", sequence_end=True)[0] == 24
 
 
+THREE_ROWS = {
+    "inputs": [
+        {
+            "name": "x",
+            "datatype": "FP32",
+            "shape": [3, 4],
+            "data": [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
+        }
+    ],
+    "parameters": {"sequence_id": 1, "sequence_start": True, "sequence_end": True},
+}
+
+
 def test_rows_of_one_request_share_the_state(server):
-    document = {
-        "inputs": [
-            {
-                "name": "x",
-                "datatype": "FP32",
-                "shape": [3, 4],
-                "data": [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
-            }
-        ],
-        "parameters": {"sequence_id": 1, "sequence_start": True, "sequence_end": True},
-    }
-    answer = post(server, "/v2/models/sums/infer", document)
+    answer = post(server, "/v2/models/sums/infer", THREE_ROWS)
     assert answer["outputs"][0]["data"][::4] == [1, 3, 6]
+
+
+def test_several_rows_are_refused_unless_the_handler_takes_them_in_order(server):
+    with pytest.raises(
+        Refused, match=r"takes one row of a sequence at a time.*several_rows"
+    ) as caught:
+        post(server, "/v2/models/alone/infer", THREE_ROWS)
+    assert caught.value.status == 400
 
 
 def test_metadata_and_configuration_tell_the_bounds(server):
