@@ -6,7 +6,8 @@ Outputs, of which the first two are answered unless model.yaml declares others:
 - `output`, BYTES [-1]: for each image the nested JSON list [H][W][class, probability] that
   TorchServe answers, which is some hundred times larger.
 
-The model gives scores [rows, classes, H, W], alone or as the entry `out` of a mapping.
+The model gives scores [rows, classes, H, W], alone or as the entry `out` of a mapping. `parameters: {softmax: false}` is
+for a model file that ends in a softmax.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ class ImageSegmenter(VisionHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Find the likeliest class of each pixel."""
-        probabilities = ranking.softmax(ranking.primary_output(outputs, "out"))
+        probabilities = self.softmax(ranking.primary_output(outputs, "out"))
         probability, classes = ranking.argmax(probabilities)
         return self.select(
             {

@@ -7,9 +7,11 @@ the handler's default outputs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.builtin.ranking import Softmax
 from ksrv.spec import ModelSpec, TensorSpec
 
 
@@ -24,6 +26,11 @@ class OptionalOutputsHandler(BaseHandler):
     default_outputs: tuple[TensorSpec, ...] = ()
     optional_outputs: tuple[TensorSpec, ...] = ()
 
+    @cached_property
+    def softmax(self) -> Softmax:
+        """Makes probabilities of scores, as `parameters: {softmax: ...}` says."""
+        return Softmax(self.context)
+
     def declare(self, spec: ModelSpec) -> ModelSpec:
         """Declare the default outputs, or check the declared ones.
 
@@ -31,8 +38,10 @@ class OptionalOutputsHandler(BaseHandler):
             spec: The inputs and outputs that model.yaml declares.
 
         Raises:
-            ValueError: model.yaml declares an output that this handler does not have.
+            ValueError: model.yaml declares an output that this handler does not have, or its `softmax` is neither true
+                nor false.
         """
+        _ = self.softmax
         if not spec.outputs:
             return replace(spec, outputs=self.default_outputs)
         names = [output.name for output in (*self.default_outputs, *self.optional_outputs)]

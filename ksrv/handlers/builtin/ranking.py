@@ -4,13 +4,20 @@ The built-in handlers serve torch models and ONNX models with the same lines; to
 for a model that does not use it.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ksrv.handlers.context import Context
 from ksrv.imported_torch import imported_torch
 from ksrv.request import Array
+
+log = logging.getLogger("ksrv.handlers")
+
+_ROUNDING = 1e-2
+"""By how much a sum of probabilities may miss 1: half precision and thousands of classes."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -34,17 +41,51 @@ def primary_output(outputs: Any, name: str = "") -> Any:
     return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
 
 
-def softmax(scores: Any) -> Any:
-    """Return probabilities along dimension 1, in float32.
+class Softmax:
+    """Makes probabilities of a model's scores, unless `parameters: {softmax: false}` says that they are probabilities.
 
     Args:
-        scores: A tensor or an array of at least two dimensions.
+        context: The handler's context.
+
+    Raises:
+        ValueError: `softmax` is neither true nor false.
     """
-    if is_tensor(scores):
-        return scores.float().softmax(dim=1)
-    shifted = scores.astype(np.float32)
-    shifted = np.exp(shifted - shifted.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
+
+    def __init__(self, context: Context) -> None:
+        self._wanted = context.parameters.get("softmax", True)
+        if not isinstance(self._wanted, bool):
+            raise ValueError(f"parameters.softmax is true or false, not {self._wanted!r}")
+        self._model = context.model_name
+        self._checked = False
+
+    def __call__(self, scores: Any) -> Any:
+        """Return probabilities along dimension 1, in float32.
+
+        Args:
+            scores: A tensor or an array of at least two dimensions.
+        """
+        scores = scores.float() if is_tensor(scores) else scores.astype(np.float32)
+        if not self._wanted:
+            return scores
+        if not self._checked:
+            self._checked = True
+            if _are_probabilities(scores):
+                log.warning(
+                    "the outputs of the model %s look like probabilities: no value is below 0, and they add up to 1. "
+                    "If the file ends in a softmax, set parameters: {softmax: false}",
+                    self._model,
+                )
+        if is_tensor(scores):
+            return scores.softmax(dim=1)
+        shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def _are_probabilities(scores: Any) -> bool:
+    """Tell whether the classes' values look like a softmax: not below 0, with the sum 1."""
+    if scores.shape[1] < 2 or 0 in scores.shape or (scores < 0).any():
+        return False
+    return bool((abs(scores.sum(1) - 1) < _ROUNDING).all())
 
 
 def topk(probabilities: Any, count: int) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ declares others:
 The model is called with the numbers of all words and the offset at which each text begins, as
 `torch.nn.EmbeddingBag` takes them. The vocabulary is the file that `parameters: {vocabulary: ...}`
 names, else `source_vocab.json` or `source_vocab.pt`; `parameters: {ngrams: 2}` sets the longest run
-of words that has a number of its own.
+of words that has a number of its own. `softmax: false` is for a model file that ends in a softmax.
 """
 
 from contextlib import suppress
@@ -88,7 +88,7 @@ class TextClassifier(OptionalOutputsHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Name the classes of each row."""
-        probabilities = ranking.to_array(ranking.softmax(ranking.primary_output(outputs)))
+        probabilities = ranking.to_array(self.softmax(ranking.primary_output(outputs)))
         probability, classes = ranking.argmax(probabilities)
         return self.select(
             {
