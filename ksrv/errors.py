@@ -280,8 +280,12 @@ class FilesChanged(HandlerFailed):
     """What was loaded cannot be loaded again, because a file of the model has changed since."""
 
 
-class HandlerTypeError(HandlerFailed):
-    """The handler's code failed with a TypeError, as where a stage cannot be called with what it gets."""
+class ProgramError(HandlerFailed):
+    """The handler's code failed with an error of the program, which other values would not mend, such as a TypeError."""
+
+
+class FileFailed(HandlerFailed):
+    """The model file failed on inputs as it declares them, without code of a handler around it."""
 
 
 class PromiseBroken(HandlerFailed):

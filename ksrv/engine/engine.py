@@ -514,7 +514,7 @@ class Engine:
         return ""
 
     def why_degraded(self, name: str, version: str = "") -> str:
-        """Return why a model that serves has lost instances; "" where it has them all.
+        """Return why a model serves with fewer instances, or although its warm-up failed; "" if all is well.
 
         Args:
             version: The version's, or "" for the highest.
@@ -523,7 +523,8 @@ class Engine:
             NotFound: There is no such model or version.
             NotReady: It does not serve now.
         """
-        return self._models.find(name, version).degraded
+        model = self._models.find(name, version)
+        return model.degraded or model.warm_up_error
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model that serve, in rising order; none for an unversioned one.

@@ -25,7 +25,7 @@ from ksrv.engine.requests.parts import bytes_of, rows_of
 from ksrv.engine.requests.rate_limits import RateLimits
 from ksrv.engine.requests.refusals import deadline_exceeded, refusal, too_many_parts
 from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
-from ksrv.engine.requests.validation import RequestValidator
+from ksrv.engine.requests.validation import RequestValidator, check_batching
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import (
@@ -127,6 +127,7 @@ class ModelVersion(InstanceHost):
                 instance.start()
             specs = [instance.started.result() for instance in self.instances]
             self.spec = specs[0]
+            check_batching(self.spec)
             self.runs_inline = self.runs_inline and not self.spec.concurrency
             self.images = image_preparers(
                 self.spec.inputs, self._settings.limits, self._settings.usable_cores()

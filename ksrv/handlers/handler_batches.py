@@ -14,11 +14,12 @@ from ksrv.errors import (
     Cancelled,
     DeadlineExceeded,
     DeviceLost,
+    FileFailed,
     HandlerFailed,
-    HandlerTypeError,
     InferenceError,
     KsrvError,
     ModelFailed,
+    ProgramError,
     StreamNeeded,
     quote,
     without_paths,
@@ -39,6 +40,8 @@ from ksrv.spec import ModelSpec
 log = logging.getLogger("ksrv.handlers")
 
 SHOWN_IDS = 8
+PROGRAM_ERRORS = (TypeError, NameError, ImportError, NotImplementedError)
+"""Exceptions that other values of the inputs would not mend."""
 
 Read = Callable[[Any, int, bool, Mapping[str, Tensor]], list[Tensor]]
 """Makes tensors of a result, its number of rows, whether it is an explanation, and the inputs."""
@@ -55,6 +58,7 @@ class HandlerBatches(StageRunner):
         optional_inputs: The names of the inputs that a request may leave out.
         serves_sequences: Whether the model serves sequences.
         shares_loop: Whether many batches run on one event loop.
+        runs_file: Whether a model file gets the inputs without code of a handler's.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -67,6 +71,7 @@ class HandlerBatches(StageRunner):
         self.optional_inputs: tuple[str, ...] = ()
         self.serves_sequences = False
         self.shares_loop = False
+        self.runs_file = False
         self._handlers_device: Any = None
 
     def make_batch(self, inputs: BatchInputs) -> Batch:
@@ -163,11 +168,12 @@ class HandlerBatches(StageRunner):
         Args:
             error: Why the rows of all requests cannot be read together; raised if no request's can be read.
         """
-        parts = self.outputs.by_request(result, inputs) if len(inputs.requests) > 1 else None
-        if parts is None:
+        found = self.outputs.by_request(result, inputs) if len(inputs.requests) > 1 else None
+        if found is None:
             raise error
-        made = BatchOutputs([], parts={})
-        for index, (request, values) in enumerate(zip(inputs.requests, parts, strict=True)):
+        parts: dict[int, tuple[int, int]] = {}
+        made = BatchOutputs([], parts=parts)
+        for index, (request, values) in enumerate(zip(inputs.requests, found, strict=True)):
             rows = range(request.slice.start, request.slice.stop)
             gone = {row - rows.start for row in rows if row in absent}
             if rows and len(gone) == len(rows):
@@ -180,13 +186,13 @@ class HandlerBatches(StageRunner):
                 continue
             first = len(made.tensors)
             made.tensors += tensors
-            made.parts[index] = (first, first + len(tensors))
-        if not made.parts:
+            parts[index] = (first, first + len(tensors))
+        if not parts:
             raise error
         if absent or made.failures:
-            made.only = frozenset(made.parts)
-        for failure in made.failures.values():
-            self.failure_of(failure, "outputs", inputs)
+            made.only = frozenset(parts)
+        for one in made.failures.values():
+            self.failure_of(one, "outputs", inputs)
         return made
 
     @contextmanager
@@ -223,7 +229,9 @@ class HandlerBatches(StageRunner):
         if isinstance(error, CompileError):
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
-        kind = HandlerTypeError if isinstance(error, TypeError) else HandlerFailed
+        kind = ProgramError if isinstance(error, PROGRAM_ERRORS) else HandlerFailed
+        if stage == "inference" and self.runs_file:
+            kind = FileFailed
         # Clients are told the type alone; a warm-up has none, and whoever starts the server sees what to mend.
         where = ""
         if _is_warm_up(inputs):

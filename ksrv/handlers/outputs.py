@@ -119,7 +119,7 @@ class OutputConverter:
             shape = tensor.shape
             counted = self._counted and (not shape or shape[0] != rows)
             if counted and not (self._open and _lack_rows(inputs)):
-                raise HandlerFailed(
+                raise PromiseBroken(
                     f"the handler returned {shape[0] if shape else 'no'} rows in the output "
                     f"{name!r} for a batch of {rows} rows; return one row for each row of the inputs"
                 )

@@ -29,7 +29,7 @@ from ksrv.handlers.concurrent import (
     is_asynchronous,
 )
 from ksrv.handlers.context import Context
-from ksrv.handlers.declared.completion import complete_spec, declared_spec
+from ksrv.handlers.declared.completion import complete_spec, declared_spec, keeps
 from ksrv.handlers.declared.declarations import (
     check_call,
     check_settings,
@@ -184,6 +184,7 @@ class Runner(HandlerBatches):
                 context.apply_torch_settings()
                 if isinstance(handler, BaseHandler):
                     handler.context = context
+                    context.passes_inputs = keeps(handler, "preprocess")
                     context.spec = declared_spec(handler, context.spec)
                 if hasattr(handler, "initialize"):
                     handler.initialize(context)
@@ -212,6 +213,9 @@ class Runner(HandlerBatches):
         self.handler = handler
         self.context = context
         self.serves_sequences = config.sequences is not None
+        self.runs_file = context.loaded is not None and keeps(handler, "preprocess")
+        if context.loaded is not None and not self.runs_file:
+            context.loaded = replace(context.loaded, takes_texts=False)
         self._use_device(context)
         self.outputs = OutputConverter(
             context.spec, self.device.fetch if self.device.has_stream else None

@@ -4,15 +4,18 @@ import logging
 import time
 from pathlib import Path
 
+from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.instances import warmup_requests
 from ksrv.engine.instances.instance import Instance
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.validation import RequestValidator
 from ksrv.errors import (
+    DeadlineExceeded,
+    FileFailed,
     HandlerFailed,
-    HandlerTypeError,
     KsrvError,
     ModelFailed,
+    ProgramError,
     PromiseBroken,
     StreamNeeded,
 )
@@ -73,49 +76,63 @@ class WarmUp:
                 ) from error
 
     def _run_zeros(self, instance: Instance) -> None:
+        """Run zeros at every batch size.
+
+        A model that fails serves nevertheless if its handler may not take zeros: the handler's own code refuses them,
+        or raises what other values may not raise, at the smallest and at the largest size.
+        """
         request = warmup_requests.generated(self._spec)
         if request is None:
             return
-        try:
-            self._run_sizes(instance, request)
-        except KsrvError as error:
-            if request.has_called:
-                return  # whatever it is, it came of a call that was refused
-            if isinstance(error, ModelFailed):
-                raise
-            if isinstance(error, PromiseBroken):
-                raise ModelFailed(f"the warm-up with zeros: {error.message}") from error
-            if isinstance(error, HandlerTypeError):
-                raise ModelFailed(
-                    f"the warm-up with zeros: {error.message}; if the handler cannot take zeros, name a sample under "
-                    f"warmup:, or set warmup: false"
-                ) from error
+        sizes = warmup_requests.sizes(self._spec)
+        error, passed = None, 0
+        for size in sizes:
+            error = self._failure(instance, request, size)
+            if error is not None:
+                break
+            passed = size
+        if error is None or request.has_called:  # an error after a call came of the refused call
+            return
+        name = f"the warm-up with zeros: {error.message}"
+        if isinstance(error, ModelFailed):
+            raise error
+        if passed and not isinstance(error, (DeadlineExceeded, ExecutorDied)):
+            raise ModelFailed(
+                f"{name}. It takes up to {passed} rows and not {size}: {_lower(passed)}"
+            ) from error
+        _raise_if_broken(name, error)
+        if not passed:
             self._check_layout(instance, request)
-            self.error = f"the warm-up failed: {error.message}"
-            log.warning(
-                "the model %s was not warmed up: zeros fail with: %s",
-                self._spec.name,
-                error.message,
-            )
+            most = sizes[-1]
+            if most > size and instance.available and not self._failure(instance, request, most):
+                raise ModelFailed(f"{name}. It fails with {size} rows, and not with {most}")
+        self.error = f"the warm-up failed: {error.message}"
+        log.warning(
+            "the model %s was not warmed up: zeros fail with: %s", self._spec.name, error.message
+        )
 
     def _run_sizes(self, instance: Instance, request: InferRequest) -> None:
         """Run a request on an instance, at every batch size that will be used."""
-        rows, batch_key = self._validator.validate(request)
+        rows = max(1, self._validator.validate(request).rows)
         sizes = warmup_requests.sizes(self._spec)
-        for count in sorted({max(1, size // max(rows, 1)) for size in sizes}):
-            batch = instance.new_batch()
-            batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
-            errors = [error for _, error in batch.failed]
-            if not errors:
-                try:
-                    errors = list(
-                        instance.execute(batch.inputs(), self._deadline()).failures.values()
-                    )
-                except StreamNeeded:  # the handler has run, and its clients stream
-                    continue
-            for error in errors:
-                if not isinstance(error, StreamNeeded):
-                    raise error
+        for count in sorted({max(1, size // rows) for size in sizes}):
+            error = self._failure(instance, request, count)
+            if error is not None:
+                raise error
+
+    def _failure(self, instance: Instance, request: InferRequest, count: int) -> KsrvError | None:
+        """Run a request so many times in one batch, and return its error."""
+        rows, batch_key = self._validator.validate(request)
+        batch = instance.new_batch()
+        batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
+        errors = [error for _, error in batch.failed]
+        if not errors:
+            try:
+                errors = list(instance.execute(batch.inputs(), self._deadline()).failures.values())
+            except KsrvError as error:
+                errors = [error]
+        # After StreamNeeded the handler has run, and its clients stream.
+        return next((one for one in errors if not isinstance(one, StreamNeeded)), None)
 
     def _check_layout(self, instance: Instance, request: InferRequest) -> None:
         """Raise where the zeros that failed are taken in the other order of channels."""
@@ -132,3 +149,28 @@ class WarmUp:
 
     def _deadline(self) -> int | None:
         return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else None
+
+
+def _raise_if_broken(text: str, error: KsrvError) -> None:
+    """Raise if an error shows that the model cannot serve, whatever a client sends.
+
+    Args:
+        text: What was run, and its error.
+        error: The error.
+
+    Raises:
+        ModelFailed: It does.
+    """
+    if isinstance(error, PromiseBroken):
+        raise ModelFailed(text) from error
+    if isinstance(error, (FileFailed, ProgramError)):
+        raise ModelFailed(
+            f"{text}; if the model cannot take such values, name a sample under warmup:, or set warmup: false"
+        ) from error
+
+
+def _lower(rows: int) -> str:
+    """Return how a model is served whose batches have a number of rows at most."""
+    if rows == 1:
+        return "leave batching: out, or export the model so that it takes several rows"
+    return f"lower max_batch_size to {rows}"

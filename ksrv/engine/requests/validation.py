@@ -24,7 +24,7 @@ from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
-from ksrv.errors import InvalidRequest, quote
+from ksrv.errors import InvalidRequest, ModelFailed, quote
 from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
 from ksrv.input_rules import lengths_of
@@ -382,6 +382,25 @@ class RequestValidator:
         ]
         if missing:
             raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}")
+
+
+def check_batching(spec: ModelSpec) -> None:
+    """Refuse a model whose requests are to be joined, and that has an input without rows.
+
+    Args:
+        spec: The version's description, completed by its loader.
+
+    Raises:
+        ModelFailed: It has such an input.
+    """
+    if spec.max_batch_size < 2 or spec.accepts_any_inputs:
+        return
+    for one in spec.inputs:
+        if not one.batched:
+            raise ModelFailed(
+                f"batching: joins requests along the first dimension, which has to be -1 in every input; the shape of "
+                f"{one.name!r} is {shape_text(one.shape)}. Leave batching: out"
+            )
 
 
 def buckets_of(spec: ModelSpec) -> dict[str, LengthBuckets]:

@@ -86,15 +86,19 @@ def _completed(handler: Any, context: Context) -> ModelSpec:
     device = context.device if chosen else "cpu"
     if loaded is None:
         return replace(spec, platform=context.config.platform or "python", device=device)
-    if _keeps(handler, "preprocess"):
+    passes_inputs, passes_outputs = keeps(handler, "preprocess"), keeps(handler, "postprocess")
+    if passes_inputs:
         check_inputs(spec, loaded)
-    return replace(
+    spec = replace(
         spec,
         device=device,
         platform=context.config.platform or loaded.platform,
-        inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
-        outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),
+        inputs=spec.inputs or (loaded.inputs if passes_inputs else ()),
+        outputs=spec.outputs or (loaded.outputs if passes_outputs else ()),
     )
+    if passes_outputs:
+        check_rows(spec, loaded)
+    return spec
 
 
 def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
@@ -126,8 +130,40 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
                 f"model.yaml declares the input {declared.name!r} as {declared.datatype}; "
                 f"in the model file {own.name!r} is {own.datatype}"
             )
+        if spec.max_batch_size > 1 and declared.batched and own.shape and not own.batched:
+            raise ModelLoadError(
+                f"batching: joins rows of the input {declared.name!r}, and the model file takes {own.shape[0]} of them; "
+                f"leave batching: out, or export the model with any number of rows"
+            )
 
 
-def _keeps(handler: Any, stage: str) -> bool:
-    """Whether a handler keeps the default of a stage, of `inference` and of `handle`."""
+def check_rows(spec: ModelSpec, loaded: LoadedModel) -> None:
+    """Refuse a model file whose outputs never have one row for each row of the inputs.
+
+    Args:
+        spec: The complete spec of a model that answers with the outputs of its file.
+        loaded: The model that the loader returned.
+
+    Raises:
+        ModelLoadError: An output has a fixed number of rows.
+    """
+    if not spec.counts_rows or not any(one.batched for one in spec.inputs):
+        return
+    for output in loaded.outputs:
+        rows = output.shape[0] if output.shape else 0
+        if isinstance(rows, int) and rows not in (-1, 1):
+            has = f"has {rows} rows" if rows else "has no rows"
+            raise ModelLoadError(
+                f"the output {output.name!r} of the model file {has}, however many the inputs have; write batching: off, "
+                f"so that shapes are whole"
+            )
+
+
+def keeps(handler: Any, stage: str) -> bool:
+    """Tell whether a handler keeps the default of a stage, of `inference` and of `handle`.
+
+    Args:
+        handler: The handler.
+        stage: The stage's name.
+    """
     return all(is_default(handler, name) for name in (stage, "inference", "handle"))

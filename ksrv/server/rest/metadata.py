@@ -114,7 +114,7 @@ class StatisticsResource:
 
 
 def is_ready(engine: "Engine", name: str, version: str) -> bool:
-    """Tell whether a model serves with all of its instances, for a name and version that may be gone by now.
+    """Tell whether a model serves and nothing is to be said about it, for a name and version that may be gone by now.
 
     Args:
         engine: Where it is looked up.
