@@ -279,6 +279,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Key("executor: process, a requirements file, whose packages are its own", min_length=1),
     ] = ""
+    runtime_properties: Annotated[
+        dict[str, Any],
+        Key(
+            "Properties of the runtime of the model file, such as INFERENCE_PRECISION_HINT: bf16",
+            written=dict[str, str | int | float],
+            expected="properties and their values",
+        ),
+    ] = {}
     cuda_graphs: Annotated[
         bool, Key("Record the launches of a torch model on CUDA and replay them")
     ] = False

@@ -43,7 +43,10 @@ class HandlerContext(RunningBatch, Context):
     Attributes:
         source: The version on disk.
         modules: The modules of the model's folders.
+        passes_inputs: Whether the handler passes the declared inputs on to the model file.
     """
+
+    passes_inputs = True
 
     def __init__(
         self,
@@ -120,6 +123,8 @@ class HandlerContext(RunningBatch, Context):
         if self.config.onnx != OnnxSettings() and self._runtime != "onnx":
             raise HandlerError("onnx: in model.yaml is for a .onnx file; name one under model:")
         if self.model_file is None and self.config.model_class is None:
+            if self.config.runtime_properties:
+                raise HandlerError("runtime_properties: are for a model file, and there is none")
             return None
         request = LoadRequest(
             path=self.model_file,
@@ -128,7 +133,9 @@ class HandlerContext(RunningBatch, Context):
             threads=self.threads,
             model_class=self._model_class(),
             inputs=self.spec.inputs,
+            passes_inputs=self.passes_inputs,
             runtime=self.config.runtime,
+            properties=self.config.runtime_properties,
             dialect=self.config.dialect,
             onnx=self.config.onnx,
         )

@@ -41,6 +41,10 @@ def load_model(request: LoadRequest) -> LoadedModel:
         raise ModelLoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(LOADERS)}"
         )
+    if request.properties and name != "openvino":
+        raise ModelLoadError(
+            f"runtime_properties: are those of OpenVINO, which does not read {request.path}; leave them out"
+        )
     if request.path is not None and request.path.is_file():
         _check_content(request.path)
     module = import_module(f"ksrv.loaders.{name}")

@@ -24,7 +24,9 @@ class LoadRequest:
         threads: CPU threads for this instance; 0 leaves the framework's choice.
         model_class: For a state_dict: makes the module to fill.
         inputs: The declared inputs, in order; names for positional calls come from them.
+        passes_inputs: Whether the handler passes the declared inputs on to the file.
         runtime: The name of the loader that reads the file whatever its suffix; "" goes by the suffix.
+        properties: Properties of the runtime that reads the file.
         dialect: `ModelConfig.dialect`, for the loader that knows it.
         onnx: How ONNX Runtime runs the file.
     """
@@ -35,7 +37,9 @@ class LoadRequest:
     threads: int = 0
     model_class: Callable[[], Any] | None = None
     inputs: tuple[TensorSpec, ...] = ()
+    passes_inputs: bool = True
     runtime: str = ""
+    properties: Mapping[str, Any] = field(default_factory=dict)
     dialect: Mapping[str, Any] = field(default_factory=dict)
     onnx: OnnxSettings = field(default_factory=OnnxSettings)
 

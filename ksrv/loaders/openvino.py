@@ -58,7 +58,6 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         shapes: The shapes of inputs by their names in the file; "" is the only one. An empty shape
             leaves every size open.
         layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
-        properties: Properties of the CPU plugin.
         names: The names for clients by those in the file, where they differ.
         stateful: Whether its variables are a state of each sequence.
         low_latency: Whether its loops become such variables.
@@ -67,7 +66,6 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     batch: Dimension = 0
     shapes: dict[str, tuple[Dimension, ...]] = {}
     layouts: dict[str, str] = {}
-    properties: dict[str, Any] = {}
     names: dict[str, str] = {}
     stateful: bool = False
     low_latency: bool = False
@@ -189,10 +187,14 @@ def load(request: LoadRequest) -> LoadedModel:
             raise ModelLoadError(
                 f"{path} has no variables that could be a state{_LOOPS if not options.low_latency else ''}"
             )
-        properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        # The plugin would compute FP32 in BF16 on processors that have it, which changes answers.
+        properties: dict[str, Any] = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
         if request.threads:
             properties["INFERENCE_NUM_THREADS"] = request.threads
-        compiled = core.compile_model(model, "CPU", properties | options.properties)
+        compiled = core.compile_model(model, "CPU", properties | dict(request.properties))
     except ModelLoadError:
         raise
     except Exception as error:  # noqa: BLE001  openvino raises RuntimeError, and others of its binding
@@ -262,7 +264,7 @@ def _reshape(
             f"{request.path} has no input {unknown[0]!r} to give a shape; it has {', '.join(names)}"
         )
     if OpenVinoOptions.of(request.dialect) is None:
-        wanted = _declared(request.inputs, names)
+        wanted = _declared(request, dict(zip(names, model.inputs, strict=True)))
     shapes = {}
     for port, name in zip(model.inputs, names, strict=True):
         own = port.get_partial_shape()
@@ -283,19 +285,29 @@ def _reshape(
         model.reshape(shapes)
 
 
-def _declared(
-    inputs: Sequence[TensorSpec], names: Sequence[str]
-) -> dict[str, tuple[Dimension, ...]]:
-    """Return the shapes that model.yaml declares, as the model sees them, by the file's names."""
-    specs = {one.name: one for one in inputs}
-    if len(names) == len(inputs) and set(specs) != set(names):
-        specs = dict(zip(names, inputs, strict=True))
+def _declared(request: LoadRequest, ports: Mapping[str, Any]) -> dict[str, tuple[Dimension, ...]]:
+    """Return the shapes that model.yaml declares, as the model sees them, by the file's names.
+
+    The inputs of a handler with stages of its own before the model need not be the file's. An input is taken for the
+    file's if the datatype and all sizes but the number of rows are the same.
+    """
+    specs = {one.name: one for one in request.inputs}
+    if len(ports) == len(specs) and set(specs) != set(ports):
+        specs = dict(zip(ports, request.inputs, strict=True))
     shapes = {}
-    for name, spec in specs.items():
+    for name, port in ports.items():
+        spec = specs.get(name)
+        if spec is None:
+            continue
         shape = spec.shape
         if spec.image is not None and spec.image.model_layout == "NCHW" and len(shape) == 4:
             shape = (shape[0], shape[3], shape[1], shape[2])
-        shapes[name] = shape
+        own = port.get_partial_shape()
+        is_own = _kind(port) == spec.datatype and (
+            own.rank.is_dynamic or tuple(map(_dimension, own))[1:] == shape[1:]
+        )
+        if request.passes_inputs or is_own:
+            shapes[name] = shape
     return shapes
 
 

@@ -190,7 +190,6 @@ class _Model:
             batch=batch,
             shapes=shapes,
             layouts=self._layouts(keys.layout),
-            properties=properties,
             stateful=sequences is not None,
             low_latency=sequences is not None and bool(keys.low_latency_transformation),
         )
@@ -200,6 +199,7 @@ class _Model:
             device="cpu",
             instances=instances,
             runtime="openvino",
+            runtime_properties=properties,
             dialect=options.mapping(),
             version_policy=self._version_policy(keys.model_version_policy),
         )

@@ -13,7 +13,10 @@ from ksrv.loaders.choice import load_model
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.testing import LoadFailed
+from ksrv.testing import load as load_folder
 from tests.support.model_files.openvino_models import (
+    openvino,
     ops,
     parameter,
     write_convolution,
@@ -23,9 +26,9 @@ from tests.support.model_files.openvino_models import (
 )
 
 
-def load(path, openvino=None, **settings):
-    if openvino is not None:
-        settings |= {"runtime": "openvino", "dialect": openvino.mapping()}
+def load(path, options=None, **settings):
+    if options is not None:
+        settings |= {"runtime": "openvino", "dialect": options.mapping()}
     return load_model(LoadRequest(path, settings.pop("root", path.parent), **settings))
 
 
@@ -89,7 +92,7 @@ def test_an_onnx_file_names_no_data_outside_of_its_folder(tmp_path):
     from tests.support.model_files.onnx_models import write_scale as write_onnx
 
     path = write_onnx(tmp_path / "model/m.onnx", 2)
-    loaded = load(path, openvino=OpenVinoOptions())
+    loaded = load(path, options=OpenVinoOptions())
     assert loaded.platform == "OpenVINO"
     assert loaded.model(np.ones((1, 4), np.float32))["y"].tolist() == [[2] * 4]
     model = onnx.load(path)
@@ -100,7 +103,7 @@ def test_an_onnx_file_names_no_data_outside_of_its_folder(tmp_path):
     (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ModelLoadError, match="leaves the model's folder"):
-        load(path, openvino=OpenVinoOptions())
+        load(path, options=OpenVinoOptions())
 
 
 def test_tensors_come_from_the_file(tmp_path):
@@ -142,13 +145,84 @@ def test_a_shape_that_the_model_cannot_take(tmp_path):
         ({"shapes": {"z": (1,)}}, "has no input 'z' to give a shape; it has image"),
         ({"layouts": {"z": "NHWC"}}, "there is no tensor 'z' to lay out"),
         ({"layouts": {"": "NHWC:NQZ"}}, "cannot be loaded by OpenVINO"),
-        ({"properties": {"NONSENSE": 1}}, "Unsupported property NONSENSE"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path, options, said):
     path = write_convolution(tmp_path / "m.xml")
     with pytest.raises(ModelLoadError, match=said):
-        load(path, openvino=OpenVinoOptions(**options))
+        load(path, options=OpenVinoOptions(**options))
+
+
+def test_an_unknown_property_is_named(tmp_path):
+    path = write_convolution(tmp_path / "m.xml")
+    with pytest.raises(ModelLoadError, match="Unsupported property NONSENSE"):
+        load(path, properties={"NONSENSE": 1})
+
+
+def test_numbers_are_computed_as_the_file_says_unless_a_property_allows_less(tmp_path):
+    path = write_convolution(tmp_path / "m.xml")
+
+    def precision(**properties):
+        compiled = load(path, properties=properties).model.compiled
+        return compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+
+    assert precision() == "f32"
+    # Without a wish, OpenVINO takes what the processor is fastest with.
+    fastest = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name()
+    assert precision(INFERENCE_PRECISION_HINT=fastest) == fastest
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [
+        (("data", "BYTES", (-1,)), (1, 3, 8, 8)),
+        (("image", "FP32", (-1, 3, 48, 48)), (1, 3, 8, 8)),
+        (("pixels", "UINT8", (-1, 3, 8, 8)), (1, 3, 8, 8)),
+        (("pixels", "FP32", (-1, 8)), (1, 3, 8, 8)),
+        (("image", "FP32", (-1, 3, 8, 8)), (-1, 3, 8, 8)),
+        (("pixels", "FP32", (4, 3, 8, 8)), (4, 3, 8, 8)),
+    ],
+)
+def test_inputs_of_a_handler_reshape_the_file_in_the_number_of_rows_alone(
+    tmp_path, declared, shape
+):
+    path = write_convolution(tmp_path / "m.xml")
+    loaded = load(path, inputs=(TensorSpec(*declared),), passes_inputs=False)
+    assert loaded.inputs[0].shape == shape
+
+
+DECODES = """
+import numpy as np
+from ksrv import BaseHandler, Bytes, Float32
+
+class Decodes(BaseHandler):
+    inputs = {"data": Bytes}
+    outputs = {"scores": Float32[5]}
+
+    def inference(self, data):
+        rows = [np.frombuffer(one, np.uint8).astype(np.float32) for one in data.ravel()]
+        return np.concatenate([self.model(row.reshape(1, 3, 8, 8))["scores"] for row in rows])
+"""
+
+
+def test_a_handler_decodes_bytes_for_a_file_of_another_input(tmp_path):
+    write_convolution(tmp_path / "m.xml")
+    (tmp_path / "handler.py").write_text(DECODES)
+    (tmp_path / "model.yaml").write_text("handler: handler.py\nmodel: m.xml\n")
+    with load_folder(tmp_path) as model:
+        assert model.infer({"data": [bytes(range(192))]})["scores"].shape == (1, 5)
+
+
+def test_properties_are_for_files_of_openvino(tmp_path):
+    (tmp_path / "handler.py").write_text(DECODES)
+    yaml = "handler: handler.py\nruntime_properties: {NUM_STREAMS: 1}\n"
+    (tmp_path / "model.yaml").write_text(yaml)
+    with pytest.raises(LoadFailed, match="runtime_properties: are for a model file"):
+        load_folder(tmp_path)
+    (tmp_path / "m.onnx").write_bytes(b"a file")
+    (tmp_path / "model.yaml").write_text(f"{yaml}model: m.onnx\n")
+    with pytest.raises(LoadFailed, match=r"are those of OpenVINO, which does not read .*m\.onnx"):
+        load_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +237,13 @@ def test_options_that_do_not_fit(tmp_path, options, said):
     ],
 )
 def test_options_change_what_clients_see(tmp_path, options, shape):
-    loaded = load(write_convolution(tmp_path / "m.xml"), openvino=OpenVinoOptions(**options))
+    loaded = load(write_convolution(tmp_path / "m.xml"), options=OpenVinoOptions(**options))
     assert loaded.inputs[0].shape == shape
 
 
 def test_names_for_clients(tmp_path):
     names = {"x": "numbers", "y": "twice"}
-    loaded = load(write_scale(tmp_path / "m.xml", 2), openvino=OpenVinoOptions(names=names))
+    loaded = load(write_scale(tmp_path / "m.xml", 2), options=OpenVinoOptions(names=names))
     assert (loaded.inputs[0].name, loaded.outputs[0].name) == ("numbers", "twice")
     assert loaded.model(np.ones((1, 4), np.float32))["twice"].tolist() == [[2] * 4]
 

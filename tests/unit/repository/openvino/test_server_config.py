@@ -53,14 +53,21 @@ def config_of(root, **keys):
         ({"layout": "NHWC:NCHW"}, {"layouts": {"": "NHWC:NCHW"}}),
         ({"layout": {"a": "N..."}}, {"layouts": {"a": "N..."}}),
         ({"layout": "auto"}, {}),
-        ({"plugin_config": {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": 2}},
-         {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}),
-        ({"plugin_config": '{"INFERENCE_NUM_THREADS": "2"}'},
-         {"properties": {"INFERENCE_NUM_THREADS": "2"}}),
     ],
 )  # fmt: skip
 def test_keys_become_options(tmp_path, keys, options):
     assert OpenVinoOptions.of(config_of(tmp_path, **keys).dialect) == OpenVinoOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "properties"),
+    [
+        ({"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": 2}, {"PERFORMANCE_HINT": "THROUGHPUT"}),
+        ('{"INFERENCE_NUM_THREADS": "2"}', {"INFERENCE_NUM_THREADS": "2"}),
+    ],
+)
+def test_a_plugin_config_becomes_properties(tmp_path, given, properties):
+    assert config_of(tmp_path, plugin_config=given).runtime_properties == properties
 
 
 @pytest.mark.parametrize(
@@ -290,10 +297,10 @@ def test_one_name_for_several_models_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "limits"),
     [
-        ({"stateful": True}, SequenceLimits(max=500, idle_timeout_ms=300_000)),
+        ({"stateful": True}, SequenceLimits(max=500, idle_timeout_ms=300_000, several_rows=True)),
         (
             {"stateful": True, "max_sequence_number": 7, "idle_sequence_cleanup": False},
-            SequenceLimits(max=7, idle_timeout_ms=86_400_000),
+            SequenceLimits(max=7, idle_timeout_ms=86_400_000, several_rows=True),
         ),
         ({"stateful": False, "max_sequence_number": 7}, None),
     ],

@@ -1,0 +1,62 @@
+"""What a handler gets of BYTES while a model file lies beside it."""
+
+import pytest
+
+from ksrv.testing import load
+
+onnx = pytest.importorskip("onnx")
+STRING = onnx.TensorProto.STRING
+
+HANDLER = """
+from ksrv import BaseHandler, Bytes
+
+class Sizes(BaseHandler):
+    inputs = {"data": Bytes}
+    outputs = {"kind": Bytes}
+
+    def inference(self, data):
+        return {"kind": [type(one).__name__ for one in data]}
+"""
+
+
+def write_identity(folder):
+    """Write a file that answers the texts that it is given."""
+    info = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("Identity", ["data"], ["texts"])
+    tensors = [info("data", STRING, ["N"])], [info("texts", STRING, ["N"])]
+    graph = onnx.helper.make_graph([node], "g", *tensors)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "m.onnx")
+
+
+def test_a_handlers_own_inference_gets_bytes(tmp_path):
+    write_identity(tmp_path)
+    (tmp_path / "handler.py").write_text(HANDLER)
+    with load(tmp_path) as model:
+        answer = model.infer({"data": [b"text", b"\xff\x00 no text"]})
+    assert answer["kind"].tolist() == [b"bytes", b"bytes"]
+
+
+def test_a_handlers_own_inference_passes_bytes_on_to_the_file(tmp_path):
+    write_identity(tmp_path)
+    (tmp_path / "handler.py").write_text(
+        "from ksrv import BaseHandler\n\n\nclass Passes(BaseHandler):\n"
+        "    def inference(self, data):\n        return self.model(data)\n"
+    )
+    (tmp_path / "model.yaml").write_text(
+        "handler: handler.py\nmodel: m.onnx\ninputs: [{name: data, datatype: BYTES, shape: [-1]}]\n"
+    )
+    with load(tmp_path) as model:
+        assert model.infer({"data": [b"a", "\u00e9".encode()]})["texts"].tolist() == [
+            b"a",
+            "\u00e9".encode(),
+        ]
+
+
+def test_the_default_stages_refuse_what_is_no_text_for_a_file_of_texts(tmp_path):
+    write_identity(tmp_path)
+    (tmp_path / "model.yaml").write_text("model: m.onnx\nbatching: {max_batch_size: 4}\n")
+    with load(tmp_path) as model:
+        good, bad = model.infer_many([{"data": [b"a"]}, {"data": [b"\xff"]}])
+    assert good["texts"].tolist() == [b"a"]
+    assert "is not UTF-8" in bad.message
