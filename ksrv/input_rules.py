@@ -95,12 +95,14 @@ class Length(NamedTuple):
         waste: The largest share of a padded row that is padding, beyond what `multiple` adds.
         most: The longest that a row may be, padded or not.
         mask: The input that is its mask, or "".
+        exact: Whether the answers do not depend on the padding, though it has no mask.
     """
 
     multiple: int
     waste: float
     most: int
     mask: str
+    exact: bool
 
 
 def lengths_of(inputs: Iterable[TensorSpec]) -> dict[str, Length]:
@@ -115,12 +117,13 @@ def lengths_of(inputs: Iterable[TensorSpec]) -> dict[str, Length]:
             if not name:
                 continue
             pad = one.pad or Padding()
-            known = found.get(name, Length(1, Padding().waste, LARGEST_SIZE, ""))
+            known = found.get(name, Length(1, Padding().waste, LARGEST_SIZE, "", False))
             found[name] = Length(
                 known.multiple if pad.multiple == 1 else pad.multiple,
                 known.waste if pad.waste == Padding().waste else pad.waste,
                 min(known.most, size[1]) if isinstance(size, tuple) else known.most,
                 known.mask or pad.mask,
+                known.exact or pad.exact,
             )
     return found
 
@@ -250,6 +253,13 @@ def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
             _check_agreement(name, first.setdefault(name, one), one, index)
     for name, length in lengths_of(inputs).items():
         carriers = [one for one in inputs if name in one.lengths and not one.mask_of]
+        if not (length.mask or length.exact):
+            _fail(
+                inputs.index(carriers[0]),
+                ("pad",),
+                f"the length {name!r} has no mask, so that the model cannot tell padding from values; name an input as mask, "
+                f"or write exact: true if the answers do not depend on the padding",
+            )
         if length.mask and all(one.optional for one in carriers):
             index = inputs.index(carriers[0])
             _fail(

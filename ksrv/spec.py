@@ -137,6 +137,9 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     waste: Annotated[
         float, Key("The largest share of a padded row that is padding", ge=0.0, le=0.99)
     ] = 0.25
+    exact: Annotated[
+        bool, Key("Without a mask: the answers do not depend on the padding; the warm-up checks it")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

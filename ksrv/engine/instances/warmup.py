@@ -4,6 +4,10 @@ import logging
 import time
 from pathlib import Path
 
+import numpy as np
+
+from ksrv.datatypes import widen_bfloat16
+from ksrv.engine.batches.padding import cut_back
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.instances import warmup_requests
 from ksrv.engine.instances.instance import Instance
@@ -19,11 +23,14 @@ from ksrv.errors import (
     PromiseBroken,
     StreamNeeded,
 )
-from ksrv.request import InferRequest
+from ksrv.request import InferRequest, Tensor
 from ksrv.source import ModelConfig
 from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
+
+TOLERANCE = 1e-3
+"""By how much the values of padded rows may differ from those of the rows alone, relative and absolute."""
 
 
 class WarmUp:
@@ -63,12 +70,15 @@ class WarmUp:
         if isinstance(wanted, bool):
             if wanted and not spec.calls_models:
                 self._run_zeros(instance)
+                if (ones := warmup_requests.unpadded_ones(spec)) is not None:
+                    self._check_padding(instance, ones)
             return
         for name in wanted:
             requests = warmup_requests.samples(spec, self._folder / name)
             try:
                 for request in requests:
                     self._run_sizes(instance, request)
+                    self._check_padding(instance, request)
             except KsrvError as error:
                 raise HandlerFailed(
                     f"the warm-up sample {Path(name).name} of the model {spec.name} fails: "
@@ -134,6 +144,35 @@ class WarmUp:
         # After StreamNeeded the handler has run, and its clients stream.
         return next((one for one in errors if not isinstance(one, StreamNeeded)), None)
 
+    def _check_padding(self, instance: Instance, request: InferRequest) -> None:
+        """Raise if the answers of a model whose `pad` says `exact` depend on the padding."""
+        self._validator.validate(request)  # which notes the lengths
+        answers = []
+        for times in (1, 2):
+            inputs = warmup_requests.padded(self._spec, request, times)
+            if inputs is None:
+                return
+            try:
+                outputs = instance.execute(inputs, self._deadline())
+                for failure in outputs.failures.values():
+                    raise failure
+            except KsrvError as error:
+                if request.has_called or isinstance(error, StreamNeeded):
+                    return
+                _raise_if_broken(f"pad: {{exact: true}} was checked: {error.message}", error)
+                self.error = f"pad: {{exact: true}} could not be checked: {error.message}"
+                log.warning("the model %s: %s", self._spec.name, self.error)
+                return
+            # The handler may use the memory of its outputs again.
+            answers.append([_copied(one) for one in outputs.tensors])
+        for alone, padded in zip(*answers, strict=True):
+            padded = cut_back(padded, self._spec.output(padded.name), request.lengths)
+            if not _are_alike(alone, padded):
+                raise ModelFailed(
+                    f"the model {self._spec.name} says pad: {{exact: true}}, and its output {alone.name!r} depends on the "
+                    f"padding; name an input as mask, or leave pad out"
+                )
+
     def _check_layout(self, instance: Instance, request: InferRequest) -> None:
         """Raise where the zeros that failed are taken in the other order of channels."""
         spec = self._spec
@@ -167,6 +206,23 @@ def _raise_if_broken(text: str, error: KsrvError) -> None:
         raise ModelFailed(
             f"{text}; if the model cannot take such values, name a sample under warmup:, or set warmup: false"
         ) from error
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    data = tensor.data if isinstance(tensor.data, list) else np.array(tensor.data)
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, data)
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two outputs are the same but for rounding."""
+    if one.shape != other.shape or one.datatype != other.datatype:
+        return False
+    if isinstance(one.data, list) or isinstance(other.data, list):
+        return one.data == other.data
+    first, second = one.data, other.data
+    if one.datatype == "BF16":
+        first, second = widen_bfloat16(first), widen_bfloat16(second)
+    return bool(np.allclose(first, second, TOLERANCE, TOLERANCE, equal_nan=True))
 
 
 def _lower(rows: int) -> str:

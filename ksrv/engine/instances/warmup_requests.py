@@ -23,6 +23,7 @@ import numpy as np
 from ksrv._native.tensor import datatype
 from ksrv.datatypes import NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed, quote
+from ksrv.input_rules import Length, lengths_of, padding_element
 from ksrv.records.reading import SUFFIX, read_records
 from ksrv.request import (
     WARM_UP,
@@ -36,6 +37,8 @@ from ksrv.request import (
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 EVERY_SIZE_TO = 8
+SHORT_ROW = 3
+"""The length of a row that is padded for a check, if the model takes it."""
 MOST_RECORDS = 16
 """Requests of a file of records that are run."""
 
@@ -52,6 +55,72 @@ def generated(spec: ModelSpec) -> InferRequest | None:
         data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
         tensors.append(Tensor(entry.name, entry.datatype, shape, data))
     return InferRequest(spec.name, spec.version, WARM_UP, tensors, calls_nobody=True)
+
+
+def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
+    """Return a request of one row of ones, or zeros beside a padding of ones, for a model whose `pad` says `exact`.
+
+    Returns:
+        The request, whose lengths may be doubled; None for other models, and if the description leaves a shape open.
+    """
+    lengths = lengths_of(spec.inputs)
+    if not any(one.exact and not one.mask for one in lengths.values()):
+        return None
+    tensors = []
+    for entry in spec.inputs:
+        shape = [1]
+        for size, name in zip(entry.shape[1:], entry.lengths[1:] or entry.shape[1:], strict=True):
+            length = lengths.get(name) if isinstance(name, str) else None
+            shape.append(_lowest(size) if length is None else _row_length(size, length))
+        if entry.datatype == "BYTES" or not entry.batched or min(shape) < 0:
+            return None
+        other = 0 if entry.pad is not None and entry.pad.value == 1 else 1
+        data = np.full(shape, other, np.dtype(datatype.dtype_string(entry.datatype)))
+        tensors.append(Tensor(entry.name, entry.datatype, tuple(shape), data))
+    return InferRequest(spec.name, spec.version, WARM_UP, tensors, calls_nobody=True)
+
+
+def _row_length(size: Dimension, length: Length) -> int:
+    """Return a length of a row that is none of the smallest."""
+    return max(length.multiple * -(-SHORT_ROW // length.multiple), _lowest(size))
+
+
+def padded(spec: ModelSpec, request: InferRequest, times: int) -> BatchInputs | None:
+    """Return a request as a batch whose rows are padded along the lengths that `pad` calls exact.
+
+    Args:
+        request: A validated request.
+        times: To how many times the length of its rows.
+
+    Returns:
+        The batch; None if nothing is exact, an input holds images or is a mask that the request leaves out, or the rows
+        would be longer than the model takes.
+    """
+    lengths = lengths_of(spec.inputs)
+    exact = {name for name, one in lengths.items() if one.exact and not one.mask}
+    if not exact or any(
+        times * request.lengths.get(name, 0) > lengths[name].most for name in exact
+    ):
+        return None
+    names = {tensor.name for tensor in request.inputs}
+    if any(one.mask_of and one.name not in names for one in spec.inputs):
+        return None
+    tensors = []
+    for tensor in request.inputs:
+        entry = spec.input(tensor.name)
+        data = tensor.data
+        if entry is None or tensor.datatype != entry.datatype:
+            return None
+        if isinstance(data, np.ndarray) and entry.lengths:
+            more = [
+                (0, size * (times - 1) if name in exact else 0)
+                for size, name in zip(data.shape, entry.lengths, strict=True)
+            ]
+            filler = np.frombuffer(padding_element(entry), data.dtype)[0]
+            data = np.pad(data, more, constant_values=filler)
+            tensor = Tensor(tensor.name, tensor.datatype, tuple(data.shape), data)
+        tensors.append(tensor)
+    return single_request(tensors, tensors[0].shape[0], request)
 
 
 def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:

@@ -139,7 +139,7 @@ class TensorType:
         """Return this type padded as the keys of `pad:` in model.yaml say.
 
         Args:
-            keys: `value`, `multiple`, `mask`, `waste`.
+            keys: `value`, `multiple`, `mask`, `waste`, `exact`.
 
         Raises:
             TensorTypeError: A key is unknown, or its value is of another type or out of bounds.

@@ -104,7 +104,7 @@ handler: handler.py:Captions
 {BATCHING}
 inputs:
   - {{name: image, datatype: UINT8, shape: [-1, 4, 4, 3]}}
-  - {{name: ids, datatype: INT64, shape: [-1, -1], pad: {{}}}}
+  - {{name: ids, datatype: INT64, shape: [-1, -1], pad: {{exact: true}}}}
 outputs:
   - {{name: tokens, datatype: INT64, shape: [-1, ids]}}
 """

@@ -1,5 +1,6 @@
 """The keys of `pad`, the names of lengths in shapes, and a sentence for each bad form; hints mean the same."""
 
+import numpy as np
 import pytest
 
 from ksrv import Float32, Int64
@@ -48,10 +49,10 @@ def test_several_lengths_stand_beside_one_another(tmp_path):
     config = read(
         tmp_path,
         [
-            "{name: source, datatype: INT64, shape: [-1, -1], pad: {}}",
-            '{name: target, datatype: FP32, shape: [-1, "2:9"], pad: {value: 0.5}}',
-            "{name: sound, datatype: FP32, shape: [-1, frames, 80]}",
-            "{name: image, datatype: FP32, shape: [-1, h, w, 3]}",
+            "{name: source, datatype: INT64, shape: [-1, -1], pad: {exact: true}}",
+            '{name: target, datatype: FP32, shape: [-1, "2:9"], pad: {value: 0.5, exact: true}}',
+            "{name: sound, datatype: FP32, shape: [-1, frames, 80], pad: {exact: true}}",
+            "{name: image, datatype: FP32, shape: [-1, h, w, 3], pad: {exact: true}}",
         ],
     )
     assert [one.lengths[1:] for one in config.inputs] == [
@@ -143,6 +144,8 @@ BAD = {
         ],
         "a request without 'ids' has no length",
     ),
+    "no mask": ([IDS % "multiple: 8"], "the length 'ids' has no mask"),
+    "exact is no truth value": ([IDS % "exact: 1"], "exact: expected"),
     "a bad name": (["{name: a, datatype: FP32, shape: [-1, '4 x']}"], "the name of a length"),
 }
 
@@ -167,7 +170,7 @@ def test_a_bad_input_is_told_where_and_why(tmp_path, case):
 )
 def test_a_bad_output_is_told_where_and_why(tmp_path, entry, sentence):
     with pytest.raises(ConfigError) as caught:
-        read(tmp_path, [IDS % ""], [entry])
+        read(tmp_path, [IDS % "exact: true"], [entry])
     assert sentence in str(caught.value) and "outputs[0]" in str(caught.value)
 
 
@@ -213,7 +216,7 @@ def test_a_bad_hint_is_told(keys, sentence):
         Int64["ids"].padded(**keys)
 
 
-def unknown_length(ids: Int64["ids"]) -> Int64["idz"]:  # noqa: F821
+def unknown_length(ids: Int64["ids"].padded(exact=True)) -> Int64["idz"]:  # noqa: F821
     return ids
 
 
@@ -233,14 +236,78 @@ def test_hints_that_do_not_hold_together_fail_the_load(handler, sentence):
         load(handler)
 
 
-def too_short(ids: Int64["ids"]) -> Int64["ids"]:  # noqa: F821
+def too_short(ids: Int64["ids"].padded(exact=True)) -> Int64["ids"]:  # noqa: F821
     return ids[:, :-1]
 
 
 def test_an_output_that_is_not_as_long_as_the_batch_is_refused():
     sentence = "its dimension 1 is declared as the length 'ids', which"
     with (
-        load(too_short, batching={"max_batch_size": 4}) as model,
+        load(too_short, batching={"max_batch_size": 4}, warmup=False) as model,
         pytest.raises(PromiseBroken, match=sentence),
     ):
         model.infer([[1, 2, 3]])
+
+
+def doubled(x: Float32["x"].padded(exact=True)) -> Float32["x"]:  # noqa: F821
+    return x * 2
+
+
+def mean(x: Float32["x"].padded(exact=True)) -> Float32:  # noqa: F821
+    return x.mean(axis=1)
+
+
+def mean_of_values(x: Float32["x"].padded(exact=True), batch) -> Float32:  # noqa: F821
+    return x.sum(axis=1) / batch.lengths["x"]
+
+
+def padded_with_ones(x: Float32["x"].padded(exact=True, value=1)) -> Float32:  # noqa: F821
+    return x.mean(axis=1)
+
+
+def refuses(x: Float32["x"].padded(exact=True)) -> Float32:  # noqa: F821
+    raise ValueError("ones")
+
+
+BATCHES = {"batching": {"max_batch_size": 4}}
+
+
+@pytest.mark.parametrize("handler", [doubled, mean_of_values])
+def test_padding_that_changes_no_answer_is_exact(handler):
+    with load(handler, **BATCHES) as model:
+        rows = [[[1, 2, 3]], [[4, 5, 6, 7]]]
+        alone = [model.infer(row)["output"].tolist() for row in rows]
+        assert [one["output"].tolist() for one in model.infer_many(rows)] == alone
+
+
+@pytest.mark.parametrize("handler", [mean, padded_with_ones])
+def test_padding_that_changes_answers_is_not_exact(handler):
+    with pytest.raises(
+        LoadFailed, match="its output 'output' depends on the padding; name an input"
+    ):
+        load(handler, **BATCHES)
+
+
+def test_a_sample_shows_that_padding_is_not_exact(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
+    (tmp_path / "handler.py").write_text("def inference(x):\n    return x.mean(axis=1)\n")
+    (tmp_path / "model.yaml").write_text(
+        "handler: handler.py\nwarmup: [x.npy]\n"
+        "inputs: [{name: x, datatype: FP32, shape: [-1, -1], pad: {exact: true}}]\n"
+    )
+    with pytest.raises(LoadFailed, match="depends on the padding"):
+        load(tmp_path)
+
+
+def test_padding_that_cannot_be_checked_is_told():
+    with load(refuses, **BATCHES) as model:
+        [line] = model.engine.index()
+    assert (line.state, "could not be checked" in line.reason) == ("READY", True)
+
+
+def test_a_hint_without_a_mask_is_refused():
+    def hinted(ids: Int64["ids"]) -> Int64["ids"]:  # noqa: F821
+        return ids
+
+    with pytest.raises(LoadFailed, match="the length 'ids' has no mask"):
+        load(hinted)

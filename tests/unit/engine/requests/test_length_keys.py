@@ -14,7 +14,9 @@ from ksrv.spec import ModelSpec, Padding, TensorSpec
 
 IDS = TensorSpec("ids", "INT64", (-1, -1), pad=Padding(multiple=4, mask="mask"))
 MASK = TensorSpec("mask", "BOOL", (-1, -1))
-SOUND = TensorSpec("sound", "FP32", (-1, -1, 2), lengths=("", "frames", ""))
+SOUND = TensorSpec(
+    "sound", "FP32", (-1, -1, 2), lengths=("", "frames", ""), pad=Padding(exact=True)
+)
 OPEN = TensorSpec("open", "FP32", (-1, -1))
 
 
@@ -111,7 +113,7 @@ def test_what_a_mask_is_made_of_may_not_be_left_out():
 
 
 def test_a_row_is_no_longer_than_its_bounds():
-    bounded = TensorSpec("ids", "INT64", (-1, (1, 512)), pad=Padding(multiple=100))
+    bounded = TensorSpec("ids", "INT64", (-1, (1, 512)), pad=Padding(multiple=100, exact=True))
     made = validator(bounded)
     assert buckets_of(made.spec)["ids"].padded(511) == 512
     with pytest.raises(InvalidRequest, match=r"expects \[-1, 1:512\]"):

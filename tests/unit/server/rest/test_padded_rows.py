@@ -190,7 +190,7 @@ class Empty(BaseHandler):
 """
 EMPTY_YAML = """
 handler: handler.py
-inputs: [{name: x, datatype: FP32, shape: [-1, x], pad: {multiple: 4}}]
+inputs: [{name: x, datatype: FP32, shape: [-1, x], pad: {multiple: 4, exact: true}}]
 outputs: [{name: none, datatype: FP32, shape: [-1, -1, x, -1]}]
 """
 
