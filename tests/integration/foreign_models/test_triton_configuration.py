@@ -36,8 +36,6 @@ dynamic_batching {
 optimization {
   graph { level: -1 }
   priority: PRIORITY_MAX
-  execution_accelerators { cpu_execution_accelerator [ {
-    name: "openvino" parameters { key: "a" value: "b" } } ] }
   input_pinned_memory { enable: false }
   cuda { graphs: true graph_spec { batch_size: 1 input { key: "data" value { dim: [ 3, 2 ] } } } }
 }
