@@ -34,7 +34,7 @@ def test_a_line_for_each_key(tmp_path):
     assert "dynamic_batching: requests are joined; the oldest waits up to 0.5 ms" in lines
     assert "input: x FP32 [-1, 4]" in lines
     assert any(one.startswith("dynamic_batching.preferred_batch_size: ignored, ") for one in lines)
-    assert any(one.startswith("optimization: ignored, ") for one in lines)
+    assert any(one.startswith("optimization.priority: ignored, ") for one in lines)
     assert "other" in lines
     assert any(one.startswith("backend: REFUSED, 'dali' is not served") for one in lines)
     assert not any(one.startswith("own") for one in lines)
