@@ -21,6 +21,12 @@ def missing_tool(error: BaseException) -> str | None:
     return "libnghttp2" if NO_HTTP2 in str(error) and library_version() is None else None
 
 
+def need_http2() -> None:
+    """Skip a test of the native server's HTTP/2 on a machine without libnghttp2."""
+    if library_version() is None:
+        pytest.skip("libnghttp2 is not installed")
+
+
 @contextmanager
 def skipped_without_tools() -> Iterator[None]:
     """Skip the test whose setup or call is inside if it fails because a tool is not installed."""

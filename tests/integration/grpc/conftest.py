@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.engine.held_engine import HeldEngine, write_models
+from tests.support.missing_tools import need_http2
 from tests.support.wire import grpc_calls
 
 
@@ -12,6 +13,8 @@ def carrier(request, monkeypatch):
     wanted = request.node.get_closest_marker("carrier")
     if wanted is not None and request.param not in wanted.args:
         pytest.skip(f"this is about {wanted.args[0]}")
+    if request.param == "native":
+        need_http2()
     monkeypatch.setattr(grpc_calls, "tested", request.param)
     return request.param
 

@@ -12,6 +12,7 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
+from tests.support.missing_tools import need_http2
 from tests.support.models import VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, infer_request, stub_infer
@@ -97,8 +98,7 @@ def test_other_routes(server, path, status):
 
 @pytest.mark.parametrize("model", ["double", "process"])
 def test_a_request_over_http2(server, model):
-    if "gRPC is served by grpcio" in server.log:
-        pytest.skip("HTTP/2 for REST is libnghttp2's")
+    need_http2()
     name = f"{server.grpc}-h2-{model}".replace(":", ".")
     with httpx.Client(http1=False, http2=True, timeout=60) as client:
         url = f"{server.url}/v2/models/{model}/infer"

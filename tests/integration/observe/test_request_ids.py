@@ -11,6 +11,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
+from tests.support.missing_tools import need_http2
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import text_request, write_words
 from tests.support.wait_until import wait_until
@@ -84,6 +85,7 @@ def raw(server, *fields, path="/v2/models/inline/infer", data=None):
 
 
 def over_http2(server, headers, model="inline", first=1.0):
+    need_http2()
     with httpx.Client(http1=False, http2=True, timeout=60) as client:
         return client.post(url(server, model), content=body(first), headers=headers)
 

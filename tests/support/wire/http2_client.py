@@ -13,6 +13,8 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
+from tests.support.missing_tools import need_http2
+
 
 class Answer:
     """What has come on one stream.
@@ -81,6 +83,7 @@ class Http2Client:
             validate_outbound_headers=False,
             normalize_outbound_headers=False,
         )
+        need_http2()
         self.h2 = h2.connection.H2Connection(config)
         self.h2.initiate_connection()
         self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
