@@ -88,7 +88,7 @@ def test_a_client_whose_address_a_proxy_on_this_machine_does_not_tell_is_no_loca
         assert read_answer(client).status == 200
         client.sendall(UNLOAD)
         answer = read_answer(client)
-    assert (answer.status, "served on loopback only" in answer.error) == (403, True)
+    assert (answer.status, "programs on this machine" in answer.error) == (403, True)
     wait_until(lambda: " :: - - " in server.log)
 
 
