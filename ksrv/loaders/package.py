@@ -135,7 +135,8 @@ def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
     from torch._C._aoti import AOTIModelPackageLoader
 
     device = torch_device(request.device)
-    about = AOTIModelPackageLoader.load_metadata_from_package(str(path), MODEL)
+    loaders: Any = AOTIModelPackageLoader  # whose stub lacks a method
+    about = loaders.load_metadata_from_package(str(path), MODEL)
     made_for = about.get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
         raise ModelLoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")

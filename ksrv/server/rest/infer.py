@@ -19,7 +19,7 @@ from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.memory_regions import AuthorizedRegistry
+from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
 from ksrv.server.rest.route_guard import memory_user
 from ksrv.server.rest.streams import StreamedAnswer, send_stream, stream_type
@@ -75,7 +75,7 @@ class InferResource(InferenceResource):
         budget: MemoryBudget,
         access: Access,
         *,
-        shared_memory: SharedMemoryRegistry | None = None,
+        shared_memory: SharedMemory | None = None,
         form: Form = V2,
     ) -> None:
         if form is V1:
