@@ -1,9 +1,32 @@
-"""The names and values that a header field of HTTP can have (RFC 9110 5.1 and 5.5)."""
+"""The names and values that a header field of HTTP can have (RFC 9110 5.1 and 5.5), and the names that a handler cannot set."""
 
 import re
 
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+RESERVED = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "host",
+        "inference-header-content-length",
+        "keep-alive",
+        "proxy-connection",
+        "server",
+        "server-timing",
+        "te",
+        "x-request-id",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that no handler can set, over any protocol: they frame the message (RFC 9110 7.6.1, RFC 9113 8.2.2) or are
+the server's to say."""
 
 
 def check_field(name: str, value: str) -> None:

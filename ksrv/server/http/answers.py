@@ -14,7 +14,7 @@ import orjson
 
 from ksrv._native.memory.memory_budget import AnswerBytes, MemoryBudget
 from ksrv.errors import KsrvError, Unauthenticated, UnsupportedEncoding
-from ksrv.header_fields import NAME, VALUE
+from ksrv.header_fields import NAME, RESERVED, VALUE
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
@@ -27,27 +27,6 @@ log = logging.getLogger(__name__)
 JOINED = MIB
 WORTH_COMPRESSING = 1024
 JSON = "application/json"
-
-_OURS = frozenset(
-    {
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "date",
-        "inference-header-content-length",
-        "keep-alive",
-        "proxy-connection",
-        "server",
-        "server-timing",
-        "te",
-        "x-request-id",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""Headers that a handler cannot set: they frame the message or are the server's to say."""
 
 
 def status_line(status: int) -> str:
@@ -94,7 +73,7 @@ def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the headers that a handler chose; a header that would break the message is logged."""
     usable = []
     for name, value in headers.items():
-        if name.lower() in _OURS or not NAME.fullmatch(name) or not VALUE.fullmatch(str(value)):
+        if name.lower() in RESERVED or not NAME.fullmatch(name) or not VALUE.fullmatch(str(value)):
             log.warning("response header %.64r of a handler was left out", name)
             continue
         usable.append((name, str(value)))
