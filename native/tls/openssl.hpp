@@ -15,6 +15,9 @@ typedef struct ssl_ctx_st SSL_CTX;
 typedef struct ssl_method_st SSL_METHOD;
 typedef struct X509_VERIFY_PARAM_st X509_VERIFY_PARAM;
 typedef struct x509_store_ctx_st X509_STORE_CTX;
+typedef struct x509_st X509;
+typedef struct asn1_string_st ASN1_TIME;
+typedef struct ssl_session_st SSL_SESSION;
 typedef struct X509_name_st X509_NAME;
 typedef struct evp_cipher_st EVP_CIPHER;
 typedef struct evp_cipher_ctx_st EVP_CIPHER_CTX;
@@ -31,6 +34,8 @@ using AlpnSelect = int (*)(SSL *, const unsigned char **, unsigned char *, const
 using AskForPassword = int (*)(char *, int, int, void *);
 using VerifyCertificate = int (*)(int, X509_STORE_CTX *);
 using SeeMessage = void (*)(int, int, int, const void *, size_t, SSL *, void *);
+using JudgeTicket = int (*)(SSL *, SSL_SESSION *, const unsigned char *, size_t, int, void *);
+using FillTicket = int (*)(SSL *, void *);
 using UseTicketKey = int (*)(SSL *, unsigned char *, unsigned char *, EVP_CIPHER_CTX *, EVP_MAC_CTX *, int);
 
 // result, name, arguments
@@ -54,6 +59,10 @@ using UseTicketKey = int (*)(SSL *, unsigned char *, unsigned char *, EVP_CIPHER
     F(void, SSL_CTX_set_default_read_buffer_len, (SSL_CTX *, size_t))                                \
     F(void, SSL_CTX_set_msg_callback, (SSL_CTX *, SeeMessage))                                       \
     F(int, SSL_CTX_set_tlsext_ticket_key_evp_cb, (SSL_CTX *, UseTicketKey))                          \
+    F(int, SSL_CTX_set_session_ticket_cb, (SSL_CTX *, FillTicket, JudgeTicket, void *))              \
+    F(X509 *, SSL_SESSION_get0_peer, (SSL_SESSION *))                                                \
+    F(const ASN1_TIME *, X509_get0_notAfter, (const X509 *))                                         \
+    F(int, X509_cmp_current_time, (const ASN1_TIME *))                                               \
     F(long, SSL_CTX_set_timeout, (SSL_CTX *, long))                                                  \
     F(int, SSL_CTX_set_ex_data, (SSL_CTX *, int, void *))                                            \
     F(void *, SSL_CTX_get_ex_data, (const SSL_CTX *, int))                                           \
@@ -121,6 +130,8 @@ constexpr int ALPN_CHOSEN = 0, ALPN_IGNORED = 3;
 constexpr int RECORD_HEADER = 256, RECEIVED_SHUTDOWN = 2;
 constexpr int APP_DATA = 0;  // the place of SSL_CTX_set_ex_data that is the application's
 constexpr int TICKET_KEY_NAME = 16, TICKET_IV = 16;
+constexpr int TICKET_SUCCESS = 5, TICKET_SUCCESS_RENEW = 6;
+constexpr int TICKET_IGNORE_RENEW = 2, TICKET_USE = 3, TICKET_USE_RENEW = 4;
 constexpr unsigned PARAM_UTF8_STRING = 4, PARAM_OCTET_STRING = 5;
 constexpr const char *MAC_KEY = "key", *MAC_DIGEST = "digest";
 

@@ -93,7 +93,8 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
     }
     ticket_keys_ = rules.ticket_keys ? rules.ticket_keys : TicketKeys::make();
     if (!ticket_keys_ || openssl.SSL_CTX_set_ex_data(context_, APP_DATA, ticket_keys_.get()) != 1 ||
-        openssl.SSL_CTX_set_tlsext_ticket_key_evp_cb(context_, use_ticket_key) != 1)
+        openssl.SSL_CTX_set_tlsext_ticket_key_evp_cb(context_, use_ticket_key) != 1 ||
+        openssl.SSL_CTX_set_session_ticket_cb(context_, nullptr, judge_ticket, nullptr) != 1)
         return refuse("the keys of tickets");
     openssl.SSL_CTX_set_timeout(context_, TicketKeys::PERIOD_S);
     protocols_ = rules.protocols;
@@ -138,6 +139,15 @@ int TlsContext::use_ticket_key(SSL *ssl, unsigned char *name, unsigned char *iv,
                                EVP_MAC_CTX *mac, int is_new) noexcept {
     void *keys = openssl.SSL_CTX_get_ex_data(openssl.SSL_get_SSL_CTX(ssl), APP_DATA);
     return static_cast<TicketKeys *>(keys)->use(name, iv, cipher, mac, is_new != 0);
+}
+
+// A session that resumes verifies no certificate, and its ticket is renewed: without this a client could go on for ever after its
+// certificate has expired. Its ticket is ignored instead, and the full handshake refuses the certificate, or accepts a new one.
+int TlsContext::judge_ticket(SSL *, SSL_SESSION *session, const unsigned char *, size_t, int status, void *) noexcept {
+    if (status != TICKET_SUCCESS && status != TICKET_SUCCESS_RENEW) return TICKET_IGNORE_RENEW;
+    const X509 *const peer = openssl.SSL_SESSION_get0_peer(session);
+    if (peer && openssl.X509_cmp_current_time(openssl.X509_get0_notAfter(peer)) <= 0) return TICKET_IGNORE_RENEW;
+    return status == TICKET_SUCCESS ? TICKET_USE : TICKET_USE_RENEW;
 }
 
 }  // namespace ksrv

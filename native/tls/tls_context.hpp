@@ -43,6 +43,8 @@ class TlsContext {
     static int use_ticket_key(SSL *, unsigned char *name, unsigned char *iv, EVP_CIPHER_CTX *, EVP_MAC_CTX *,
                               int is_new) noexcept;
 
+    static int judge_ticket(SSL *, SSL_SESSION *session, const unsigned char *, size_t, int status, void *) noexcept;
+
     // Tells clients which authorities are trusted, by which those that have several certificates choose one.
     bool name_authorities(const std::string &authority) noexcept;
 

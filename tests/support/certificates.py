@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,4 +37,25 @@ def self_signed(
             ["openssl", "x509", "-in", cert, "-signkey", key, "-days", "-1", "-out", cert],
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip
+    return key, cert
+
+
+def short_lived(folder: Path, *, seconds: int) -> Any:
+    """Make a key and a certificate that is its own authority and expires in so many seconds; their paths."""
+    key, cert = self_signed(folder, "short-lived")
+    end = datetime.now(UTC) + timedelta(seconds=seconds)
+    rules = folder / "ca.conf"
+    (folder / "index.txt").touch()
+    rules.write_text(
+        f"[ca]\ndefault_ca=own\n[own]\ndatabase={folder}/index.txt\nnew_certs_dir={folder}\n"
+        "default_md=sha256\nrand_serial=yes\npolicy=any\nx509_extensions=authority\n"
+        "[any]\ncommonName=supplied\n[authority]\nbasicConstraints=CA:true\n"
+    )
+    request = folder / "request.pem"
+    for command in (
+        ["openssl", "req", "-new", "-key", key, "-subj", "/CN=short-lived", "-out", request],
+        ["openssl", "ca", "-batch", "-notext", "-config", rules, "-in", request, "-selfsign", "-keyfile", key,
+         "-enddate", f"{end:%Y%m%d%H%M%SZ}", "-out", cert],
+    ):  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
     return key, cert

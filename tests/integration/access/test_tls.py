@@ -14,7 +14,7 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server, ServerFailed
-from tests.support.certificates import self_signed
+from tests.support.certificates import self_signed, short_lived
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
 
@@ -117,6 +117,50 @@ def serves(ask, server, cert):
 def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split()]
+
+
+def read_all(connection):
+    received = b""
+    while piece := connection.recv(1 << 16):
+        received += piece
+    return received
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_session_ticket_ends_with_the_certificate_of_its_client(models, files, tmp_path, version):
+    key, cert = short_lived(tmp_path, seconds=20)
+    with Server(models, **settings(files, tls_client_ca=str(cert))) as server:
+        context = ssl.create_default_context(cafile=files["server"][1])
+        context.minimum_version = context.maximum_version = version
+        context.load_cert_chain(cert, key)
+        host, _, port = server.http.rpartition(":")
+        session = None
+
+        def ask():
+            """Make a request, with the session of the one before; return whether the session was resumed."""
+            nonlocal session
+            with (
+                socket.create_connection((host, int(port)), timeout=60) as plain,
+                context.wrap_socket(plain, server_hostname=host, session=session) as connection,
+            ):
+                connection.sendall(
+                    b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+                )
+                assert b" 200 " in read_all(connection).splitlines()[0]
+                session = connection.session
+                return connection.session_reused
+
+        assert ask() is False
+        assert ask() is True
+
+        def is_refused():
+            try:
+                ask()
+            except (ssl.SSLError, ConnectionError):
+                return True
+            return False
+
+        wait_until(is_refused)
 
 
 def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(models, tmp_path):
