@@ -321,12 +321,12 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
             ),
             CounterMetricFamily(
                 "ksrv_recycled_connections",
-                "Idle HTTP connections that were closed for others.",
+                "Idle connections that were closed for others.",
                 traffic.recycled,
             ),
             CounterMetricFamily(
                 "ksrv_accept_pauses",
-                "Times that no further HTTP connection could be held.",
+                "Times that no further connection could be held.",
                 traffic.pauses,
             ),
             CounterMetricFamily(

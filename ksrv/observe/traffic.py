@@ -28,6 +28,7 @@ class Traffic(msgspec.Struct):
         accepted: HTTP connections that were accepted.
         recycled: Idle connections that were closed for new ones.
         pauses: How often accepting paused, because no further connection could be held.
+        lacked_descriptors: How many of these pauses were for want of file descriptors.
         lost_lines: Lines of the log and of the access log that were dropped, because nothing took them in time.
         open: HTTP connections that are open now.
     """
@@ -37,6 +38,7 @@ class Traffic(msgspec.Struct):
     accepted: int = 0
     recycled: int = 0
     pauses: int = 0
+    lacked_descriptors: int = 0
     lost_lines: int = 0
     open: int = 0
 
@@ -52,6 +54,7 @@ class Traffic(msgspec.Struct):
         self.accepted += other.accepted
         self.recycled += other.recycled
         self.pauses += other.pauses
+        self.lacked_descriptors += other.lacked_descriptors
         self.lost_lines += other.lost_lines
         if lives:
             self.open += other.open

@@ -376,7 +376,8 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             {f"http {status}": count for status, count in self.http_server.errors().items()},
             accepted=counted["accepted"],
             recycled=counted["recycled"],
-            pauses=counted["accept_paused"],
+            pauses=counted["accept_paused"] + counted["lacks_descriptors"],
+            lacked_descriptors=counted["lacks_descriptors"],
             lost_lines=counted["lost_records"] + lost_lines(),
             open=self.http_server.open_connections,
         )

@@ -157,7 +157,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (events & EVENT_HUNG_UP) hung_up_ = true;
     drain_mailbox();
     if (lingers_until_ns_) {
-        events & EVENT_CLOSE || now_ >= lingers_until_ns_ ? close_now() : drain_lingering();
+        events & (EVENT_CLOSE | EVENT_RECYCLE) || now_ >= lingers_until_ns_ ? close_now() : drain_lingering();
         return;
     }
     if (events & EVENT_GOODBYE) say_goodbye();
@@ -165,6 +165,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (events & EVENT_FREE_STREAMS) free_streams();
     if (events & (EVENT_END_OVERDUE | EVENT_END_UNTAKEN)) end_untaken(events & EVENT_END_UNTAKEN);
     if (events & EVENT_TICK) tick(now_);
+    if (!closed_ && events & EVENT_RECYCLE) recycle();
     if (closed_) return;
     if (!agreed_ && events & EVENT_CLOSE) {
         close_now();
@@ -507,6 +508,18 @@ void Connection::make_room() noexcept {
             }
             --most;
         }
+}
+
+// Makes room for another client, unless this client's next call is on its way.
+void Connection::recycle() noexcept {
+    unsigned char next;
+    if (!is_idle() || !agreed_ || !early_.empty() || tls_.unread || recv(fd_, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+        return;
+    server_->count(GRPC_RECYCLED);
+    speaks_ = true;
+    session_.go_away(http2::NO_ERROR, "the connection was idle, and another client waits");
+    flush();
+    close_now();
 }
 
 void Connection::close_now() noexcept {

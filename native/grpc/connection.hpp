@@ -43,6 +43,7 @@ enum ConnectionEvent : uint32_t {
     EVENT_HANDSHAKE = 512,  // the TLS handshake may take a step
     EVENT_END_OVERDUE = 1024,  // end calls whose answers are not taken for long,
     EVENT_END_UNTAKEN = 2048,  // or not taken yet
+    EVENT_RECYCLE = 4096,  // close if it is idle: another client waits
 };
 
 class Connection final : public http2::SessionEvents {
@@ -109,6 +110,7 @@ class Connection final : public http2::SessionEvents {
     void count_copied() noexcept;
     void drain_mailbox() noexcept;
     void make_room() noexcept;
+    void recycle() noexcept;
     void free_streams() noexcept;
     void end_untaken(bool of_all) noexcept;
     uint64_t overdue_ns() const noexcept;  // that a client may leave its answer, however many others wait
@@ -163,6 +165,7 @@ class Connection final : public http2::SessionEvents {
     void note_stalled(Call *call, bool stalls) noexcept;
     void give_up_body(Call *call) noexcept;
     void refuse_rest(Call *call, uint16_t status) noexcept;
+    void note_refused(Call *call, uint16_t status) noexcept;
 
     // deadlines.cpp
     void tick(uint64_t now) noexcept;

@@ -58,7 +58,7 @@ void Connection::tick(uint64_t now) noexcept {
         if (ping_sent_ns_ && received_ns_ > ping_sent_ns_) ping_sent_ns_ = 0;
     }
     if (blocked_ns_ && now - blocked_ns_ >= config.grace_ns) {
-        if (sent_bytes_ - blocked_sent_ < (now - blocked_ns_) / 1000000u * config.rate / 1000u) {
+        if (!config.keeps_up(sent_bytes_ - blocked_sent_, now - blocked_ns_, 0)) {
             server_->count(GRPC_TOO_SLOW);
             close_now();
             return;
@@ -87,8 +87,15 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         give_up_body(call);
         return;
     }
+    if (call->rest && call->trailed && !call->peer_over &&
+        (silent || now - std::max(call->opened_ns, call->progress_ns) >= config.grace_ns)) {
+        session_.reset(call->stream, http2::NO_ERROR);
+        return;
+    }
+    uint64_t answer_bytes;
     {
         std::lock_guard<std::mutex> guard(call->lock);
+        answer_bytes = call->answer_sent + call->out_bytes;
         finished = call->finished || call->rest;  // the HTTP server judges the pace of what it receives
         watched = call->watched != nullptr;
         // What the client leaves. Where no byte of an answer is, its end still waits for a window that is open.
@@ -96,8 +103,9 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         waits = call->messages_taken == call->messages.size() && !call->peer_over;
     }
     if (call->answered && is_left && now - call->answer_looked >= config.grace_ns) {
-        const uint64_t wanted = (now - call->answer_looked) / 1000000u * config.rate / 1000u;
-        if (call->answer_sent - call->answer_before < wanted) {
+        const bool streams = call->method && call->method->streams;
+        if (!config.keeps_up(call->answer_sent - call->answer_before, now - call->answer_looked,
+                             streams ? 0 : answer_bytes)) {
             server_->count(GRPC_TOO_SLOW);
             call->trailed = true;
             session_.reset(call->stream, http2::CANCEL);
@@ -119,9 +127,8 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         refuse(call, UNAVAILABLE, "the server stops, and no whole request message has come; send it again", RETRY_SECONDS);
         return;
     }
-    const uint64_t begin = config.head_ns;
-    const uint64_t allowed = begin + std::min<uint64_t>(call->got / server_->least_rate(call->incoming.length),
-                                                        300) * SECOND;
+    const uint64_t rate = config.least_rate(call->incoming.length);
+    const uint64_t allowed = config.head_ns + call->got / rate * SECOND;
     if (now - call->message_ns < allowed) return;
     server_->count(GRPC_TOO_SLOW);
     if (takes_rest_ && !call->fields_done && !call->is_grpc) {
@@ -131,8 +138,8 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     char text[240];
     snprintf(text, sizeof text,
              "no whole request message arrived within %.3g s; it must begin in time and make %llu bytes a second, "
-             "which setting 'min_transfer_rate' asks for",
-             static_cast<double>(allowed) / 1e9, static_cast<unsigned long long>(config.rate));
+             "which the settings 'min_transfer_rate' and 'transfer_timeout' ask for",
+             static_cast<double>(allowed) / 1e9, static_cast<unsigned long long>(rate));
     refuse(call, DEADLINE_EXCEEDED, text);
 }
 

@@ -87,12 +87,12 @@ class OpenConnections {
         }
     }
 
-    // The one with the most of what `count` says, above a bound; null where there is none.
-    Connection *with_most(std::atomic<uint32_t> Connection::*count, uint32_t above) noexcept {
+    // The connection for which `measure` returns most, above a bound; null if there is none.
+    template <typename Measure> Connection *with_most(Measure measure, uint64_t above) noexcept {
         Connection *largest = nullptr;
-        uint32_t most = above;
+        uint64_t most = above;
         each([&](Connection *connection) {
-            const uint32_t its = (connection->*count).load(std::memory_order_relaxed);
+            const uint64_t its = measure(*connection);
             if (its <= most) return;
             most = its;
             connection->retain();

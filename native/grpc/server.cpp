@@ -11,6 +11,14 @@
 
 namespace ksrv::grpc {
 
+namespace {
+
+auto counted(std::atomic<uint32_t> Connection::*count) noexcept {
+    return [count](const Connection &connection) { return (connection.*count).load(std::memory_order_relaxed); };
+}
+
+}  // namespace
+
 Server::Server(EventLoop *loop, const ServerConfig &wanted, MemoryBudget *bytes, ServeCalls serve, void *owner)
     : config(wanted), budget(bytes), timers(wanted.connections), loop_(loop), serve_python_(serve), owner_(owner) {}
 
@@ -25,7 +33,7 @@ const Method *Server::method(const std::string &path) const noexcept {
 
 bool Server::listen_on(const int *fds, size_t count) noexcept {
     if (!timers.made() || !connections.reserve(config.connections)) return false;
-    return loop_->add(this, config.connections, fds, count, false);
+    return loop_->add(this, config.connections, fds, count, true);
 }
 
 NextTurn Server::next_turn() const noexcept {
@@ -35,6 +43,32 @@ NextTurn Server::next_turn() const noexcept {
 }
 
 // ---- connections ----------------------------------------------------------------------------
+
+void *Server::take_place() noexcept {
+    return has_room() || (listeners.client_waits() && recycle_idle()) ? this : nullptr;
+}
+
+void Server::make_room() noexcept {
+    if (!has_room() && listeners.client_waits()) recycle_idle();
+}
+
+// Closes the connection that has been without a call for longest, so that idle connections keep nobody out. False: all are in use.
+bool Server::recycle_idle() noexcept {
+    uint64_t tried = 0;
+    for (int i = 0; i < RECYCLE_TRIES && !has_room(); ++i) {
+        Connection *oldest = connections.with_most(
+            [tried](const Connection &connection) {
+                const uint64_t since = connection.idle_since_ns.load(std::memory_order_relaxed);
+                return connection.is_idle() && since > tried ? UINT64_MAX - since : 0;
+            },
+            0);
+        if (!oldest) return false;
+        tried = oldest->idle_since_ns.load(std::memory_order_relaxed);
+        oldest->post(EVENT_RECYCLE);
+        oldest->release();
+    }
+    return has_room();
+}
 
 void Server::accepted(void *, const Accepted &made, bool) noexcept {
     if (adopt(made.fd, &made.peer, made.peer_length)) return;
@@ -54,6 +88,7 @@ void Server::serve_with(HttpServer *http) noexcept {
 bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length,
                    const AcceptedHttp2 *accepted) noexcept {
     const uint64_t now = unsigned_now_ns();
+    if (!has_room()) recycle_idle();
     Connection *connection = connections.add([=](uint32_t slot, uint32_t generation) {
         return new (std::nothrow) Connection(this, fd, slot, generation, now);
     });
@@ -110,7 +145,7 @@ void Server::record(Call *call, uint64_t now) noexcept {
 }
 
 void Server::end_unfinished() noexcept {
-    Connection *largest = connections.with_most(&Connection::unfinished, 0);
+    Connection *largest = connections.with_most(counted(&Connection::unfinished), 0);
     if (!largest) return;
     largest->post(EVENT_MAKE_ROOM);
     largest->release();
@@ -119,7 +154,7 @@ void Server::end_unfinished() noexcept {
 void Server::free_streams(uint32_t mine, uint64_t now) noexcept {
     uint64_t due = next_free_streams_.load(std::memory_order_relaxed);
     if (now < due || !next_free_streams_.compare_exchange_strong(due, now + FREE_STREAMS_NS)) return;
-    Connection *largest = connections.with_most(&Connection::stalled, 2 * mine);
+    Connection *largest = connections.with_most(counted(&Connection::stalled), 2 * mine);
     if (!largest) return;
     largest->post(EVENT_FREE_STREAMS);
     largest->release();
@@ -132,7 +167,7 @@ void Server::end_untaken() noexcept {
     uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
     while (left > config.calls && left != before) {
         const bool of_all = left > 2 * config.calls;
-        Connection *largest = connections.with_most(of_all ? &Connection::untaken : &Connection::overdue, 0);
+        Connection *largest = connections.with_most(counted(of_all ? &Connection::untaken : &Connection::overdue), 0);
         if (!largest) return;
         largest->post(of_all ? EVENT_END_UNTAKEN : EVENT_END_OVERDUE);
         largest->release();

@@ -18,6 +18,7 @@
 #include "grpc/connection.hpp"
 #include "grpc/connection_list.hpp"
 #include "grpc/open_connections.hpp"
+#include "http/time_limits.hpp"
 #include "reactor/log_records.hpp"
 #include "reactor/connection_end.hpp"
 #include "reactor/event_loop.hpp"
@@ -28,7 +29,7 @@
 
 namespace ksrv::grpc {
 
-struct ServerConfig {
+struct ServerConfig : TimeLimits {  // a message must begin by `head_ns`
     uint32_t connections = 1000;
     uint32_t streams = 128;           // of a connection
     uint64_t message = 4u << 20;      // bytes of a message
@@ -36,11 +37,7 @@ struct ServerConfig {
     uint64_t small_message = 65536;   // of a method with small messages
     uint32_t head = 16384;
     uint32_t calls = 2048;            // without a message; that are run; whose answers are not taken for long
-    uint64_t head_ns = 10000000000u;  // a message must begin by then
-    uint64_t grace_ns = 10000000000u;
-    uint64_t rate = 4096;             // bytes a second that a message or an answer must make
     uint64_t stream_begin_ns = 600000000000u;  // a stream may wait so long for its next message
-    uint64_t idle_ns = 300000000000u;
     ConnectionEnd end;  // then a connection is told to end
     uint64_t ping_ns = 60000000000u;
     uint64_t ping_timeout_ns = 20000000000u;
@@ -76,6 +73,9 @@ enum GrpcCounter : int {
     GRPC_FAST_PATH,  // calls that were queued without Python
     GRPC_LATE,       // and answered without it at their deadline
     GRPC_LOST_RECORDS,  // of the access log, which was not read in time
+    GRPC_RECYCLED,      // idle connections that made room for others
+    GRPC_ACCEPT_PAUSED,  // for want of room,
+    GRPC_LACKS_DESCRIPTORS,  // and of descriptors
     GRPC_COUNTERS,
 };
 
@@ -104,12 +104,14 @@ class Server final : public Protocol {
     bool wants_python() const noexcept override { return !to_run_.empty() || decrefs.are_many(); }
     void work_in_python() noexcept override;
     void send_gathered() noexcept override { deferred_.empty([](Connection *connection) { connection->work(); }); }
-    void *take_place() noexcept override { return this; }
+    void *take_place() noexcept override;
     void give_back_place(void *) noexcept override {}
     void accepted(void *place, const Accepted &made, bool serves) noexcept override;
-    bool has_room() const noexcept override { return true; }
-    void make_room() noexcept override {}
-    void accept_paused() noexcept override {}
+    bool has_room() const noexcept override { return connections.count() < config.connections; }
+    void make_room() noexcept override;
+    void accept_paused(bool lacks_descriptors) noexcept override {
+        count(lacks_descriptors ? GRPC_LACKS_DESCRIPTORS : GRPC_ACCEPT_PAUSED);
+    }
 
     // ---- calls ----
     void run_later(Call *call, int reason) noexcept;
@@ -142,10 +144,6 @@ class Server final : public Protocol {
     // The HTTP server waits for the clients of too many requests: those of another connection end, if it has far more of them
     // than the one that asks.
     void free_streams(uint32_t mine, uint64_t now) noexcept;
-    uint64_t least_rate(uint64_t whole) const noexcept {
-        const uint64_t rate = whole / 300;
-        return rate > config.rate ? rate : config.rate ? config.rate : 1;
-    }
 
     const ServerConfig config;
     KnownCallers known_callers;
@@ -166,10 +164,12 @@ class Server final : public Protocol {
     std::atomic<bool> draining{false};
 
   private:
+    static constexpr int RECYCLE_TRIES = 8;
     static constexpr uint64_t PIECE_NS = 1000000u;  // for a large piece of a message
     static constexpr uint64_t FREE_STREAMS_NS = 1000000u;  // between two looks at all connections
 
     void end_untaken() noexcept;
+    bool recycle_idle() noexcept;
     Connection *at(uint64_t tag) noexcept { return connections.at(slot_of(tag), generation_of(tag)); }
 
     EventLoop *const loop_;

@@ -131,7 +131,7 @@ bool Listeners::watch(size_t listener, bool on) noexcept {
 
 void Listeners::pause(uint64_t until) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (!paused_.load()) owner_->accept_paused();
+    if (!paused_.load()) owner_->accept_paused(until != UNTIL_ROOM);
     stop_watching(until);
 }
 

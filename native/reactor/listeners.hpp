@@ -30,7 +30,7 @@ class Listeners {
         virtual void accepted(void *place, const Accepted &accepted, bool serves) noexcept = 0;
         virtual bool has_room() const noexcept = 0;
         virtual void make_room() noexcept = 0;  // while accepting is paused; called within `use`
-        virtual void accept_paused() noexcept = 0;
+        virtual void accept_paused(bool lacks_descriptors) noexcept = 0;
 
       protected:
         ~Owner() = default;

@@ -50,6 +50,7 @@ enum ServerCounter : int {
     SERVER_TLS_REFUSED,    // and those that failed
     SERVER_FLOOD,          // connections that sent too many TLS records without data
     SERVER_PROXY_HEADER,   // connections whose header of the PROXY protocol was refused
+    SERVER_LACKS_DESCRIPTORS,  // pauses of accepting, because the process had no descriptor left
     SERVER_STRAY,          // second answers to a message, which were not sent: faults of this program
     SERVER_COUNTERS,
 };

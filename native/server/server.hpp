@@ -70,7 +70,9 @@ class HttpServer final : public Protocol {
     void accepted(void *place, const Accepted &made, bool serves) noexcept override;
     bool has_room() const noexcept override { return connections.open() < connections.most(); }
     void make_room() noexcept override;
-    void accept_paused() noexcept override { counts.count(SERVER_ACCEPT_PAUSED); }
+    void accept_paused(bool lacks_descriptors) noexcept override {
+        counts.count(lacks_descriptors ? SERVER_LACKS_DESCRIPTORS : SERVER_ACCEPT_PAUSED);
+    }
 
     // Goes on with a connection that was `checking`: a caller who may not send is the app's to refuse.
     void checked(Connection *connection, bool admitted) noexcept;

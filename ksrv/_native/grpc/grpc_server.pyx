@@ -35,7 +35,7 @@ log: logging.Logger = logging.getLogger(__name__)
 COUNTERS = (
     "accepted", "calls", "refused_connections", "floods", "too_slow", "too_large",
     "bytes_in_flight", "calls_refused", "invalid", "unknown_method", "idle_closed", "disconnected",
-    "fast_path", "late", "lost_records",
+    "fast_path", "late", "lost_records", "recycled", "accept_paused", "lacks_descriptors",
 )
 assert len(COUNTERS) == GRPC_COUNTERS
 
@@ -207,6 +207,7 @@ cdef class GrpcServer:
         config.head_ns = <uint64_t>(<double>settings["head_timeout"] * 1e9)
         config.grace_ns = <uint64_t>(<double>settings["grace"] * 1e9)
         config.rate = settings["rate"]
+        config.transfer_s = settings["transfer_timeout"]
         config.log = settings["log"]
         config.idle_ns = <uint64_t>(<double>settings["idle"] * 1e9)
         config.end.age_ns = <uint64_t>(<double>settings["age"] * 1e9)

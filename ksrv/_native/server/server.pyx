@@ -48,7 +48,8 @@ COUNTERS = (
     "accepted", "infer", "health", "described", "app", "answered", "too_slow",
     "bytes_in_flight", "queue_full",
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
-    "tls_agreed", "tls_resumed", "tls_refused", "flood", "proxy_header", "stray",
+    "tls_agreed", "tls_resumed", "tls_refused", "flood", "proxy_header",
+    "lacks_descriptors", "stray",
 )
 PREPARED_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls",

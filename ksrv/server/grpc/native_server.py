@@ -181,6 +181,7 @@ class NativeGrpcServer:
             "head_timeout": settings.head_timeout,
             "grace": settings.transfer_grace,
             "rate": settings.min_transfer_rate,
+            "transfer_timeout": settings.transfer_timeout,
             "log": settings.access_log,
             "idle": bounds.IDLE_CONNECTION_SECONDS,
             "age": settings.max_connection_age,
@@ -240,7 +241,13 @@ class NativeGrpcServer:
         counters = self._core.counters()
         refused = {f"grpc {reason}": counters[name] for name, reason in REASONS.items()}
         errors = {"grpc DEADLINE_EXCEEDED": counters["late"]} if counters["late"] else {}
-        return Traffic({key: count for key, count in refused.items() if count}, errors)
+        return Traffic(
+            {key: count for key, count in refused.items() if count},
+            errors,
+            recycled=counters["recycled"],
+            pauses=counters["accept_paused"] + counters["lacks_descriptors"],
+            lacked_descriptors=counters["lacks_descriptors"],
+        )
 
     # ---- unary calls ------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from ksrv.handlers.imports.own_writes import notes_folder
 from ksrv.images import opencv
 from ksrv.machine.cgroups import usable_cores
 from ksrv.observe import tracing
+from ksrv.observe.traffic import own_traffic
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
 from ksrv.repository.overrides import ConfigOverrides
@@ -112,6 +113,7 @@ class Service:
         self._signals = StopSignals(table)
         self._replicator: ChangeReplicator | None = None
         self._end: float | None = None
+        self._warned: set[str] = set()
         self._leaving = threading.Event()  # told to go, perhaps only once others serve
         self._ending = threading.Event()
         self._loaded = threading.Event()
@@ -284,6 +286,7 @@ class Service:
         while not self._ending.wait(STATISTICS_SECONDS):
             self._publish_statistics()
             self._note_healed()
+            self._note_limits()
 
     def _note_healed(self) -> None:
         """Have the worker accept connections, whose models could not be loaded and have been loaded since."""
@@ -291,6 +294,24 @@ class Service:
         if failed and self._loaded.is_set() and self.engine.ready():
             self._table.set_state(self._slot, State.READY)
             log.info("the models that could not be loaded are ready now")
+
+    def _note_limits(self) -> None:
+        """Log once that the worker cannot hold more connections."""
+        traffic = own_traffic()
+        if traffic.recycled or traffic.pauses > traffic.lacked_descriptors:
+            self._warn_once(
+                "the limit of connections is reached: idle connections are closed for new clients, which wait if none is "
+                "idle; --max-connections raises the limit (gRPC may use a quarter of the open files, ulimit -n)"
+            )
+        if traffic.lacked_descriptors:
+            self._warn_once(
+                "no file descriptor is left, and new clients wait; raise the limit of open files (ulimit -n, LimitNOFILE)"
+            )
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)
 
     def _publish_statistics(self) -> None:
         if self._peers is None:

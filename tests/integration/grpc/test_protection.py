@@ -15,6 +15,7 @@ import requests
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import Unauthenticated
 from ksrv.limits import MIB
+from ksrv.observe.traffic import own_traffic
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
 from ksrv.server.grpc import idle_threads
 from ksrv.server.grpc import limits as bounds
@@ -142,6 +143,17 @@ def test_a_message_that_goes_on_is_waited_for(engine):
         assert slow.send(stream, message[-1:], last=True) == 1
         assert b"DEADLINE" not in slow.until_ended(stream)
     assert [handle.request.id for handle in engine.handles] == ["7"]
+
+
+@pytest.mark.carrier("native")
+def test_large_message_must_arrive_within_the_transfer_timeout(engine):
+    limits = {"head_timeout": 0.3, "min_transfer_rate": 1, "transfer_timeout": 1}
+    with running(engine, **limits) as address, Wire(address) as slow:
+        stream = slow.call(INFER)
+        slow.begin_message(stream, 60_000)
+        slow.send(stream, bytes(500))  # enough for seconds at the least rate
+        assert b"transfer_timeout" in slow.until_ended(stream)
+    assert not engine.handles
 
 
 @pytest.mark.parametrize("order", [("bad", "good"), ("good", "bad"), ("good", "good")])
@@ -447,6 +459,37 @@ def test_connections_over_grpc_leave_files_for_rest(repository):
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(260)]
         for _ in range(5):
             assert requests.get(server.url + "/v2/health/live", timeout=60).status_code == 200
-        # Those beyond the bound were closed, and the first still serves.
-        wires[-1].until_over()
-        assert b"grpc-status" in wires[0].until_ended(wires[0].call(LIVE, message=b""))
+        # The last one has made room by closing an idle one.
+        assert b"grpc-status" in wires[-1].until_ended(wires[-1].call(LIVE, message=b""))
+        wires[0].until_over()
+        wait_until(lambda: "the limit of connections is reached" in server.log)
+
+
+@pytest.mark.carrier("native")
+def test_connections_idle_for_longest_make_room_for_new_clients(engine):
+    with running(engine, max_connections=3) as address, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(Wire(address)) for _ in range(3)]
+        held[0].call(STREAM)  # which no new client takes away
+        for wire in (held[0], held[2], held[1]):
+            wire.until_ended(wire.call(LIVE, message=b""))
+        late = stack.enter_context(Wire(address))
+        assert b"grpc-status" in late.until_ended(late.call(LIVE, message=b""))
+        held[2].until_over()
+        assert held[2].goodbye is not None
+        for wire in held[:2]:
+            assert b"grpc-status" in wire.until_ended(wire.call(LIVE, message=b""))
+
+
+@pytest.mark.carrier("native")
+def test_clients_wait_while_all_connections_are_in_use(engine):
+    with running(engine, max_connections=2) as address, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(Wire(address)) for _ in range(2)]
+        for wire in held:
+            wire.call(STREAM)
+            wire.until_ended(wire.call(LIVE, message=b""))
+        before = own_traffic().pauses
+        late = stack.enter_context(Wire(address))
+        asked = late.call(LIVE, message=b"")
+        wait_until(lambda: own_traffic().pauses > before)
+        held[0].socket.close()
+        assert b"grpc-status" in late.until_ended(asked)

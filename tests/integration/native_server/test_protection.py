@@ -261,7 +261,7 @@ def test_without_descriptors_the_open_connections_are_served(tmp_path):
         held = [server.connect() for _ in range(100)]
         for client in held:
             client.sendall(LIVE)
-        wait_until(lambda: counters_over(first)["accept_paused"] > 0)
+        wait_until(lambda: counters_over(first)["lacks_descriptors"] > 0)
         first.sendall(infer(16))
         assert read_message(first)[0].startswith(b"HTTP/1.1 200 OK")
         for client in held[:60]:

@@ -12,7 +12,7 @@ struct NoPlaces final : Listeners::Owner {
     void accepted(void *, const Accepted &, bool) noexcept override {}
     bool has_room() const noexcept override { return true; }
     void make_room() noexcept override {}
-    void accept_paused() noexcept override {}
+    void accept_paused(bool) noexcept override {}
 };
 
 }  // namespace ksrv
