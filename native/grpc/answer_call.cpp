@@ -180,10 +180,12 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     return offered;
 }
 
-// A peer that still sends is told by RST_STREAM to stop.
+// RST_STREAM tells a peer that still sends to stop. A peer that has sent its whole body, and not the end of its stream, is about
+// to send the end: clients such as httpx take RST_STREAM for a failure. `look_at_call` resets the stream if no end comes.
 void Connection::answer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
-    if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
+    const bool ends_soon = call->rest && call->rest->body_complete();
+    if (!call->peer_over && !ends_soon) session_.reset(call->stream, http2::NO_ERROR);
 }
 
 bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {

@@ -538,12 +538,15 @@ void Connection::note_received(size_t length) noexcept {
     received_bytes_ += length;
 }
 
-void Connection::closed(void *stream, uint32_t) noexcept {
+void Connection::closed(void *stream, uint32_t error) noexcept {
     Call *call = static_cast<Call *>(stream);
     stop_receiving(call);
+    const bool malformed = !call->fields_done && error == http2::PROTOCOL_ERROR;  // libnghttp2 has reset it
     if (call->rest) {
         call->rest->closed();
-    } else if (server_->config.log && call->fields_done && !call->is_rest) {
+    } else if (malformed && takes_rest_) {
+        note_refused(call, 400);
+    } else if (server_->config.log && (call->fields_done || malformed) && !call->is_rest) {
         server_->record(call, now_);
     }
     (call->previous ? call->previous->next : calls_) = call->next;

@@ -34,7 +34,7 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
             refuse_rest(call, 400);
             return;
         }
-        call->rest = std::make_unique<RestStream>(call);
+        call->rest = std::make_unique<RestStream>(call, head.head);
     } catch (const std::bad_alloc &) {
         session_.reset(call->stream, http2::REFUSED_STREAM);
         return;
@@ -49,10 +49,16 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
     session_.reset(call->stream, http2::REFUSED_STREAM);
 }
 
-// Answers what the HTTP server does not get to see, and tells it for its access log and its counters.
+// Answers what the HTTP server does not get to see.
 void Connection::refuse_rest(Call *call, uint16_t status) noexcept {
     const char text[] = {static_cast<char>('0' + status / 100), static_cast<char>('0' + status / 10 % 10),
                          static_cast<char>('0' + status % 10), 0};
+    note_refused(call, status);
+    refuse_http(call, text);
+}
+
+// Has the HTTP server's access log and counters tell of a request that the HTTP server does not get to see.
+void Connection::note_refused(Call *call, uint16_t status) noexcept {
     call->identify();
     try {
         AccessRecord made{};
@@ -66,7 +72,6 @@ void Connection::refuse_rest(Call *call, uint16_t status) noexcept {
     } catch (const std::bad_alloc &) {
         // A line of the access log is not worth a request.
     }
-    refuse_http(call, text);
 }
 
 // Whether the HTTP server keeps a place for the request until its client sends, or takes, more.

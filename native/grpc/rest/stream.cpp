@@ -149,6 +149,7 @@ RestStream::~RestStream() {
 // ---- the session's side -------------------------------------------------------------------------
 
 bool RestStream::put(const unsigned char *data, size_t length) noexcept {
+    missing_body_ -= std::min<uint64_t>(length, missing_body_);
     std::lock_guard<std::mutex> guard(call_->lock);
     if (ahead_) {
         const size_t some = put_ahead(data, length);

@@ -24,7 +24,8 @@ class RestStream final : public ByteStream {
     static constexpr size_t WINDOW = 1u << 20;
     static constexpr size_t ROOM = 128u << 10;  // for bytes of an answer that the session has not taken
 
-    explicit RestStream(Call *call) noexcept : call_(call) {}
+    RestStream(Call *call, const Head &head) noexcept
+        : call_(call), missing_body_(head.chunked ? UINT64_MAX : head.content_length) {}
     RestStream(const RestStream &) = delete;
     RestStream &operator=(const RestStream &) = delete;
     ~RestStream();
@@ -51,6 +52,8 @@ class RestStream final : public ByteStream {
     // The fields of the answer; their texts live as long as this. May throw std::bad_alloc.
     void fields(SmallVector<http2::Field, 16> *out);
     void tell_server() noexcept;   // of what it waits for, if that holds by now; under the mutex
+    // Whether every byte that content-length announces has come, so that only the end of the stream is missing.
+    bool body_complete() const noexcept { return missing_body_ == 0; }
     bool awaits_body() noexcept;   // whether the server has read all that came, and waits for more
     bool awaits_room() noexcept;   // whether it waits until some of the answer is taken
     bool takes_window() noexcept;  // whether the window of the peer is to grow, once
@@ -77,6 +80,7 @@ class RestStream final : public ByteStream {
     size_t left() const noexcept { return in_.size() - in_at_; }
 
     Call *const call_;  // which owns this, and the answer's body
+    uint64_t missing_body_;  // bytes; the session's side alone. Without content-length it never gets to 0.
     uint32_t wanted_ = 0;  // what the server waits for
 
     SmallVector<unsigned char, 1024> in_;  // of the body, from `in_at_` on

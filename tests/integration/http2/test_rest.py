@@ -1,11 +1,13 @@
 """REST over HTTP/2 means what it means over HTTP/1.1: the same requests, over both, with the same answers."""
 
+import asyncio
 import gzip
 import json
 import re
 import ssl
 import subprocess
 
+import h2.errors
 import httpx
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import DOUBLE, VECTOR, write_all, write_model
-from tests.support.wire.http2_client import Http2Client
+from tests.support.wait_until import wait_until
+from tests.support.wire.http2_client import Answer, Http2Client
 
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -173,3 +176,69 @@ def test_curl_speaks_both(served):
         answer, _, shown = found.rpartition(b"\n")
         assert json.loads(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
         assert shown == expected
+
+
+def test_end_of_a_request_after_its_body_is_awaited_without_a_reset(clients, served):
+    server, verify, fields = served
+    context = verify or None
+    fields = [*((name.lower(), value) for name, value in fields.items())]
+    with Http2Client(server.http, context) as client:
+        stream = client.begin("POST", INFER, [("content-length", str(len(BODY))), *fields])
+        client.send(stream, BODY)
+        answer = client.wait(stream)
+        assert answer.status == 200 and answer.over
+        client.send(stream, b"", end=True)
+        assert client.request("POST", INFER, BODY, fields).status == 200
+        assert answer.error is None
+
+
+@pytest.mark.parametrize("body", [BODY, BODY[:-1]], ids=["whole", "cut"])
+def test_request_that_never_ends_is_reset(models, body):
+    limits = {"transfer_grace": 0.3, "head_timeout": 0.3}
+    with Server(models, **limits) as server, Http2Client(server.http) as client:
+        stream = client.begin("POST", INFER, [("content-length", str(len(BODY)))])
+        client.send(stream, body)
+        answer = client.wait(stream)
+        assert answer.status == (200 if body == BODY else 408)
+        while answer.error is None:
+            client.read()
+        assert answer.error == h2.errors.ErrorCodes.NO_ERROR
+
+
+def test_busy_client_of_httpx_gets_every_answer(served):
+    server, verify, fields = served
+    statuses = []
+
+    async def ask_at_once():
+        options = {"base_url": server.url, "verify": verify, "headers": fields, "timeout": 60}
+        one_connection = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(
+            http1=False, http2=True, limits=one_connection, **options
+        ) as client:
+
+            async def ask():
+                for _ in range(50):
+                    statuses.append((await client.post(INFER, content=BODY)).status_code)
+
+            await asyncio.gather(*(ask() for _ in range(24)))
+
+    asyncio.run(ask_at_once())
+    assert statuses == [200] * 1200
+
+
+def test_host_stands_in_for_authority(models):
+    with Server(models, access_log=True) as server, Http2Client(server.http) as client:
+        client.h2.send_headers(
+            1,
+            [(":method", "GET"), (":scheme", "http"), (":path", "/v2?host"), ("host", "localhost")],
+            end_stream=True,
+        )
+        client.answers[1] = Answer()
+        client.h2.send_headers(
+            3, [(":method", "GET"), (":scheme", "http"), (":path", "/v2?none")], end_stream=True
+        )
+        client.answers[3] = Answer()
+        client.flush()
+        assert client.wait(1).status == 200
+        assert client.wait(3).error == h2.errors.ErrorCodes.PROTOCOL_ERROR
+        wait_until(lambda: '"GET /v2?none HTTP/2.0" 400' in server.log, tell=lambda: server.log)
