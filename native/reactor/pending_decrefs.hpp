@@ -4,44 +4,61 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 namespace ksrv {
 
-// A list through `Item::next`. Any thread adds; the next thread that is in Python takes all. Many of them are worth a way into
-// Python of their own, as they are once the sweep has seen them.
+// A list through `Item::next`. Any thread adds; the next thread that is in Python takes all. Many of them are worth a visit to
+// Python for their own sake, as they are once the sweep has seen them. The list changes under its mutex, and `state_` with it: that
+// is the only thing that is read without the mutex.
 template <typename Item> class PendingDecrefs {
   public:
-    // Adds a list of items that hold so many bytes. True: they have become worth a way into Python.
+    // Adds a list of items that hold so many bytes. True: they have become worth a visit to Python.
     bool add(Item *first, uint64_t bytes) noexcept {
         Item *last = first;
         while (last->next) last = last->next;
-        Item *seen = first_.load(std::memory_order_relaxed);
-        do {
-            last->next = seen;
-        } while (!first_.compare_exchange_weak(seen, first));
-        const uint64_t before = bytes_.fetch_add(bytes);
-        return before < MANY_BYTES && before + bytes >= MANY_BYTES;
+        std::lock_guard<std::mutex> guard(mutex_);
+        last->next = first_;
+        first_ = first;
+        bytes_ += bytes;
+        return note(bytes_ >= MANY_BYTES ? State::many : State::some);
     }
 
     Item *take() noexcept {
         if (!any()) return nullptr;
-        bytes_.store(0);
-        return first_.exchange(nullptr, std::memory_order_acquire);
+        std::lock_guard<std::mutex> guard(mutex_);
+        Item *taken = first_;
+        first_ = nullptr;
+        bytes_ = 0;
+        state_.store(State::none);
+        return taken;
     }
 
-    bool any() const noexcept { return first_.load() != nullptr; }
-    bool are_many() const noexcept { return bytes_.load() >= MANY_BYTES; }
+    bool any() const noexcept { return state_.load() != State::none; }
+    bool are_many() const noexcept { return state_.load() == State::many; }
 
     // They have waited for long enough.
     void sweep() noexcept {
-        if (any()) bytes_.fetch_add(MANY_BYTES);
+        if (!any()) return;
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (first_) note(State::many);
     }
 
   private:
     static constexpr uint64_t MANY_BYTES = 1u << 20;
+    enum class State : uint8_t { none, some, many };
 
-    std::atomic<Item *> first_{nullptr};
-    std::atomic<uint64_t> bytes_{0};
+    // Under the mutex. Returns whether they have become many.
+    bool note(State reached) noexcept {
+        const State before = state_.load(std::memory_order_relaxed);
+        if (reached > before) state_.store(reached);
+        return reached == State::many && before != State::many;
+    }
+
+    std::mutex mutex_;
+    Item *first_ = nullptr;
+    uint64_t bytes_ = 0;  // of the items in the list
+    std::atomic<State> state_{State::none};
 };
 
 }  // namespace ksrv
