@@ -249,8 +249,7 @@ void Server::run_later(Call *call, int reason) noexcept {
 }
 
 Call *Server::next_to_run(int *reasons) noexcept {
-    loop_->note_request();
-    Call *call = to_run_.pop();
+    Call *call = loop_->begin_request() ? to_run_.pop() : nullptr;
     if (call) *reasons = call->run.exchange(0, std::memory_order_acq_rel);
     return call;
 }

@@ -101,7 +101,10 @@ class Server final : public Protocol {
     void on_turn(uint64_t now) noexcept override;
     void on_sweep(uint64_t now) noexcept override;
     NextTurn next_turn() const noexcept override;
-    bool wants_python() const noexcept override { return !to_run_.empty() || decrefs.are_many(); }
+    PythonWork python_work() const noexcept override {
+        if (!to_run_.empty() || decrefs.are_many()) return PythonWork::wanted;
+        return decrefs.any() ? PythonWork::sent : PythonWork::none;
+    }
     void work_in_python() noexcept override;
     void send_gathered() noexcept override { deferred_.empty([](Connection *connection) { connection->work(); }); }
     void *take_place() noexcept override;
@@ -115,7 +118,7 @@ class Server final : public Protocol {
 
     // ---- calls ----
     void run_later(Call *call, int reason) noexcept;
-    // The next call for Python with the reasons; null where there is none. The caller gets a reference.
+    // The next call for Python with the reasons; null if none waits, or it is another protocol's turn. The caller gets a reference.
     Call *next_to_run(int *reasons) noexcept;
     // The fast calls behind one in the run queue, up to the first that goes to another model.
     size_t take_fast_calls(Call *first, Call **out, size_t room) noexcept;

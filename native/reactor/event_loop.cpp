@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/python_call.hpp"
+
 namespace ksrv {
 
 namespace {
@@ -19,8 +21,8 @@ constexpr unsigned FULL_TURNS = 4;
 
 thread_local EventLoop::Here EventLoop::here;
 
-EventLoop::EventLoop(int threads) noexcept
-    : threads_(threads), each_thread_(new (std::nothrow) Thread[static_cast<size_t>(threads)]), turn_(this, threads) {
+EventLoop::EventLoop(int threads, HoldGil hold_gil) noexcept
+    : threads_(threads), hold_gil_(hold_gil), each_thread_(new (std::nothrow) Thread[static_cast<size_t>(threads)]), turn_(this, threads) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     epoll_event event{};
@@ -155,15 +157,36 @@ void EventLoop::send_gathered() noexcept {
 
 bool EventLoop::wants_python() const noexcept {
     bool wants = false;
-    each([&wants](Protocol *protocol) { wants = wants || protocol->wants_python(); });
+    each([&wants](Protocol *protocol) { wants = wants || protocol->python_work() == PythonWork::wanted; });
     return wants;
 }
 
-void EventLoop::work_in_python() noexcept {
-    each([](Protocol *protocol) {
-        if (protocol->wants_python()) protocol->work_in_python();
+bool EventLoop::work_in_python() noexcept {
+    here.worked = false;
+    // The GIL is held from the first round to the last: a thread that gave it away in between would wait for it, and its requests
+    // with it, for as long as another thread runs Python.
+    call_python([this] {
+        hold_gil_([](EventLoop *loop) {
+            while (loop->run_round() && loop->wants_python()) loop->send_gathered();
+        }, this);
     });
     send_gathered();
+    return here.worked;
+}
+
+// Each protocol takes its share. False: the round has found nothing to do. A protocol that has looked twice for a request has run
+// one.
+bool EventLoop::run_round() noexcept {
+    bool worked = false;
+    each([&worked](Protocol *protocol) {
+        const PythonWork work = protocol->python_work();
+        if (work == PythonWork::none) return;
+        here.requests = 0;
+        protocol->work_in_python();
+        worked = worked || here.requests > 1 || protocol->python_work() != work;
+    });
+    here.worked = here.worked || worked;
+    return worked;
 }
 
 }  // namespace ksrv

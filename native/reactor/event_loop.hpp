@@ -25,6 +25,9 @@ class EventLoop;
 // When a protocol wants the event loop's next turn, if no event comes.
 enum class NextTurn : uint8_t { at_once, soon, at_sweep, any };
 
+// What a protocol has for Python: objects whose bytes were sent, or something that is worth a visit.
+enum class PythonWork : uint8_t { none, sent, wanted };
+
 // One protocol of an event loop. All functions are called by the loop's threads, most of them by the leader.
 class Protocol : public Listeners::Owner {
   public:
@@ -33,8 +36,9 @@ class Protocol : public Listeners::Owner {
     virtual void on_turn(uint64_t now) noexcept = 0;  // behind the events of each turn
     virtual void on_sweep(uint64_t now) noexcept = 0;
     virtual NextTurn next_turn() const noexcept = 0;
-    virtual bool wants_python() const noexcept = 0;
-    virtual void work_in_python() noexcept = 0;  // takes the GIL; until nothing is left
+    virtual PythonWork python_work() const noexcept = 0;
+    // With the GIL: gives back what was sent, and runs requests for as long as `begin_request` allows.
+    virtual void work_in_python() noexcept = 0;
     virtual void send_gathered() noexcept = 0;   // what `gathers` has put off
 
     // Tells a connection in epoll and in the queue of handshakes; `generation` tells it from others of the same slot.
@@ -59,7 +63,10 @@ class Protocol : public Listeners::Owner {
 
 class EventLoop final : PythonTurn::Work {
   public:
-    explicit EventLoop(int threads) noexcept;
+    // Calls `work(loop)` with the GIL held.
+    using HoldGil = void (*)(void (*work)(EventLoop *loop), EventLoop *loop);
+
+    explicit EventLoop(int threads, HoldGil hold_gil = [](void (*work)(EventLoop *), EventLoop *loop) { work(loop); }) noexcept;
     EventLoop(const EventLoop &) = delete;
     EventLoop &operator=(const EventLoop &) = delete;
     ~EventLoop();
@@ -70,7 +77,7 @@ class EventLoop final : PythonTurn::Work {
 
     void run(int index) noexcept;  // one I/O thread; returns after `stop`
     void stop() noexcept;
-    uint64_t stuck_ns() const noexcept;  // how long the busiest thread has not been back in epoll
+    uint64_t stuck_ns() const noexcept;  // for how long the busiest thread has neither been in epoll nor begun a request
     int threads() const noexcept { return threads_; }
     int epoll() const noexcept { return epoll_; }
 
@@ -81,8 +88,15 @@ class EventLoop final : PythonTurn::Work {
     // Whether what is made now may wait until this thread is through with its turn. Not where Python keeps it, so that another
     // thread leads.
     bool gathers() const noexcept { return threads_ > 1 && leads_here(); }
-    void note_request() noexcept {  // the thread in Python takes its next request
-        if (turn_.begin_request() > GATHER_NS) send_gathered();
+    // The thread in Python is about to take a protocol's next request. False: the other protocols come first, because this one has
+    // used up its share of the round. A thread outside the loop takes as many as it likes.
+    bool begin_request() noexcept {
+        if (here.loop != this) return true;
+        const uint64_t now = unsigned_now_ns();
+        if (turn_.begin_request(now) > GATHER_NS) send_gathered();
+        each_thread_[static_cast<size_t>(here.index)].busy_since_ns.store(now, std::memory_order_relaxed);
+        if (here.requests == 0) here.share_ends_ns = now + SHARE_NS;
+        return ++here.requests <= SHARE_REQUESTS && now < here.share_ends_ns;
     }
     void queue_handshake(uint64_t tag) noexcept {
         if (handshakes_.push(tag)) wake();
@@ -95,6 +109,9 @@ class EventLoop final : PythonTurn::Work {
     static constexpr int EVENTS = 32, PROTOCOLS = 4;
     static constexpr uint64_t SWEEP_NS = 100000000u;
     static constexpr uint64_t GATHER_NS = 200000u;  // of one request, behind which answers wait for no other
+    // What one protocol may take of a round in Python, so that a flood of its requests keeps no other protocol waiting.
+    static constexpr uint32_t SHARE_REQUESTS = 64;
+    static constexpr uint64_t SHARE_NS = 500'000;
     static constexpr int SOON_MS = 1, PYTHON_MS = 2, IDLE_MS = 1000;  // between two turns without an event
     static constexpr uint64_t WAKE_TAG = 0xffffffffu;
 
@@ -104,6 +121,9 @@ class EventLoop final : PythonTurn::Work {
     struct Here {
         const EventLoop *loop = nullptr;
         int index = -1;
+        uint32_t requests = 0;       // looks for a request of one protocol in this round,
+        uint64_t share_ends_ns = 0;  // which the protocol takes until then
+        bool worked = false;         // in this visit to Python
     };
     static thread_local Here here;  // of an I/O thread
 
@@ -115,13 +135,15 @@ class EventLoop final : PythonTurn::Work {
     void sweep(uint64_t now) noexcept;
     void send_gathered() noexcept;
     bool wants_python() const noexcept override;
-    void work_in_python() noexcept override;
+    bool work_in_python() noexcept override;
+    bool run_round() noexcept;
     template <typename Visit> void each(Visit visit) const noexcept {
         const uint32_t count = count_.load(std::memory_order_acquire);
         for (uint32_t i = 0; i < count; ++i) visit(protocols_[i]);
     }
 
     const int threads_;
+    const HoldGil hold_gil_;
     int epoll_ = -1, wake_ = -1;
     std::unique_ptr<Thread[]> each_thread_;
     PythonTurn turn_;

@@ -3,16 +3,19 @@
 namespace ksrv {
 
 // A thread that finds no other one in Python goes there. The look after leaving catches requests that came between the last look
-// and the leaving.
+// and the leaving; a visit that found nothing to do is the last one, so that no thread spins.
 void PythonTurn::serve(int index) noexcept {
-    while (work_->wants_python()) {
+    uint64_t since = 0;
+    for (bool worked = true; worked && work_->wants_python();) {
         int serving = serving_.load();
         if (serving != NOBODY && !late(request_since_ns_.load(), STUCK_NS)) return;
         if (threads_ > 1 && away_.load() + 1 >= threads_) return;  // this thread is the last one with the sockets
-        request_since_ns_.store(unsigned_now_ns());
+        const uint64_t now = unsigned_now_ns();
+        if (!since) since = now;
+        request_since_ns_.store(now);
         if (!serving_.compare_exchange_strong(serving, index)) return;
         away_.fetch_add(1);
-        visit(index);
+        worked = visit(index, since);
         away_.fetch_sub(1);
         int mine = index;  // another thread may have taken this one's place
         in_python_.compare_exchange_strong(mine, NOBODY);
@@ -21,16 +24,15 @@ void PythonTurn::serve(int index) noexcept {
     }
 }
 
-void PythonTurn::visit(int index) noexcept {
-    const uint64_t now = unsigned_now_ns();
-    visit_since_ns_.store(now);
-    request_since_ns_.store(now);
+// `since`: when the thread has left the sockets, which visits in a row do not renew.
+bool PythonTurn::visit(int index, uint64_t since) noexcept {
+    visit_since_ns_.store(since);
     in_python_.store(index);
     if (watcher_rests_.load()) {
         std::lock_guard<std::mutex> guard(mutex_);
         watch_.notify_one();
     }
-    work_->work_in_python();
+    return work_->work_in_python();
 }
 
 void PythonTurn::leave_watch(int index) noexcept {

@@ -21,7 +21,8 @@ class PythonTurn {
     // What threads go into Python for.
     struct Work {
         virtual bool wants_python() const noexcept = 0;
-        virtual void work_in_python() noexcept = 0;  // until nothing is left
+        // Until nothing is left. False: it found nothing to do.
+        virtual bool work_in_python() noexcept = 0;
 
       protected:
         ~Work() = default;
@@ -39,8 +40,7 @@ class PythonTurn {
     void stop() noexcept;
 
     // The thread in Python takes its next request. Returns for how long it was with the one before.
-    uint64_t begin_request() noexcept {
-        const uint64_t now = unsigned_now_ns();
+    uint64_t begin_request(uint64_t now) noexcept {
         const uint64_t before = request_since_ns_.exchange(now, std::memory_order_relaxed);
         return now > before ? now - before : 0;
     }
@@ -58,7 +58,7 @@ class PythonTurn {
         const uint64_t now = unsigned_now_ns();
         return now > since && now - since >= allowed;
     }
-    void visit(int index) noexcept;
+    bool visit(int index, uint64_t since) noexcept;
     void leave_watch(int index) noexcept;
 
     Work *const work_;

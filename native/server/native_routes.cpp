@@ -96,11 +96,11 @@ void NativeRoutes::queue_to_run(Connection *connection) noexcept {
 }
 
 Connection *NativeRoutes::next_to_run() noexcept {
-    loop_->note_request();
-    for (;;) {
+    while (loop_->begin_request()) {
         Connection *connection = to_run_.pop();
         if (!connection || !drop_cut(connection)) return connection;
     }
+    return nullptr;
 }
 
 size_t NativeRoutes::take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept {

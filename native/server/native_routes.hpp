@@ -35,7 +35,7 @@ class NativeRoutes {
     // Puts an infer request whose body has come to its end into its model's queue, or has it wait for Python.
     void begin_infer(Connection *connection) noexcept;
 
-    // A request that its client still wants answered; null where none waits.
+    // A request that its client still wants answered; null if none waits, or it is another protocol's turn.
     Connection *next_to_run() noexcept;
     bool any_to_run() const noexcept { return !to_run_.empty(); }
     // Takes the fast-path request of a connection that `next_to_run` gave out, and the requests behind it up to the first that goes

@@ -35,7 +35,7 @@ struct AcceptedHttp2 {
 // Takes such a connection over; false where there is no room, and it stays the caller's.
 using AdoptHttp2 = bool (*)(void *owner, const AcceptedHttp2 &accepted);
 
-// Takes requests into Python: called without the GIL, and pops the run queue until it is empty.
+// Takes requests into Python: called with the GIL, and pops the run queue until that gives none.
 using Serve = void (*)(void *owner);
 
 // A connection that was closed for its header of the PROXY protocol, for the log.
@@ -62,7 +62,10 @@ class HttpServer final : public Protocol {
     void on_turn(uint64_t now) noexcept override;
     void on_sweep(uint64_t now) noexcept override;
     NextTurn next_turn() const noexcept override;
-    bool wants_python() const noexcept override { return routes.any_to_run() || connections.decrefs.are_many(); }
+    PythonWork python_work() const noexcept override {
+        if (routes.any_to_run() || connections.decrefs.are_many()) return PythonWork::wanted;
+        return connections.decrefs.any() ? PythonWork::sent : PythonWork::none;
+    }
     void work_in_python() noexcept override;
     void send_gathered() noexcept override {}
     void *take_place() noexcept override;

@@ -15,8 +15,9 @@ cdef extern from "reactor/listeners.hpp" namespace "ksrv" nogil:
 
 
 cdef extern from "reactor/event_loop.hpp" namespace "ksrv" nogil:
+    ctypedef void (*HoldGil)(void (*work)(CEventLoop *) noexcept nogil, CEventLoop *loop) noexcept
     cdef cppclass CEventLoop "ksrv::EventLoop":
-        CEventLoop(int threads) noexcept
+        CEventLoop(int threads, HoldGil hold_gil) noexcept
         void run(int index) noexcept
         void stop() noexcept
         uint64_t stuck_ns() noexcept

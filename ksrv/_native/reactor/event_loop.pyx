@@ -4,6 +4,12 @@
 from ksrv._native.reactor.event_loop cimport CEventLoop
 
 
+cdef void _hold_gil(
+    void (*work)(CEventLoop *) noexcept nogil, CEventLoop *loop
+) noexcept with gil:
+    work(loop)
+
+
 cdef class EventLoop:
     """The event loop that an `HttpServer` and a `GrpcServer` may share.
 
@@ -20,7 +26,7 @@ cdef class EventLoop:
             raise ValueError("an event loop has at least one thread")
         self.threads = threads
         self.servers = []
-        self.loop = new CEventLoop(threads)
+        self.loop = new CEventLoop(threads, _hold_gil)
         if self.loop.epoll() < 0:
             raise OSError("the event loop's epoll instance could not be set up")
 

@@ -58,7 +58,7 @@ PREPARED_ANSWERS_NEEDED = (
 _NO_ANSWER = (0, b"", b"", b"")
 assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
-cdef void _serve(void *owner) noexcept with gil:
+cdef void _serve(void *owner) noexcept with gil:  # which the event loop holds
     cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
     _release_sent(self.server)
