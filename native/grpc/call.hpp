@@ -115,7 +115,6 @@ struct Call {
     }
     SmallVector<char, 192> text;
     SmallVector<Entry, 6> entries;
-    size_t head_bytes = 0;
     std::string authorization;
     RequestId request_id;  // chosen when the metadata is complete
     enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;

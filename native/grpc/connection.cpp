@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t READ_BYTES = 256u << 10;   // of one read
 constexpr uint64_t TURN_NS = 200000u;       // of reading, before other connections have their turn
-constexpr size_t SLICE = 4096;              // bytes of small frames between two looks at the clock
+constexpr size_t SLICE = 1024;              // bytes of small frames between two looks at the clock
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them;

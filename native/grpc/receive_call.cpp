@@ -78,10 +78,7 @@ void *Connection::opened(int32_t stream_id) noexcept {
 void Connection::field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept {
     Call *call = static_cast<Call *>(stream);
-    if (call->fields_done) return;  // trailers of a client mean nothing
-    call->head_bytes += name_length + value_length + 32;
-    if (call->head_bytes > server_->config.head) call->head_too_large = true;
-    if (call->head_too_large || call->head_lost) return;
+    if (call->fields_done || call->head_lost) return;  // trailers of a client mean nothing
     try {
         if (name[0] == ':') {
             if (is(name, name_length, ":path")) call->path.assign(value, value_length);
@@ -128,6 +125,13 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     }
 }
 
+void Connection::list_too_large(void *stream) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    if (call->fields_done) return;
+    call->head_too_large = true;
+    server_->count(GRPC_TOO_LARGE);
+}
+
 void Connection::fields_over(void *stream, bool alone) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (call->fields_done) return;
@@ -146,7 +150,6 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
         char text[120];
         snprintf(text, sizeof text, "the call's metadata is above the limit --limits-head (%u bytes)",
                  server_->config.head);
-        server_->count(GRPC_TOO_LARGE);
         refuse(call, RESOURCE_EXHAUSTED, text);
         return;
     }

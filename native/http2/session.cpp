@@ -13,6 +13,13 @@ constexpr uint32_t MOST_CREATED = 100000;
 
 Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
 
+// What a frame costs of which some were earned.
+uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept {
+    if (*free == 0) return cost;
+    --*free;
+    return 0;
+}
+
 }  // namespace
 
 const NgCallbacks *Session::callbacks(const Library *of) noexcept {
@@ -53,6 +60,7 @@ Session::~Session() {
 bool Session::open(const SessionLimits &limits) noexcept {
     of_ = library();
     if (!of_) return false;
+    most_list_ = limits.head;
     const NgCallbacks *set = callbacks(of_);
     const NgOption *chosen = options(of_);
     if (!set || !chosen || of_->server_new(&session_, set, this, chosen) != 0) return false;
@@ -78,12 +86,12 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
     // how much of the frame is left is not known then.
     if (!data_came_) data_left_ = 0;
     if (flooded_) {
-        go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
+        go_away(ENHANCE_YOUR_CALM, fault_);
         return false;
     }
     if (taken < 0 && taken != RESULT_NO_MEMORY && taken != RESULT_BAD_PREFACE && taken != RESULT_FAILURE) {
         flooded_ = true;  // one of the library's own limits
-        go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
+        go_away(ENHANCE_YOUR_CALM, fault_);
     }
     return taken == static_cast<ssize_t>(length) && !failed_;
 }
@@ -178,15 +186,9 @@ bool Session::spend(uint64_t cost) noexcept {
     return true;
 }
 
-// What a frame costs of which some were earned.
-uint64_t Session::cost_of(uint64_t cost, uint32_t *free) noexcept {
-    if (*free == 0) return cost;
-    --*free;
-    return 0;
-}
-
 int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
+    self->list_bytes_ = 0;
     if (self->stream_of(frame->stream_id)) {  // trailers
         self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);
         return 0;
@@ -203,10 +205,29 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
 int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name, size_t name_length,
                        const uint8_t *value, size_t value_length, uint8_t, void *user) {
     Session *self = self_of(user);
-    if (void *stream = self->stream_of(frame->stream_id))
-        self->events_->field(stream, reinterpret_cast<const char *>(name), name_length,
-                             reinterpret_cast<const char *>(value), value_length);
-    return 0;
+    void *stream = self->stream_of(frame->stream_id);
+    const size_t most = self->most_list_, before = std::max(self->list_bytes_, most);
+    self->list_bytes_ += name_length + value_length + FIELD_BYTES;
+    if (self->list_bytes_ <= most) {
+        if (stream)
+            self->events_->field(stream, reinterpret_cast<const char *>(name), name_length,
+                                 reinterpret_cast<const char *>(value), value_length);
+        return 0;
+    }
+    if (stream && before == most) self->events_->list_too_large(stream);
+    if (!self->spend(self->list_bytes_ / BYTES_OF_UNIT - before / BYTES_OF_UNIT)) return RESULT_FAILURE;
+    if (self->list_bytes_ <= MOST_LISTS * most) return 0;
+    self->reset(frame->stream_id, ENHANCE_YOUR_CALM);  // before the library does so, which would say INTERNAL_ERROR
+    return self->spend(REFUSED_STREAM_COST) ? RESULT_STREAM_FAILURE : RESULT_FAILURE;
+}
+
+// Counts the encoded bytes of a header block before they are decoded: those of a stream that has ended are decoded as well.
+bool Session::take_block(size_t length) noexcept {
+    block_bytes_ += length;
+    if (block_bytes_ <= MOST_LISTS * most_list_) return true;
+    flooded_ = true;
+    fault_ = "a header block is far above the limit, SETTINGS_MAX_HEADER_LIST_SIZE";
+    return false;
 }
 
 int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
@@ -226,6 +247,8 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
         break;
     }
     case FRAME_HEADERS:
+        self->block_bytes_ = 0;
+        if (!self->take_block(frame->length)) return RESULT_FAILURE;
         cost = REFUSED_STREAM_COST;  // until it is taken
         break;
     case FRAME_PRIORITY:
@@ -245,6 +268,7 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
         break;
     }
     case FRAME_CONTINUATION:
+        if (!self->take_block(frame->length)) return RESULT_FAILURE;
         cost = 50;
         break;
     default:

@@ -3,10 +3,10 @@
 // Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
 // work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA,
 // faults for which a stream is reset) take from an allowance that grows with time, and a peer that has used it up is
-// sent away. A PING is free behind a DATA frame of ours: clients measure by it. So is the reset of a stream that has
-// lived, and for each stream that was answered or refused that of another one: clients cancel what takes too long, and
-// what they asked for twice. Nothing is read while the answers wait for a peer that does not take them. A session is used by one thread at a
-// time.
+// sent away. So do fields beyond the limit of a header list, because one byte of HPACK can name a field of thousands. A PING is
+// free behind a DATA frame of ours: clients measure by it. So is the reset of a stream that has lived, and for each stream that was
+// answered or refused that of another one: clients cancel what takes too long, and what they asked for twice. Nothing is read while
+// the answers wait for a peer that does not take them. A session is used by one thread at a time.
 
 #pragma once
 
@@ -39,6 +39,7 @@ struct SessionEvents {
     virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses it
     virtual void field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept = 0;
+    virtual void list_too_large(void *stream) noexcept = 0;  // for its limit: no more of its fields come
     virtual void fields_over(void *stream, bool alone) noexcept = 0;  // whether nothing comes behind them
     virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
@@ -104,6 +105,11 @@ class Session {
   private:
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
     static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10;
+    static constexpr size_t FIELD_BYTES = 32;  // that each field counts beside its own (RFC 9113 6.5.2)
+    static constexpr size_t BYTES_OF_UNIT = 1024;  // of a header list above its limit, for one unit of the allowance
+    // A header list of so many times its limit ends its stream, and a block of so many encoded bytes its connection: no code of
+    // HPACK is longer than 30 bits, so no list within the limit is encoded in so many.
+    static constexpr size_t MOST_LISTS = 4;
     static constexpr uint32_t MOST_FREE = 1000;
 
     static int on_begin_headers(NgSession *, const FrameHead *, void *);
@@ -123,7 +129,7 @@ class Session {
     // A frame for which there was no memory is not made again, and its stream would wait for ever: the connection ends.
     void note(int result) noexcept { failed_ = failed_ || result == RESULT_NO_MEMORY; }
     bool spend(uint64_t cost) noexcept;
-    static uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept;
+    bool take_block(size_t length) noexcept;
 
     SessionEvents *const events_;
     OutgoingBytes *const out_;
@@ -136,6 +142,10 @@ class Session {
     int32_t seen_id_ = 0;
     void *seen_ = nullptr;  // its stream
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
+    size_t most_list_ = 0;              // bytes of a header list
+    size_t list_bytes_ = 0;             // of the present one
+    size_t block_bytes_ = 0;            // the same, encoded
+    const char *fault_ = "too many frames that ask for nothing";  // for which a flood's connection ends
     uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each stream ended here
     bool flooded_ = false;
     bool failed_ = false;  // there was no memory for a frame

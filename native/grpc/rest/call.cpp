@@ -20,7 +20,6 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
     call->is_rest = true;
     call->admitted.store(true, std::memory_order_relaxed);  // the HTTP server looks at the caller
     if (call->head_too_large) {
-        server_->count(GRPC_TOO_LARGE);
         refuse_rest(call, 431);
         return;
     }
