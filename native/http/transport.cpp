@@ -44,10 +44,10 @@ Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
 }
 
 Sent send_to_stream(ByteStream *stream, Outgoing *out, bool last) noexcept {
-    if (const size_t head = out->head_bytes) {
-        if (!stream->send_head(static_cast<const char *>(out->parts[0].iov_base), head)) return Sent::broken;
-        out->head_bytes = 0;
-        out->advance(head);
+    if (out->head_bytes && !out->head_taken) {
+        if (!stream->send_head(static_cast<const char *>(out->parts[0].iov_base), out->head_bytes)) return Sent::broken;
+        out->head_taken = true;
+        out->advance(out->head_bytes);
     }
     do {
         const ssize_t sent = stream->send(out->parts + out->at, out->count - out->at, last);

@@ -17,14 +17,10 @@ void tell_version(std::string *head, const char *version) {
 std::string server_timing(const Outgoing &out) {
     static constexpr char name[] = "\r\nserver-timing: ";
     const char *head = out.long_head ? out.long_head : out.head;
-    const size_t room = out.long_head ? strlen(out.long_head) : sizeof out.head;
-    const void *end = memmem(head, room, "\r\n\r\n", 4);
-    if (!end) return {};
-    const size_t length = static_cast<size_t>(static_cast<const char *>(end) - head) + 2;
-    const char *found = static_cast<const char *>(memmem(head, length, name, sizeof name - 1));
+    const char *found = static_cast<const char *>(memmem(head, out.head_bytes, name, sizeof name - 1));
     if (!found) return {};
     found += sizeof name - 1;
-    const size_t left = length - static_cast<size_t>(found - head);
+    const size_t left = out.head_bytes - static_cast<size_t>(found - head);
     return {found, static_cast<size_t>(static_cast<const char *>(memmem(found, left, "\r\n", 2)) - found)};
 }
 

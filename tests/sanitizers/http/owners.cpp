@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "queue/request_queue.hpp"
 #include "reactor/event_loop.hpp"
@@ -118,6 +120,7 @@ void check_connections() {
     Listeners listeners(&owner);
     HttpServerConfig config;
     config.connections = 4;
+    config.log = true;
     ServerCounts counts;
     HttpConnections connections(&loop, &listeners, &config, &counts);
     AnswerSender answers(&connections, &config, &counts);
@@ -138,8 +141,13 @@ void check_connections() {
     check(connections.of(tag) == connection, "an event finds its connection");
     connection->phase = Phase::run;
     const Turn turn = connection->begin_turn();
-    answers.prepared[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
+    // Longer than ANSWER_HEAD with its body, so that the head lies in memory of its own.
+    answers.prepared[ANSWER_FAILED] = {500, "500 Failed", "server-timing: a;dur=1\r\ncontent-length: 900\r\n",
+                                       std::string(900, 'x')};
     answers.fail(turn);
+    std::vector<AccessRecord> records;
+    answers.log.take(&records);
+    check(records.size() == 1 && records[0].timing == "a;dur=1", "the access log has an answer's Server-Timing");
     char text[512];
     const ssize_t length = recv(ends[1], text, sizeof text, 0);
     check(length > 0 && std::string(text, static_cast<size_t>(length)).find("500 Failed") != std::string::npos, "it is answered");
@@ -148,6 +156,7 @@ void check_connections() {
     check(counts.counters[SERVER_STRAY].load() == 1, "a message is answered once");
 
     connections.drain();
+    connections.sweep(unsigned_now_ns(), [](Connection *) {});
     check(connections.timers.at(connection->slot) <= unsigned_now_ns() + config.stop_idle_ns, "a drain ends idle ones soon");
     check(connection->claim_for_sweep(), "it was armed");
     connection->phase = Phase::run;
