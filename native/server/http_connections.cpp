@@ -172,9 +172,9 @@ void HttpConnections::begin_run(Connection *connection) noexcept {
     connection->enter(Phase::run);
 }
 
-void HttpConnections::drain() noexcept {
-    draining.store(true, std::memory_order_release);
-    const uint64_t soon = unsigned_now_ns() + config_->stop_idle_ns;
+// Each sweep of a server that drains does this: an owner that looked before the drain began may set its timer after the first.
+void HttpConnections::end_idle(uint64_t now) noexcept {
+    const uint64_t soon = now + config_->stop_idle_ns;
     for (uint32_t slot = 0; Connection *connection = at(slot); ++slot) {
         const Phase phase = connection->phase.load(std::memory_order_relaxed);
         if (phase == Phase::idle || phase == Phase::handshake || phase == Phase::proxy_header)

@@ -125,6 +125,7 @@ class HttpConnections final : public Connections {
     // Calls `due(connection)` for each whose deadline has passed, and which its caller owns then.
     template <typename Due> void sweep(uint64_t now, Due due) noexcept {
         decrefs.sweep();
+        if (is_draining()) end_idle(now);
         disconnects.look_at_all(this);
         timers.sweep(used(), now, [this, now, &due](uint32_t slot) {
             Connection *connection = at(slot);
@@ -136,7 +137,7 @@ class HttpConnections final : public Connections {
             due(connection);
         });
     }
-    void drain() noexcept;  // idle ones end soon
+    void drain() noexcept { draining.store(true, std::memory_order_release); }  // idle ones end soon after the next sweep
     bool is_draining() const noexcept { return draining.load(std::memory_order_relaxed); }
 
     // Streams hold at most half of the places, so that clients of HTTP/1.1 are accepted beside them.
@@ -156,6 +157,7 @@ class HttpConnections final : public Connections {
     static constexpr int RECYCLE_TRIES = 8;
     static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP;
 
+    void end_idle(uint64_t now) noexcept;
     bool tell_epoll(Connection *connection, uint32_t events) noexcept;
     void arm_for(Connection *connection, uint32_t events) noexcept;
     void arm_for_sweep(Connection *connection) noexcept;

@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
@@ -282,6 +283,13 @@ void try_messages() {
     });
     print("a request behind an answer that is not taken", until_second);
     try_one("a connection that is kept open", ready, taking(SIZE_MAX));
+    bool drains = false;
+    try_one("a connection whose owner sets its timer as the server drains", ready, [&](Peer &peer) {
+        peer.take(SIZE_MAX);
+        if (std::exchange(drains, true)) return;
+        messages->server.drain();
+        messages->server.connections.timers.set(0, Timers::NONE);  // by an owner that has looked before that
+    });
 }
 
 }  // namespace

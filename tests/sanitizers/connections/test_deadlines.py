@@ -6,9 +6,9 @@ from tests.support.native.programs import run_program
 
 pytestmark = pytest.mark.long
 
-HEAD, GRACE, IDLE, LINGER, UNSEEN = 10, 10, 75, 2, 0.5
+HEAD, GRACE, IDLE, LINGER, UNSEEN, DRAINS = 10, 10, 75, 2, 0.5, 2
 """Seconds: for a head or the first message of a call; before a rate is asked for; between messages; behind a refusal; for what has
-come and waits where no event tells of it."""
+come and waits where no event tells of it; between messages while the server drains."""
 STEP = 0.3
 """Seconds by which the sweep may be late, with the answer's own way."""
 ENDS = {
@@ -23,6 +23,7 @@ ENDS = {
     "an answer at the rate": None,
     "a request behind an answer that is not taken": UNSEEN,  # is served
     "a connection that is kept open": IDLE,
+    "a connection whose owner sets its timer as the server drains": DRAINS,
     "no message": HEAD,
     "half a message": HEAD,
     "no message with a timeout of 1 s": 1,
