@@ -84,7 +84,7 @@ void HttpServer::on_event(uint64_t tag, uint32_t, uint64_t now) noexcept {
     if (!connection->claim_for_event()) {
         connections.mute(connection);
     } else if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake) {
-        loop_->queue_handshake(tag);
+        loop_->queue_handshake(connection->tag);  // another client may have the place that `tag` was of
     } else {
         go_on(connection, now);
     }
