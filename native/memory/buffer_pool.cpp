@@ -410,7 +410,8 @@ void BufferPool::put(Block *block) noexcept {
     const std::uint64_t cap = cap_bytes.load(std::memory_order_relaxed);
     const std::uint64_t now = coarse_nanoseconds();
     const std::uint64_t idle = idle_nanoseconds.load(std::memory_order_relaxed);
-    if (block->capacity > cap) {
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(block->data) % BLOCK_ALIGNMENT == 0;
+    if (block->capacity > cap || !is_aligned) {  // which one is not that failed to grow
         free_block(block);
         return;
     }

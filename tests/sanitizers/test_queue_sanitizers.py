@@ -1,4 +1,4 @@
-"""The native queue and the HTTP server's turns under the sanitizers, driven by threads without Python."""
+"""The native queue, the buffer pool and the HTTP server's turns under the sanitizers, in programs without Python."""
 
 import pytest
 
@@ -26,3 +26,9 @@ def test_a_message_has_one_answer_and_a_place_one_client(flavour):
 @FLAVOURS
 def test_connections_that_are_muted_lose_no_message(flavour):
     assert "0 lost" in run_program(flavour, "connections/connection_arming.cpp", "40")
+
+
+@pytest.mark.timeout(600)
+def test_block_that_cannot_grow_is_not_pooled():
+    """With the C library's realloc: those of the sanitizers return aligned memory."""
+    assert run_program("plain", "unaligned_block.cpp") == "0 faults\n"
