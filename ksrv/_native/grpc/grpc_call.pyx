@@ -347,11 +347,15 @@ cdef class Call:
         cdef Payload *payload = Payload.make(self.server, <int>len(views), 0)
         if payload == NULL:
             raise MemoryError()
-        for part in views:
-            PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
-            payload.add(view.buf, <size_t>view.len)
-            total += <uint64_t>view.len
-            PyBuffer_Release(&view)  # the memoryview holds the bytes
+        try:
+            for part in views:
+                PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+                payload.add(view.buf, <size_t>view.len)
+                total += <uint64_t>view.len
+                PyBuffer_Release(&view)  # the memoryview holds the bytes
+        except BaseException:
+            payload.destroy()
+            raise
         if not self._counts(payload, total):
             return NULL
         payload.owner = <void *>views
@@ -364,9 +368,12 @@ cdef class Call:
         cdef Py_buffer view
         cdef Payload *payload
         cdef size_t length
+        cdef object held = None
         PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
         length = <size_t>view.len
         try:
+            if length > COPIED_BYTES:
+                held = memoryview(message)  # which keeps the bytes where they are
             payload = Payload.make(self.server, 1, length if length <= COPIED_BYTES else 0)
             if payload == NULL:
                 raise MemoryError()
@@ -377,8 +384,8 @@ cdef class Call:
                 if length > COUNTED and not self._counts(payload, length):
                     return NULL
                 payload.add(view.buf, length)
-                payload.owner = <void *>message
-                Py_INCREF(message)
+                payload.owner = <void *>held
+                Py_INCREF(held)
             payload.close()
             return payload
         finally:

@@ -1,0 +1,53 @@
+"""The memory of an answer while it is made and sent."""
+
+import grpc
+import pytest
+
+from ksrv.protocol.protobuf import INFERENCE
+from ksrv.server.grpc.native_server import NativeGrpcServer
+from tests.support.wire.grpc_calls import running
+
+pytestmark = pytest.mark.carrier("native")
+
+PATH = f"/{INFERENCE}/ServerLive"
+PARTS, TRIES = 20_000, 200
+"""Each try takes 16 bytes for a part: 64 MB, if nothing is given back."""
+MOST_GROWTH = 20 << 20
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def answer_of(engine, monkeypatch, answer):
+    """Return what a call gets that `answer` answers."""
+    monkeypatch.setattr(NativeGrpcServer, "_ready", lambda _, call: answer(call))
+    with running(engine) as address, grpc.insecure_channel(address) as channel:
+        return channel.unary_unary(PATH)(b"", timeout=60)
+
+
+def test_part_that_is_no_plain_buffer_leaves_nothing_behind(engine, monkeypatch):
+    parts = [b"x"] * PARTS + [memoryview(b"abcd")[::2]]
+    grown = []
+
+    def answer(call):
+        for _ in range(TRIES):
+            with pytest.raises(BufferError):
+                call.answer(parts)
+            grown.append(resident())
+        call.answer(b"")
+
+    assert answer_of(engine, monkeypatch, answer) == b""
+    assert grown[-1] - grown[len(grown) // 10] < MOST_GROWTH
+
+
+def test_answer_keeps_its_bytes_in_place_until_they_are_sent(engine, monkeypatch):
+    message = bytearray(b"x" * 1_000_000)
+
+    def answer(call):
+        call.answer(message)
+        with pytest.raises(BufferError):
+            message.extend(b"more")
+
+    assert answer_of(engine, monkeypatch, answer) == message
