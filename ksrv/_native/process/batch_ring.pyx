@@ -383,7 +383,8 @@ cdef class ProcessRing:
                 cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)
             ):
                 return False
-            if <size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(code):
+            if (<size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(code)
+                    or cnp.PyArray_NDIM(array) > RANK_LIMIT):
                 return False
             output = &place.output[i]
             output.nbytes = <uint64_t>cnp.PyArray_NBYTES(array)

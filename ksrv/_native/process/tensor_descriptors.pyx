@@ -279,8 +279,13 @@ cdef Place place_of(object tensor):
     if code == DT_INVALID:
         raise TypeError(f"tensor {tensor.name!r} has the unknown datatype {tensor.datatype!r}")
     place.descriptor.datatype = <uint8_t>code
+    cdef Py_ssize_t rank = len(tensor.shape) if isinstance(data, list) else data.ndim
+    if rank > RANK_LIMIT:
+        raise TypeError(
+            f"tensor {tensor.name!r} has {rank} dimensions, and at most {RANK_LIMIT} are allowed"
+        )
     if isinstance(data, list):
-        if code != DT_BYTES or len(tensor.shape) > RANK_LIMIT:
+        if code != DT_BYTES:
             raise TypeError(f"tensor {tensor.name!r} is {tensor.datatype} and a list of elements")
         place.elements = list(data)  # which its owner may make longer meanwhile
         for element in place.elements:
@@ -310,8 +315,6 @@ cdef Place place_of(object tensor):
     place.array = data
     PyObject_GetBuffer(data, &view, PyBUF_STRIDED_RO)
     try:
-        if view.ndim > RANK_LIMIT:
-            raise TypeError(f"tensor {tensor.name!r} has {view.ndim} dimensions")
         place.descriptor.rank = <uint8_t>view.ndim
         for i in range(view.ndim):
             place.shape[i] = view.shape[i]

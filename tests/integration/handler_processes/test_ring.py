@@ -91,6 +91,8 @@ class Wide(BaseHandler):
         if x[0, 1] == 77: self.context.timings["lie"] = 2**62
         y = np.arange(len(x) * columns, dtype="f4").reshape(len(x), columns)
         if x[0, 1] == 78: y[0, 0] = Path("/proc/self/maps").read_text().count("memfd:ksrv (")
+        if x[0, 1] == 79: y = np.zeros((1,) * 47 + (columns,), "f4")
+        if x[0, 1] == 80: y = np.zeros((columns, 3) + (1,) * 46, "f4").T
         return {"y": y, "n": x[:, :1].astype(np.int64), "b": x[:, 1:] > 0}
 """
 WIDE_SETTINGS = """
@@ -190,6 +192,17 @@ def test_no_stage_takes_longer_than_the_process_had_the_batch(served, columns):
     assert answer.status_code == 200
     (told,) = re.findall(r"lie;dur=([\d.]+)", answer.headers["Server-Timing"])
     assert 0 < float(told) <= 1000 * (time.monotonic() - began)
+
+
+@pytest.mark.parametrize("layout", [79, 80], ids=["in C order", "transposed"])
+def test_output_of_48_dimensions_is_refused_by_a_process_that_serves_on(served, layout):
+    asked(served, "wide", row(2, 1))
+    before = served.log.count("was started")
+    answer = asked(served, "wide", row(2, layout))
+    assert answer.status_code == 500
+    assert asked(served, "wide", row(2, 1)).status_code == 200
+    assert "tensor 'y' has 48 dimensions, and at most 32 are allowed" in served.log
+    assert served.log.count("was started") == before
 
 
 def test_the_blocks_of_answers_that_do_not_fit_the_ring_are_filled_again(served):

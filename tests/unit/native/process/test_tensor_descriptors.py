@@ -1,5 +1,6 @@
 """Tensors on their way into shared blocks, while their owner changes them."""
 
+import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
@@ -45,3 +46,24 @@ def test_elements_that_are_added_meanwhile_are_not_written():
     (first, _), rest = tensor_descriptors.read(written, ImportedBlocks())
     assert first == ("BYTES", (2,), [b"a", b"bc"])
     assert rest == len(written)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.zeros((1,) * 48, np.float32),
+        np.zeros((2, 3) + (1,) * 46, np.float32).T,
+        np.zeros((2, 3) + (1,) * 31, np.float32).T,
+    ],
+    ids=["C order", "transposed", "one too many"],
+)
+def test_array_of_too_many_dimensions_is_refused(data):
+    tensor = Tensor("x", "FP32", data.shape, data)
+    with pytest.raises(TypeError, match=rf"'x' has {data.ndim} dimensions, and at most 32"):
+        tensor_descriptors.write([tensor], ExportedBlocks())
+
+
+def test_list_of_too_many_dimensions_is_refused():
+    tensor = Tensor("x", "BYTES", (1,) * 33, [b"a"])
+    with pytest.raises(TypeError, match="'x' has 33 dimensions, and at most 32"):
+        tensor_descriptors.write([tensor], ExportedBlocks())
