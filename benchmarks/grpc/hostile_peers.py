@@ -1,11 +1,11 @@
-"""What hostile peers of HTTP/2 cost a good client of gRPC.
+"""What hostile peers of one protocol cost a good client of the same protocol, and of the other one.
 
-    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--pause 0.02] [--apart] [ATTACK ...]
+    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--rounds 1] [--pause 0.02] [--apart] [--client CLIENT] [ATTACK ...]
 
-A good client calls ModelInfer (W1) one after the other over one connection, over plain TCP and over TLS, while
-sixteen peers do their worst from a process of low priority. The table has its median and its 99th percentile as ratios to
-the same client with nobody beside it, measured before and after; `alone` is the ratio of those two 99th percentiles, which tells how quiet the
-machine is. A peer that is sent away comes again after a pause. The last line says whether every 99th percentile is at most twice that of
+A good client asks for W1 one after the other over one connection, over plain TCP and over TLS: by ModelInfer of gRPC, and
+over REST (HTTP/1.1). Meanwhile sixteen peers do their worst from a process of low priority. The table has its median and its 99th percentile
+as ratios to the same client with nobody beside it, measured before and after; `alone` is the ratio of those two 99th percentiles, which tells how quiet the
+machine is. With several rounds each figure is the median of theirs. A peer that is sent away comes again after a pause. The last line says whether every 99th percentile is at most twice that of
 the client alone, and so does the exit status.
 Every attack computes as well: on a machine with few processors a part of what it costs is that. `server` and `peers` are the
 processors that the server and the attack used meanwhile; with `--apart` the attack has the last processor for itself, and the good client and the
@@ -14,10 +14,12 @@ server have the others.
 
 import argparse
 import contextlib
+import http.client
 import math
 import multiprocessing
 import os
 import resource
+import selectors
 import socket
 import ssl
 import statistics
@@ -27,11 +29,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
+from bench import rest_body
 from conditions import certificate
 from grpc_load import METHOD, OPTIONS, cpu_seconds, request_of
 from servers import write_models
@@ -42,6 +46,8 @@ GOAL = 2.0
 """The most that a 99th percentile may be of the same client's with nobody beside it."""
 
 PEERS = 16
+CROWD = 900
+"""The connections of a crowd: of HTTP/1.1, each with a request under way, or of HTTP/2, each without a call."""
 STREAMS = 128
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = (
     0, 1, 2, 3, 4, 6, 8, 9,
@@ -92,6 +98,24 @@ def all_heads() -> bytes:
     return b"".join(map(head, odd(STREAMS)))
 
 
+STORED = b"\x40\x01a\x7f\xa1\x1e" + b"v" * 4_000
+"""A field of 4,000 bytes for HPACK's table, where the byte 0xbe names it from then on."""
+
+
+def bomb(stream: int, times: int, more: bytes = b"") -> bytes:
+    """A head that names the stored field so many times."""
+    return frame(HEADERS, END_HEADERS | END_STREAM, stream, FIELDS + more + b"\xbe" * times)
+
+
+def bombs(times: int, every_s: float) -> "Attack":
+    """Heads far above their limit. The streams of later rounds are no new ones, which costs a server less."""
+    return lambda: (
+        NO_SETTINGS + bomb(1, 0, STORED),
+        b"".join(bomb(stream, times) for stream in odd(500)[1:]),
+        every_s,
+    )
+
+
 Attack = Callable[[], tuple[bytes, bytes, float]]
 """What a peer sends first, and then again and again, and the seconds between."""
 
@@ -132,6 +156,8 @@ ATTACKS: dict[str, Attack] = {
     "PING": lambda: (NO_SETTINGS, frame(PING, 0, 0, bytes(8)) * 500, 0),
     "PRIORITY": lambda: (NO_SETTINGS, frame(PRIORITY, 0, 1, bytes(5)) * 500, 0),
     "empty DATA": lambda: (NO_SETTINGS + head(1), frame(DATA, 0, 1) * 500, 0),
+    "header bombs": bombs(17, 0),
+    "header bombs of 900 KB": bombs(900_000, 0),
     "frames that are ignored": lambda: (NO_SETTINGS, frame(0xAB, 0, 0, b"x") * 500, 0.001),
 }
 
@@ -155,28 +181,75 @@ def keep_on(port: int, context: ssl.SSLContext | None, attack: Attack, pause: fl
         time.sleep(pause)
 
 
-def be_hostile(port: int, encrypted: bool, name: str, pause: float, processors: set[int]) -> None:
+def keep_busy(port: int) -> None:
+    """Be a crowd of HTTP/1.1: each connection sends its next request with its answer."""
+    body, header = rest_body("W1")
+    request = (
+        f"POST /v2/models/w1/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        f"Inference-Header-Content-Length: {header}\r\n\r\n"
+    ).encode() + body
+    waiting = selectors.DefaultSelector()
+    for _ in range(CROWD):
+        peer = socket.create_connection(("127.0.0.1", port), 10)
+        waiting.register(peer, selectors.EVENT_READ)
+        peer.sendall(request)
+    while True:
+        for key, _ in waiting.select():
+            peer = key.fileobj
+            with contextlib.suppress(OSError):
+                if peer.recv(65536):
+                    peer.sendall(request)
+                    continue
+            waiting.unregister(peer)
+
+
+def keep_open(port: int) -> None:
+    """Be a crowd of HTTP/2 that has made one call each, and makes no other."""
+    peers = []
+    for _ in range(CROWD):
+        peer = socket.create_connection(("127.0.0.1", port), 10)
+        peer.sendall(PREFACE + NO_SETTINGS + whole(1, request_of("W1")))
+        peers.append(peer)
+    time.sleep(3600)
+
+
+CROWDS: dict[str, tuple[Callable[[int], None], str]] = {
+    "busy HTTP/1.1": (keep_busy, "REST"),
+    "idle HTTP/2": (keep_open, "gRPC"),
+}
+"""What a crowd does, and at whose port."""
+
+
+def be_hostile(
+    ports: dict[str, int], encrypted: bool, name: str, pause: float, processors: set[int]
+) -> None:
     """The process of all hostile peers."""
     os.nice(10)
     os.sched_setaffinity(0, processors)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if name in CROWDS:
+        crowd, protocol = CROWDS[name]
+        crowd(ports[protocol])
+        return
     context = None
     if encrypted:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_alpn_protocols(["h2"])
     for _ in range(PEERS):
-        arguments = (port, context, ATTACKS[name], pause)
+        arguments = (ports["gRPC"], context, ATTACKS[name], pause)
         threading.Thread(target=keep_on, args=arguments, daemon=True).start()
     time.sleep(3600)
 
 
 @contextlib.contextmanager
 def attacked(
-    port: int, encrypted: bool, name: str, pause: float, processors: set[int]
+    ports: dict[str, int], encrypted: bool, name: str, pause: float, processors: set[int]
 ) -> Iterator[int]:
     """Yield the process of an attack, which goes on meanwhile."""
     process = multiprocessing.get_context("spawn").Process(
-        target=be_hostile, args=(port, encrypted, name, pause, processors), daemon=True
+        target=be_hostile, args=(ports, encrypted, name, pause, processors), daemon=True
     )
     process.start()
     time.sleep(2)
@@ -199,27 +272,95 @@ def processors_used(*pids: int) -> Iterator[list[float]]:
     used.extend((cpu_seconds(pid) - one) / took for pid, one in zip(pids, before, strict=True))
 
 
-def latencies(channel: grpc.Channel, count: int) -> tuple[float, float]:
+Ask = Callable[[], object]
+"""Makes one request of a good client, and waits for its answer."""
+
+
+def grpc_client(address: str, chain: Path | None) -> Ask:
+    if chain is None:
+        channel = grpc.insecure_channel(address, OPTIONS)
+    else:
+        channel = grpc.secure_channel(
+            address, grpc.ssl_channel_credentials(chain.read_bytes()), OPTIONS
+        )
+    infer, message = channel.unary_unary(METHOD), request_of("W1")
+    return lambda: infer(message, timeout=60)
+
+
+def rest_client(address: str, chain: Path | None) -> Ask:
+    if chain is None:
+        connection = http.client.HTTPConnection(address, timeout=60)
+    else:
+        context = ssl.create_default_context(cafile=str(chain))
+        connection = http.client.HTTPSConnection(address, timeout=60, context=context)
+    body, header = rest_body("W1")
+    fields = {"Inference-Header-Content-Length": str(header)}
+
+    def ask() -> None:
+        connection.request("POST", "/v2/models/w1/infer", body, fields)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != 200:
+            raise OSError(f"status {answer.status}")
+
+    return ask
+
+
+CLIENTS = {"gRPC": grpc_client, "REST": rest_client}
+
+
+def latencies(ask: Ask, count: int) -> tuple[float, float]:
     """Return the 50th and the 99th percentile of a good client's latency, in seconds.
 
     A call that is refused counts as one without an end.
     """
-    infer, message, took = channel.unary_unary(METHOD), request_of("W1"), []
+    took = []
     for _ in range(count):
         began = time.perf_counter()
         try:
-            infer(message, timeout=60)
-        except grpc.RpcError:
+            ask()
+        except (grpc.RpcError, OSError, http.client.HTTPException):
             began = -math.inf
         took.append(time.perf_counter() - began)
     took.sort()
     return took[count // 2], took[count * 99 // 100]
 
 
+class Round(NamedTuple):
+    """One measurement of a good client beside an attack: ratios, and processors."""
+
+    median: float
+    p99: float
+    alone: float
+    server: float
+    peers: float
+
+
+def measure(
+    ask: Ask, server: Server, ports: dict[str, int], way: str, name: str, given: argparse.Namespace
+) -> Round:
+    """Measure a good client alone, beside an attack, and alone again."""
+    before = latencies(ask, given.calls)
+    with (
+        attacked(ports, way == "TLS", name, given.pause, given.hostile) as peers,
+        processors_used(server.pid, peers) as used,
+    ):
+        beside = latencies(ask, given.calls)
+    after = latencies(ask, given.calls)
+    alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
+    median, p99 = (one / its for one, its in zip(beside, alone, strict=True))
+    return Round(median, p99, max(before[1], after[1]) / min(before[1], after[1]), *used)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("attacks", nargs="*", choices=[*ATTACKS, []], help="all, if none is named")
+    parser.add_argument(
+        "attacks", nargs="*", choices=[*ATTACKS, *CROWDS, []], help="all, if none is named"
+    )
     parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=1, help="measurements of each attack")
+    parser.add_argument("--client", choices=CLIENTS, help="one good client, and not both")
+    parser.add_argument("--way", choices=["plain", "TLS"], help="one way, and not both")
     parser.add_argument(
         "--pause", type=float, default=0.02, help="seconds before a peer comes again"
     )
@@ -227,10 +368,10 @@ def main() -> None:
         "--apart", action="store_true", help="the attack has the last processor for itself"
     )
     given = parser.parse_args()
-    processors = hostile = os.sched_getaffinity(0)
+    processors = given.hostile = os.sched_getaffinity(0)
     if given.apart:
-        hostile = {max(processors)}
-        os.sched_setaffinity(0, processors - hostile)
+        given.hostile = {max(processors)}
+        os.sched_setaffinity(0, processors - given.hostile)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory(prefix="ksrv-hostile-") as name:
@@ -238,38 +379,33 @@ def main() -> None:
         write_models(folder / "models")
         key, chain = certificate(folder)
         print(
-            f"{'way':<6} {'beside':<26} {'median':>8} {'p99':>8} {'alone':>8} {'server':>7} {'peers':>6}"
+            f"{'way':<6} {'client':<6} {'beside':<26} {'median':>8} {'p99':>8} {'alone':>8} {'server':>7} {'peers':>6}"
         )
         found: dict[str, float] = {}
-        for way in ("plain", "TLS"):
-            encrypted = way == "TLS"
-            tls: dict[str, Any] = {"tls_cert": str(chain), "tls_key": str(key)} if encrypted else {}
-            with Server(folder / "models", **tls) as server:
-                address = f"localhost:{server.grpc.rpartition(':')[2]}"
-                port = int(address.rpartition(":")[2])
-                credentials = grpc.ssl_channel_credentials(chain.read_bytes())
-                channel = (
-                    grpc.secure_channel(address, credentials, OPTIONS)
-                    if encrypted
-                    else grpc.insecure_channel(address, OPTIONS)
-                )
-                with channel:
-                    latencies(channel, given.calls // 4)
-                    for attack in given.attacks or ATTACKS:
-                        before = latencies(channel, given.calls)
-                        with (
-                            attacked(port, encrypted, attack, given.pause, hostile) as peers,
-                            processors_used(server.pid, peers) as used,
-                        ):
-                            beside = latencies(channel, given.calls)
-                        after = latencies(channel, given.calls)
-                        alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
-                        median, p99 = (one / its for one, its in zip(beside, alone, strict=True))
-                        found[f"{way}, {attack}"] = p99
-                        apart = max(before[1], after[1]) / min(before[1], after[1])
+        for way in [given.way] if given.way else ["plain", "TLS"]:
+            tls: dict[str, Any] = (
+                {"tls_cert": str(chain), "tls_key": str(key)} if way == "TLS" else {}
+            )
+            with Server(folder / "models", max_connections=2 * CROWD, **tls) as server:
+                ports = {
+                    protocol: int(address.rpartition(":")[2])
+                    for protocol, address in (("gRPC", server.grpc), ("REST", server.http))
+                }
+                for client in [given.client] if given.client else CLIENTS:
+                    ask = CLIENTS[client](f"localhost:{ports[client]}", chain if tls else None)
+                    latencies(ask, given.calls // 4)
+                    for attack in given.attacks or [*ATTACKS, *CROWDS]:
+                        if tls and attack in CROWDS:
+                            continue
+                        rounds = [
+                            measure(ask, server, ports, way, attack, given)
+                            for _ in range(given.rounds)
+                        ]
+                        made = Round(*map(statistics.median, zip(*rounds, strict=True)))
+                        found[f"{way}, {client}, {attack}"] = made.p99
                         print(
-                            f"{way:<6} {attack:<26} {median:7.2f}x {p99:7.2f}x {apart:7.2f}x "
-                            f"{used[0]:7.2f} {used[1]:6.2f}",
+                            f"{way:<6} {client:<6} {attack:<26} {made.median:7.2f}x {made.p99:7.2f}x "
+                            f"{made.alone:7.2f}x {made.server:7.2f} {made.peers:6.2f}",
                             flush=True,
                         )
     sys.exit(verdict(found))
