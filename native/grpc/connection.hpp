@@ -64,7 +64,6 @@ class Connection final : public http2::SessionEvents {
     void post(uint32_t events) noexcept;
     // The same for a call that has something to send.
     void mail(Call *call) noexcept;
-    void work() noexcept { post(0); }
 
     MemoryBudget *budget() const noexcept;
     Server *server() const noexcept { return server_; }
@@ -124,8 +123,7 @@ class Connection final : public http2::SessionEvents {
     void *opened(int32_t stream_id) noexcept override;
     void field(void *stream, const char *name, size_t name_length, const char *value,
                size_t value_length) noexcept override;
-    void list_too_large(void *stream) noexcept override;
-    void fields_over(void *stream, bool alone) noexcept override;
+    void fields_over(void *stream, bool alone, bool whole) noexcept override;
     void data(void *stream, const unsigned char *data, size_t length) noexcept override;
     void peer_over(void *stream) noexcept override;
     void closed(void *stream, uint32_t error) noexcept override;

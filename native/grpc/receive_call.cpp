@@ -125,16 +125,11 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     }
 }
 
-void Connection::list_too_large(void *stream) noexcept {
+void Connection::fields_over(void *stream, bool alone, bool whole) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (call->fields_done) return;
-    call->head_too_large = true;
-    server_->count(GRPC_TOO_LARGE);
-}
-
-void Connection::fields_over(void *stream, bool alone) noexcept {
-    Call *call = static_cast<Call *>(stream);
-    if (call->fields_done) return;
+    call->head_too_large = !whole;
+    if (!whole) server_->count(GRPC_TOO_LARGE);
     call->fields_done = true;
     spoke_ = true;
     if (call->discards) return;  // it was refused before its head was whole
@@ -544,6 +539,7 @@ void Connection::note_received(size_t length) noexcept {
 void Connection::closed(void *stream, uint32_t error) noexcept {
     Call *call = static_cast<Call *>(stream);
     stop_receiving(call);
+    if (!call->fields_done && error == http2::ENHANCE_YOUR_CALM) server_->count(GRPC_TOO_LARGE);  // far above the limit
     const bool malformed = !call->fields_done && error == http2::PROTOCOL_ERROR;  // libnghttp2 has reset it
     if (call->rest) {
         call->rest->closed();

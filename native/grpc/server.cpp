@@ -270,7 +270,7 @@ void Server::send_later(Connection *connection) noexcept {
     if (loop_->gathers()) {
         deferred_.add(connection);
     } else {
-        connection->work();
+        connection->post(0);
     }
 }
 

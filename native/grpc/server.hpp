@@ -106,7 +106,7 @@ class Server final : public Protocol {
         return decrefs.any() ? PythonWork::sent : PythonWork::none;
     }
     void work_in_python() noexcept override;
-    void send_gathered() noexcept override { deferred_.empty([](Connection *connection) { connection->work(); }); }
+    void send_gathered() noexcept override { deferred_.empty([](Connection *connection) { connection->post(0); }); }
     void *take_place() noexcept override;
     void give_back_place(void *) noexcept override {}
     void accepted(void *place, const Accepted &made, bool serves) noexcept override;

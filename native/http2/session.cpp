@@ -214,7 +214,6 @@ int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name,
                                  reinterpret_cast<const char *>(value), value_length);
         return 0;
     }
-    if (stream && before == most) self->events_->list_too_large(stream);
     if (!self->spend(self->list_bytes_ / BYTES_OF_UNIT - before / BYTES_OF_UNIT)) return RESULT_FAILURE;
     if (self->list_bytes_ <= MOST_LISTS * most) return 0;
     self->reset(frame->stream_id, ENHANCE_YOUR_CALM);  // before the library does so, which would say INTERNAL_ERROR
@@ -285,7 +284,7 @@ int Session::on_frame(NgSession *, const FrameHead *frame, void *user) {
     void *stream = self->stream_of(frame->stream_id);
     if (!stream) return 0;
     const bool over = frame->flags & FLAG_END_STREAM;
-    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, over);
+    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, over, self->list_bytes_ <= self->most_list_);
     if (over) self->events_->peer_over(stream);
     return 0;
 }

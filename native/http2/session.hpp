@@ -39,8 +39,8 @@ struct SessionEvents {
     virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses it
     virtual void field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept = 0;
-    virtual void list_too_large(void *stream) noexcept = 0;  // for its limit: no more of its fields come
-    virtual void fields_over(void *stream, bool alone) noexcept = 0;  // whether nothing comes behind them
+    // `alone`: nothing comes behind them; `whole`: the header list is within its limit, and so none was left out.
+    virtual void fields_over(void *stream, bool alone, bool whole) noexcept = 0;
     virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
     virtual void answer_over(void *stream) noexcept = 0;  // all of the answer is on its way
