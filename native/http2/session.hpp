@@ -106,7 +106,7 @@ class Session {
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
     static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10;
     static constexpr size_t FIELD_BYTES = 32;  // that each field counts beside its own (RFC 9113 6.5.2)
-    static constexpr size_t BYTES_OF_UNIT = 1024;  // of a header list above its limit, for one unit of the allowance
+    static constexpr size_t BYTES_OF_UNIT = 64;  // of a header list above its limit, for one unit of the allowance
     // A header list of so many times its limit ends its stream, and a block of so many encoded bytes its connection: no code of
     // HPACK is longer than 30 bits, so no list within the limit is encoded in so many.
     static constexpr size_t MOST_LISTS = 4;

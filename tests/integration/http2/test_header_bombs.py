@@ -34,7 +34,7 @@ LISTED = VALUE + 1 + 32
 STORED = b"\x40\x01a\x7f\xa1\x1e" + b"v" * VALUE
 """The long field, with incremental indexing: 3,873 = 0xa1 0x1e follow the 127 of the prefix."""
 BOMBS = 2_000
-"""Lists that a client sends without a pause; the allowance of a connection is for fewer than a hundred."""
+"""Lists that a client sends without a pause; the allowance of a connection is for five of them."""
 NAMED = b"\xbe"
 """The field again, by its index 62."""
 HEADS = {
