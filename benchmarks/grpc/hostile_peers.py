@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,7 +182,7 @@ def keep_on(port: int, context: ssl.SSLContext | None, attack: Attack, pause: fl
         time.sleep(pause)
 
 
-def keep_busy(port: int) -> None:
+def keep_busy(port: int, ready: Event) -> None:
     """Be a crowd of HTTP/1.1: each connection sends its next request with its answer."""
     body, header = rest_body("W1")
     request = (
@@ -191,11 +192,12 @@ def keep_busy(port: int) -> None:
     waiting = selectors.DefaultSelector()
     for _ in range(CROWD):
         peer = socket.create_connection(("127.0.0.1", port), 10)
-        waiting.register(peer, selectors.EVENT_READ)
+        waiting.register(peer, selectors.EVENT_READ, peer)
         peer.sendall(request)
+    ready.set()
     while True:
         for key, _ in waiting.select():
-            peer = key.fileobj
+            peer = key.data
             with contextlib.suppress(OSError):
                 if peer.recv(65536):
                     peer.sendall(request)
@@ -203,17 +205,18 @@ def keep_busy(port: int) -> None:
             waiting.unregister(peer)
 
 
-def keep_open(port: int) -> None:
+def keep_open(port: int, ready: Event) -> None:
     """Be a crowd of HTTP/2 that has made one call each, and makes no other."""
     peers = []
     for _ in range(CROWD):
         peer = socket.create_connection(("127.0.0.1", port), 10)
         peer.sendall(PREFACE + NO_SETTINGS + whole(1, request_of("W1")))
         peers.append(peer)
+    ready.set()
     time.sleep(3600)
 
 
-CROWDS: dict[str, tuple[Callable[[int], None], str]] = {
+CROWDS: dict[str, tuple[Callable[[int, Event], None], str]] = {
     "busy HTTP/1.1": (keep_busy, "REST"),
     "idle HTTP/2": (keep_open, "gRPC"),
 }
@@ -221,7 +224,12 @@ CROWDS: dict[str, tuple[Callable[[int], None], str]] = {
 
 
 def be_hostile(
-    ports: dict[str, int], encrypted: bool, name: str, pause: float, processors: set[int]
+    ports: dict[str, int],
+    encrypted: bool,
+    name: str,
+    pause: float,
+    processors: set[int],
+    ready: Event,
 ) -> None:
     """The process of all hostile peers."""
     os.nice(10)
@@ -230,7 +238,7 @@ def be_hostile(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if name in CROWDS:
         crowd, protocol = CROWDS[name]
-        crowd(ports[protocol])
+        crowd(ports[protocol], ready)
         return
     context = None
     if encrypted:
@@ -240,6 +248,7 @@ def be_hostile(
     for _ in range(PEERS):
         arguments = (ports["gRPC"], context, ATTACKS[name], pause)
         threading.Thread(target=keep_on, args=arguments, daemon=True).start()
+    ready.set()
     time.sleep(3600)
 
 
@@ -248,11 +257,14 @@ def attacked(
     ports: dict[str, int], encrypted: bool, name: str, pause: float, processors: set[int]
 ) -> Iterator[int]:
     """Yield the process of an attack, which goes on meanwhile."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=be_hostile, args=(ports, encrypted, name, pause, processors), daemon=True
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(
+        target=be_hostile, args=(ports, encrypted, name, pause, processors, ready), daemon=True
     )
     process.start()
-    time.sleep(2)
+    ready.wait()
+    time.sleep(0.5)
     try:
         assert process.pid is not None
         yield process.pid
