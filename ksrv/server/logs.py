@@ -103,7 +103,7 @@ def configure(settings: ServerSettings) -> None:
         logger.handlers = [handler]
         logger.setLevel(settings.log_level.upper())
     if settings.log_format == "json":
-        sys.stdout = PrintedRecords()  # type: ignore[assignment]
+        sys.stdout = PrintedRecords()
         logging.captureWarnings(True)
 
 
