@@ -186,7 +186,8 @@ def test_who_may_call_is_decided_by_the_route(kind, request, caller_of):
                         or (needs_token and not PUBLIC.match(template))
                     )
                     if who == "rebound page":
-                        assert status == 403, (who, method, path)
+                        # A target of two slashes is refused before anybody looks at the Host.
+                        assert status == (400 if path == "//" else 403), (who, method, path)
                     elif refused:
                         assert status == refusal, (who, method, path)
                     else:

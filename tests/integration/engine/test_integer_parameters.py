@@ -29,6 +29,7 @@ EDGES = sorted({
     for edge in (0, 2**15, 2**16, 2**31, 2**32, 2**53, 2**63, 2**64, 10**9, 10**15, 10**19, 10**30)
     for step in (-1, 0, 1)
 } | {-(2**31) - 1, -(2**63), -(2**63) - 1, -(10**30)})  # fmt: skip
+TOKEN = "Bearer control"
 MODELS = ("double", "seen", "isolated")
 REQUEST = ("timeout", "priority", "sequence_id", "custom")
 INPUT = ("binary_data_size", "shared_memory_offset", "shared_memory_byte_size", "custom")
@@ -41,7 +42,10 @@ def server(tmp_path_factory):
     write_double(folder)
     write_model(folder, "seen", SEES, VECTOR)
     write_model(folder, "isolated", SEES, VECTOR + "executor: process\n")
-    with Server(folder, allow_shared_memory=True) as running:
+    tokens = folder.with_name("control-tokens")
+    tokens.write_text("control\n")
+    settings = {"allow_shared_memory": True, "control_token_file": str(tokens)}
+    with Server(folder, **settings) as running:
         yield running
 
 
@@ -64,6 +68,7 @@ def documents(value):
 @pytest.mark.parametrize("model", MODELS)
 def test_over_rest(server, model):
     with requests.Session() as session:
+        session.headers["Authorization"] = TOKEN
         for value in EDGES:
             for name, document in documents(value):
                 answer = session.post(
@@ -117,7 +122,7 @@ def test_over_grpc(server, model):
 
 def _code(infer, message):
     try:
-        infer(message, timeout=30)
+        infer(message, timeout=30, metadata=[("authorization", TOKEN)])
     except grpc.RpcError as error:
         return error.code().name
     return "OK"

@@ -391,6 +391,7 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
         "    def __init__(self, source, **_): pass\n"
         "    def load(self): return ModelSpec('m')\n"
         "    def close(self): pass\n"
+        "    def serve(self, receive): receive()\n"
         "    def run(self, inputs):\n"
         "        link = inputs.emit._answers._link\n"
         "        link.send(MessageType.ANSWER, b'nonsense', batch_number=int(inputs.tensors['x0'].data[0, 0]))\n"
