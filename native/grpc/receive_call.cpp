@@ -443,9 +443,15 @@ void Connection::open_window(Call *call) noexcept {
 
 void Connection::peer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
-    const bool partial = call->prefix_got != 0;
+    const bool partial = call->prefix_got != 0 && !call->discards && call->method;
     bool none;
     if (call->rest) call->rest->put_end();
+    // Before a reader of the stream sees its end: the reader would answer OK.
+    if (partial) {
+        server_->count(GRPC_INVALID);
+        refuse(call, INVALID_ARGUMENT,
+               "the call ended within a message; send the whole message before the end of the call");
+    }
     if (!call->answered) note_stalled(call, false);
     {
         std::lock_guard<std::mutex> guard(call->lock);
@@ -453,12 +459,8 @@ void Connection::peer_over(void *stream) noexcept {
         none = call->messages.empty();
         call->changed.notify_all();
     }
-    if (call->discards || !call->method) return;
-    if (partial) {
-        server_->count(GRPC_INVALID);
-        refuse(call, INVALID_ARGUMENT,
-               "the call ended within a message; send the whole message before the end of the call");
-    } else if (!call->method->streams && none) {
+    if (partial || call->discards || !call->method) return;
+    if (!call->method->streams && none) {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");
     }
