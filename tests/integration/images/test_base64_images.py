@@ -69,7 +69,7 @@ def test_a_nested_array_is_the_same(address):
         (lambda text: text[:-1], "with its padding (=)"),
         (lambda text: text + "\n", "is '\\n'; leave out line ends and blanks"),
         (lambda text: text[:40] + "-" + text[41:], "character 40 is '-'; this is base64url"),
-        (lambda text: text[:40] + "é" + text[41:], "character 40 is 'é'; expected the bytes"),
+        (lambda text: text[:40] + "é" + text[41:], "character 40 is '\\xe9'; expected the bytes"),
         (lambda text: "data:image/jpeg," + text, "a data URL has the form data:TYPE;base64,TEXT"),
         (lambda text: "https://host/picture.jpg", "ksrv fetches no URLs"),
     ],
