@@ -153,7 +153,6 @@ KEPT: dict[str, Callable[[int], Kept]] = {
     "other dtype and back": _over(lambda kept: kept.view("u4").view("f4")),
     "subclass": _over(lambda kept: kept.view(Subclass)),
     "plain view of a subclass": _over(lambda kept: kept.view(Subclass).view(np.ndarray)),
-    "masked array": _over(lambda kept: np.ma.masked_array(kept, copy=False)),
     "record array": _over(lambda kept: kept.view(np.recarray).view(np.float32)),
     "as_strided": _over(np.lib.stride_tricks.as_strided),
     "broadcast": _over(lambda kept: np.broadcast_to(kept, kept.shape)),

@@ -388,6 +388,7 @@ def _chunking_runner(tmp_path):
         "    def __init__(self, source, **_): pass\n"
         "    def load(self): return ModelSpec('m')\n"
         "    def close(self): pass\n"
+        "    def serve(self, receive): receive()\n"
         "    def run(self, inputs):\n"
         "        out = lambda i: BatchOutputs([Tensor('y', 'INT32', (1,), np.array([i], 'i4'))])\n"
         "        for i in range(3): inputs.emit(out(i))\n"
