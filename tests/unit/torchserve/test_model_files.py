@@ -121,8 +121,8 @@ def test_pt2_of_another_form_fails_the_model(ts_runner, tmp_path, pt2):
         )
 
 
-def test_densenet_handler_runs_the_rows_saved_tensors_as_one_batch(ts_modules):
-    from ts.torch_handler.densenet_handler import DenseNetHandler
+def test_densenet_handler_runs_the_rows_saved_tensors_as_one_batch():
+    from ksrv.torchserve.api.handlers.densenet_handler import DenseNetHandler
 
     def saved(value):
         content = io.BytesIO()
