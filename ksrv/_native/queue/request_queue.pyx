@@ -33,7 +33,8 @@ CLOSED: int = <int>PUSH_CLOSED
 EXPIRED: int = <int>PUSH_EXPIRED
 NO_MEMORY: int = <int>PUSH_MEMORY
 COUNTED: tuple[str, ...] = (
-    "pushed", "full", "bytes_in_flight", "cancelled", "expired_queued", "expired_running", "invalid",
+    "pushed", "full", "bytes_in_flight", "cancelled", "expired_queued", "expired_running",
+    "invalid",
 )
 assert len(COUNTED) == COUNTERS
 
@@ -268,9 +269,8 @@ cdef class Queue:
             answers: For each its response, or the exception that it failed with.
             later: Wake the waiters only when this thread next calls `take` or `wake_waiters`, once
                 the GIL is free for them. Then the thread must call one of the two soon.
-            count: Called with what is returned, but False for parts of split requests, before
-                anybody is told of an answer, so that whoever has an answer finds it counted; it must
-                not block.
+            count: Called with what is returned, but False for parts of split requests, before an
+                answer is sent, so that whoever has an answer finds it counted; it must not block.
 
         Returns:
             For each whether it was answered now; False where it had expired or was cancelled, or

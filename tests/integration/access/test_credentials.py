@@ -15,8 +15,8 @@ from ksrv.server.workers.banner import (
     OPEN_TO_THIS_MACHINE,
 )
 from ksrv.testing import Server
+from tests.support.clients.forwarded_headers import NO_PROXY_HEADERS, PROXY_HEADERS
 from tests.support.models import VECTOR, write_model
-from tests.support.proxy_headers import NO_PROXY_HEADERS, PROXY_HEADERS
 from tests.support.wire.grpc_calls import row_request, stub_infer
 from tests.support.wire.http_reader import double_body
 

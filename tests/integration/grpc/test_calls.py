@@ -22,8 +22,8 @@ from ksrv.protocol.protobuf import (
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import SHARED_MEMORY
 from ksrv.server.settings import ServerSettings
+from tests.support.clients.forwarded_headers import PROXY_HEADERS
 from tests.support.engine.held_engine import MODELS
-from tests.support.proxy_headers import PROXY_HEADERS
 from tests.support.wire.grpc_calls import (
     call,
     connect,

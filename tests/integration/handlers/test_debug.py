@@ -11,7 +11,7 @@ import pytest
 
 from ksrv.client import Client, StatusError
 from ksrv.testing import Server
-from tests.support.proxy_headers import PROXY_HEADERS
+from tests.support.clients.forwarded_headers import PROXY_HEADERS
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
