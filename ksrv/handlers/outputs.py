@@ -10,6 +10,7 @@ any integer that holds every value. Nothing else is cast: a float is never cut
 to an integer, nor a number taken for a BOOL. Without declared outputs, everything goes as it is.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -273,7 +274,9 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
 
 def _refuse_mask(name: str, value: Any) -> None:
     """Refuse a masked array: the values below its mask mean nothing, and no client would see which they are."""
-    if isinstance(value, np.ma.MaskedArray):
+    # numpy imports this module on demand: without it no array is masked.
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(value, masked.MaskedArray):
         raise HandlerFailed(
             f"the handler returned a masked array as the output {name!r}, and KServe v2 has no masks; return "
             f"array.filled(value), or the mask as another output"

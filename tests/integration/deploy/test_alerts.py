@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import shutil
 import signal
 import threading
@@ -290,6 +291,21 @@ def with_no_room_for_connections(watched):
     yield
 
 
+@contextlib.contextmanager
+def with_a_full_log(watched):
+    """The file of the log takes no more, as on a full disk."""
+    worker = children(watched.server.pid)[0]
+    before = resource.prlimit(worker, resource.RLIMIT_FSIZE)
+    watched.scrape()
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        assert watched.infer("failing") == 500
+    finally:
+        resource.prlimit(worker, resource.RLIMIT_FSIZE, before)
+    watched.scrape()
+    yield
+
+
 STATES = {
     "KsrvDown": lost,
     "KsrvModelNotReady": with_a_broken_model,
@@ -301,6 +317,7 @@ STATES = {
     "KsrvOverloaded": with_a_full_queue,
     "KsrvInstanceRestarts": happened(kill_handlers),
     "KsrvNoMoreConnections": with_no_room_for_connections,
+    "KsrvLosesLogLines": with_a_full_log,
     "KsrvReloadFailed": with_a_reload_in_vain,
     "KsrvWorkerRestarts": happened(kill_the_worker),
 }

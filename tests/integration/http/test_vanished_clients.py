@@ -201,15 +201,15 @@ def test_an_earlier_client_is_sent_no_interim_answer(held):
         assert read_message(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
 
 
-def leaves(held, form, cancelled):
+def leaves(held, form, parts):
     """While another runs, a client sends a request and leaves; what the handler was given then."""
     before = held.cancelled
     with held.busy():
         with open_connection(held.server.http) as client:
             client.sendall(form(2))
-            wait_until(lambda: held.waiting == cancelled)
+            wait_until(lambda: held.waiting == parts)
         wait_until(lambda: held.waiting == 0)
-        wait_until(lambda: held.cancelled == before + cancelled)
+        wait_until(lambda: held.cancelled == before + 1)
     with open_connection(held.server.http) as client:
         client.sendall(held.first(5))
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")

@@ -17,7 +17,7 @@ GRPC_HEAD = {
     ":method": "POST",
     ":scheme": "http",
     ":path": "",
-    ":authority": "ksrv",
+    ":authority": "localhost",
     "te": "trailers",
     "content-type": "application/grpc",
 }
