@@ -20,7 +20,7 @@ def test_missing_program_is_named(monkeypatch):
         raise no_program("curl")
 
 
-@pytest.mark.parametrize("name", ["ksrv", "/work/models/model.yaml"])
+@pytest.mark.parametrize("name", ["ksrv", "/srv/models/model.yaml"])
 def test_other_missing_files_fail_the_test(monkeypatch, name):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(FileNotFoundError), missing_tools.skipped_without_tools():
