@@ -278,7 +278,7 @@ def _decode_bytes(shape: Sequence[int], count: int, block: memoryview) -> Array:
 
 
 def _json_element(value: Any) -> bytes:
-    """Return an element of BYTES that came as a text, or as `{"b64": ...}` because it is none."""
+    """Return an element of BYTES from its JSON form: a text, or `{"b64": ...}` for bytes that are not UTF-8."""
     if isinstance(value, dict):
         return base64.b64decode(value["b64"], validate=True)
     return str(value).encode()

@@ -288,8 +288,8 @@ def _reshape(
 def _declared(request: LoadRequest, ports: Mapping[str, Any]) -> dict[str, tuple[Dimension, ...]]:
     """Return the shapes that model.yaml declares, as the model sees them, by the file's names.
 
-    The inputs of a handler with stages of its own before the model need not be the file's. An input is taken for the
-    file's if the datatype and all sizes but the number of rows are the same.
+    A handler that overrides the stages before the model may declare other inputs than the file. A declared input is
+    matched with an input of the file if the datatype and all sizes but the number of rows are equal.
     """
     specs = {one.name: one for one in request.inputs}
     if len(ports) == len(specs) and set(specs) != set(ports):

@@ -153,8 +153,8 @@ def _wanted(
 def join(responses: list[InferResponse]) -> InferResponse:
     """Return one response for a request that was split into several.
 
-    It has the headers and parameters that the handler set for any part, those of a later part if several parts have
-    the same; and the times of all parts, but that the request waited until its first part began.
+    The response has the headers and parameters that the handler set for each part; if two parts set the same name, the
+    later part wins. Stage times are sums over the parts, but the time in the queue is that of the first part.
 
     Raises:
         HandlerFailed: The outputs of the parts have rows of different forms, or their headers are too large together.

@@ -30,7 +30,7 @@ from ksrv.spec import ModelSpec
 log = logging.getLogger("ksrv.engine")
 
 TOLERANCE = 1e-3
-"""By how much the values of padded rows may differ from those of the rows alone, relative and absolute."""
+"""The largest difference between a padded row and the row alone, relative and absolute."""
 
 
 class WarmUp:

@@ -81,7 +81,7 @@ def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
 
 
 def _row_length(size: Dimension, length: Length) -> int:
-    """Return a length of a row that is none of the smallest."""
+    """Return a row length that is not the smallest one."""
     return max(length.multiple * -(-SHORT_ROW // length.multiple), _lowest(size))
 
 

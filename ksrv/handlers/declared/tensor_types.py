@@ -28,7 +28,7 @@ MAX_SIZES = 31
 """The sizes of one type: the protocol's most dimensions without the batch."""
 
 IMAGE = {"color": "RGB", "channels": "convert", "exif": "apply", "resize": "pillow"}
-"""The keys of `image:` that `Image` stands for; images of one channel are GRAY, and those of a free size keep theirs."""
+"""The `image:` settings that `Image` implies. An image of one channel is GRAY; an image of a free size is not resized."""
 
 _KEYS = {one.name for one in fields(ImageSpec)}
 

@@ -219,7 +219,7 @@ class BatchStream:
 
 
 class JoinedChunks:
-    """The chunks that one request gets of a stream as one answer, for a client that does not stream."""
+    """Joins the chunks of one request into one answer, for a client that does not stream."""
 
     def __init__(self, outputs: Sequence[TensorSpec] = ()) -> None:
         self._outputs = outputs
