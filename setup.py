@@ -62,7 +62,7 @@ class BuildNative(build_ext):
 
     def ship_sources(self) -> None:
         """Put what the build reads into the package: a server builds ksrv for models of other versions of Python."""
-        names = run_path("ksrv/source_folder.py")
+        names = run_path("ksrv/installation.py")
         for source in map(Path, names["SOURCES"]):
             for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
                 if file.is_file() and "__pycache__" not in file.parts:

@@ -89,7 +89,7 @@ _HOME = {
 
 
 if not any(_exists(f"{_dirname(__file__)}/_native/_core{suffix}") for suffix in _SUFFIXES):
-    from ksrv.source_folder import give_way
+    from ksrv.installation import give_way
 
     give_way()
 

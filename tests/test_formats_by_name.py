@@ -44,8 +44,7 @@ NAMES = {
             "ksrv/loaders/",
             "ksrv/repository/",
             "ksrv/request.py",
-            "ksrv/source.py",
-            "ksrv/spec.py",
+            "ksrv/model/",
             "native/",
         ),
         (
@@ -60,7 +59,8 @@ NAMES = {
             "ksrv/loaders/choice.py": "the list of the loaders",
             "ksrv/repository/formats.py": LIST,
             "ksrv/repository/layout.py": USERS,
-            "ksrv/spec.py": SOURCE,
+            "ksrv/model/input_rules.py": SOURCE,
+            "ksrv/model/spec.py": SOURCE,
         },
     ),
 }
@@ -89,7 +89,7 @@ def test_requests_batches_and_settings_know_no_format():
     words = re.compile("torchserve|triton|openvino", re.IGNORECASE)
     for name in (
         "request.py",
-        "source.py",
+        "model/config.py",
         "_native/batch/batch.pyx",
         "engine/processes/messages.py",
     ):

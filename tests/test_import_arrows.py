@@ -12,39 +12,26 @@ import pytest
 ROOT = Path(__file__).parent.parent / "ksrv"
 
 FOUNDATION = {
-    "compile_plan",
-    "datatypes",
     "errors",
-    "header_fields",
-    "input_rules",
-    "imported_torch",
-    "torch_memory",
+    "installation",
     "limits",
     "machine",
-    "python_path",
+    "model",
     "request",
-    "source",
-    "spec",
     "statistics",
+    "torch_interop",
     "_native",
 }
 ARROWS = {
-    "_native": {"source_folder"},
-    "compile_plan": set(),
-    "datatypes": {"_native"},
-    "errors": {"header_fields"},
-    "header_fields": set(),
-    "input_rules": {"datatypes", "spec", "_native"},
-    "imported_torch": set(),
-    "torch_memory": set(),
+    "_native": {"installation"},
+    "errors": set(),
+    "installation": set(),
     "limits": set(),
     "machine": set(),
-    "python_path": set(),
-    "source_folder": set(),
-    "spec": set(),
+    "model": {"_native"},
     "request": {"errors", "_native"},
-    "source": {"spec"},
     "statistics": {"_native"},
+    "torch_interop": set(),
     "client": {"protocol"},
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,
@@ -55,8 +42,7 @@ ARROWS = {
     "records": FOUNDATION,
     "repository": FOUNDATION,
     "observe": FOUNDATION | {"protocol"},
-    "engine": FOUNDATION
-    | {"handlers", "loaders", "records", "repository", "observe", "images", "source_folder"},
+    "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
     "bench": FOUNDATION | {"client", "records", "testing"},
@@ -80,7 +66,7 @@ ARROWS = {
     "testing": FOUNDATION | {"server", "repository", "handlers", "protocol", "engine", "client"},
     "notebook": {"server", "testing", "client"},
     "__main__": {"cli"},
-    "__init__": {"errors", "handlers", "notebook", "source_folder"},
+    "__init__": {"errors", "handlers", "notebook", "installation"},
 }
 
 FORMATS = {"torchserve": {"torchserve"}, "triton": {"handlers", "loaders"}, "openvino": {"loaders"}}

@@ -17,9 +17,9 @@ import numpy as np
 from ksrv._native.protobuf import infer_response as response
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol import grpc, rest
 from ksrv.request import InferRequest
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.support.wire.v2_wire import FORMS, Plain, document, grpc_request, rest_input
 
 LIMITS = Limits()

@@ -16,9 +16,9 @@ import pytest
 from ksrv._native.infer import infer_body
 from ksrv._native.memory import buffer_pool
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.rest import parse_infer, render_infer
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec, TensorSpec
 
 SHAPE = [1, 224, 224, 3]
 PIXELS = np.random.default_rng(0).random(SHAPE, np.float32)

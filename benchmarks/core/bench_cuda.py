@@ -107,9 +107,9 @@ def batches(rows: int, width: int, depth: int) -> dict[str, float]:
 
     from ksrv._native.memory import buffer_pool
     from ksrv.handlers.runner import Runner
+    from ksrv.model.config import ModelSource
     from ksrv.repository.model_yaml import load_model_config
     from ksrv.request import BatchInputs, BatchRequest, Tensor
-    from ksrv.source import ModelSource
 
     def runner_of(folder: Path, graphs: bool) -> Runner:
         folder.mkdir()

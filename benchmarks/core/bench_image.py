@@ -21,7 +21,7 @@ from ksrv.errors import InvalidRequest
 from ksrv.images import opencv
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images.oracle import opencv_arithmetic
 
 IMAGES = 8

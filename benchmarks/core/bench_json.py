@@ -13,9 +13,9 @@ import pytest
 import simdjson
 
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol.rest import parse_infer, render_infer
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec
 
 LIMITS = Limits()
 RNG = np.random.default_rng(0)

@@ -14,11 +14,11 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv._native.protobuf import infer_request as native
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
 from ksrv.protocol.tensors import measure, view
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec
 
 SHAPE = (1, 224, 224, 3)
 VALUES = np.random.default_rng(1).random(SHAPE, np.float32)

@@ -17,8 +17,8 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelConfig, ModelSource
 
 ROUNDS = 3000
 HANDLER = """

@@ -21,7 +21,7 @@ from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "baseline, linear": ({}, {}),

@@ -14,8 +14,8 @@ from sklearn.datasets import load_sample_image
 
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.request import Array
-from ksrv.spec import ImageSpec, TensorSpec
 
 WIDTHS = (1280, 2560, 4096)
 WAYS = ("pillow", "area", "linear")

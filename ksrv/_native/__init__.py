@@ -7,7 +7,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from ksrv.source_folder import core_files
+from ksrv.installation import core_files
 
 _FILES = core_files(Path(__file__).parent.parent)
 

@@ -36,12 +36,12 @@ from ksrv.errors import (
     NotReady,
 )
 from ksrv.handlers.imports.own_writes import notes_folder
+from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.source import ModelSource
-from ksrv.spec import ModelSpec
 from ksrv.statistics import ModelStatistics
 
 __all__ = ["Engine", "EngineSettings", "ModelState"]

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from ksrv._native.process.batch_ring import WorkerRing
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs
-from ksrv.spec import ModelSpec
 
 
 class ExecutorDied(HandlerFailed):

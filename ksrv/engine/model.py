@@ -36,9 +36,9 @@ from ksrv.errors import (
     NotReady,
 )
 from ksrv.images.preparer import image_preparers
+from ksrv.model.config import ModelSource
 from ksrv.records.recording import ModelRecording
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.source import ModelSource
 from ksrv.statistics import ModelStatistics
 
 log = logging.getLogger("ksrv.engine")

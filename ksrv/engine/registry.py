@@ -46,10 +46,10 @@ from ksrv.errors import (
     without_paths,
 )
 from ksrv.handlers.imports.loaded_files import changed_file
+from ksrv.model.config import ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.fingerprint import Fingerprint, changed_files, fingerprint, read_files
 from ksrv.repository.layout import Repository, by_numbers
-from ksrv.source import ModelSource
 
 log = logging.getLogger("ksrv.engine")
 
@@ -81,7 +81,7 @@ class ModelRegistry:
         changed: Called with a model's name when what requests to it reach has changed, before the change is
             reported done.
         lazy: Whether models stay dormant until `wake`.
-        notes: See `ksrv.source.LoadedFiles`.
+        notes: See `ksrv.model.config.LoadedFiles`.
 
     Attributes:
         refused_replacements: How many handler processes and workers could not load a version again, because one of its

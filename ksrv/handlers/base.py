@@ -20,9 +20,9 @@ from ksrv.handlers.compile import compile_model, graphed_model
 from ksrv.handlers.context import Context
 from ksrv.handlers.imports.initialize_lock import initialized_beside_others
 from ksrv.handlers.streaming.streams import postprocessed
-from ksrv.imported_torch import imported_torch
 from ksrv.loaders.device import torch_device
-from ksrv.spec import ModelSpec
+from ksrv.model.spec import ModelSpec
+from ksrv.torch_interop import imported_torch
 
 _LIKE_INFERENCE = ("infer", "predict", "forward", "__call__")
 """What other frameworks call the method that answers."""

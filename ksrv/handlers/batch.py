@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError, check_text, quote
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError, check_field, check_text, quote
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.sequences import Sequence as RowSequence
-from ksrv.header_fields import check_field
 from ksrv.limits import HANDLER_HEADERS, HEADER_OVERHEAD
 from ksrv.request import INTEGERS, Array, BatchInputs, BatchRequest, Parameter, Tensor
 

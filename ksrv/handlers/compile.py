@@ -10,13 +10,13 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ksrv.compile_plan import CompileError, CompilePlan, read_plan
 from ksrv.handlers.context import Context
 from ksrv.handlers.devices.graphs import GraphedModel, clone
 from ksrv.handlers.devices.stream_device import StreamDevice
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.torch_compiler import torch_compiler
+from ksrv.model.compile_plan import CompileError, CompilePlan, read_plan
 
 if TYPE_CHECKING:
     from ksrv.handlers.handler_context import HandlerContext

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ksrv.handlers.diagnostics.metrics import Metrics
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import ModelSpec
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch

@@ -9,7 +9,6 @@ from typing import Any
 
 from ksrv._native.batch.stages import StageRunner
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.compile_plan import CompileError
 from ksrv.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -32,10 +31,11 @@ from ksrv.handlers.imports.folder_modules import error_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.sequences import SequenceStates
 from ksrv.handlers.streaming.chunk_forms import with_blanks
-from ksrv.imported_torch import imported_torch
+from ksrv.model.compile_plan import CompileError
+from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.request import WARM_UP, Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
-from ksrv.source import ModelSource
-from ksrv.spec import ModelSpec
+from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
 

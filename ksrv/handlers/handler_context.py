@@ -22,7 +22,7 @@ from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, re
 from ksrv.handlers.imports.initialize_lock import initialized_alone, initialized_beside_others
 from ksrv.handlers.models import Models, Submit, refuse_calls
 from ksrv.loaders.choice import CPU_ONLY, LOADERS, TORCH
-from ksrv.source import ModelConfig, ModelSource, OnnxSettings
+from ksrv.model.config import ModelConfig, ModelSource, OnnxSettings
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.batch import parameter_of
 from ksrv.handlers.outputs import as_tensor
+from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.request import (
     Array,
     BatchInputs,

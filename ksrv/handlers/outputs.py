@@ -19,14 +19,13 @@ import orjson
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
-from ksrv.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
 from ksrv.errors import HandlerFailed, PromiseBroken, check_text
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.streaming.chunk_forms import Texts, check_chunk, of_lone_row
-from ksrv.imported_torch import imported_torch
+from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
+from ksrv.model.spec import ModelSpec, TensorSpec, fits
 from ksrv.request import Array, BatchInputs, Element, Tensor
-from ksrv.spec import ModelSpec, TensorSpec, fits
-from ksrv.torch_memory import array_over
+from ksrv.torch_interop import array_over, imported_torch
 
 DEFAULT_NAME = "output"
 NO_INPUTS: Mapping[str, Tensor] = {}

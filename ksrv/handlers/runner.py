@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from types import CoroutineType
 from typing import Any, cast
 
-from ksrv.compile_plan import CompileError
 from ksrv.errors import (
     Cancelled,
     HandlerFailed,
@@ -58,11 +57,12 @@ from ksrv.handlers.streaming.streams import (
     may_stream,
     run_generator,
 )
-from ksrv.imported_torch import imported_torch
 from ksrv.loaders.loaded import ModelLoadError
+from ksrv.model.compile_plan import CompileError
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import ModelSpec
+from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
 

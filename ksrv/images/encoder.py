@@ -13,8 +13,8 @@ import numpy as np
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.images import opencv
 from ksrv.images.preparer import decode_pool
+from ksrv.model.spec import TensorSpec
 from ksrv.request import Array, Element, Parameter, Tensor
-from ksrv.spec import TensorSpec
 
 PARAMETER = "image"
 QUALITY = "quality"

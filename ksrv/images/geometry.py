@@ -12,8 +12,8 @@ import numpy as np
 from ksrv._native.images import row_resize
 from ksrv._native.memory import buffer_pool
 from ksrv.images import opencv
+from ksrv.model.spec import Dimension, ImageSpec
 from ksrv.request import Array
-from ksrv.spec import Dimension, ImageSpec
 
 Size: TypeAlias = tuple[int, int]
 """Height and width."""

@@ -10,8 +10,8 @@ from ksrv.errors import InvalidRequest
 from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.geometry import Geometry, Size
 from ksrv.limits import Limits, show_limit
+from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.request import Element
-from ksrv.spec import ImageSpec, TensorSpec
 
 # The type in which `linear` resizes; None where it is the file's own.
 LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {

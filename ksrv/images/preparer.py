@@ -37,8 +37,8 @@ from ksrv.images.row_plans import RowPlans
 from ksrv.images.whole_picture import Picture, WholePictures, ended_error
 from ksrv.limits import Limits, show_limit
 from ksrv.machine.cgroups import usable_cores
+from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array, CheckedImages, Element
-from ksrv.spec import Dimension, TensorSpec
 
 MOST_THREADS = 8
 RESIZED_PIXEL_NS = 4

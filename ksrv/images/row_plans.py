@@ -11,8 +11,8 @@ from ksrv._native.images.jpeg_batch import PlanTable, RowPlan
 from ksrv._native.images.row_resize import resizes_by_rows
 from ksrv.images import jpeg
 from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size
+from ksrv.model.spec import ImageSpec
 from ksrv.request import Array
-from ksrv.spec import ImageSpec
 
 MOST_PLANS = 1024
 MOST_TABLES = 64

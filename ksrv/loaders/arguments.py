@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv.errors import InferenceError
-from ksrv.spec import TensorSpec
+from ksrv.model.spec import TensorSpec
 
 
 def forward_names(module: Any) -> tuple[str, ...] | None:

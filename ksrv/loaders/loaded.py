@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ksrv.source import OnnxSettings
-from ksrv.spec import TensorSpec
+from ksrv.model.config import OnnxSettings
+from ksrv.model.spec import TensorSpec
 
 
 class ModelLoadError(Exception):

@@ -15,8 +15,8 @@ from ksrv.errors import did_you_mean, quote
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
+from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array
-from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {
     "tensor(bool)": "BOOL",

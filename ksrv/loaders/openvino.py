@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 
 from ksrv.errors import LEADS_OUT
-from ksrv.input_rules import default_image
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
+from ksrv.model.input_rules import default_image
+from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array
-from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {
     "boolean": "BOOL", "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "u64": "UINT64",

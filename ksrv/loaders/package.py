@@ -16,7 +16,7 @@ from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
-from ksrv.spec import Dimension, TensorSpec
+from ksrv.model.spec import Dimension, TensorSpec
 
 DATATYPES = {
     "torch.bool": "BOOL",

@@ -12,9 +12,9 @@ import orjson
 
 from ksrv._native.infer.infer_body import BodyError
 from ksrv._native.json.number_array import NumbersError
-from ksrv.datatypes import DTYPES
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, limit_name, show_limit
+from ksrv.model.datatypes import DTYPES
 from ksrv.protocol.tensors import no_datatype
 
 _KINDS = {

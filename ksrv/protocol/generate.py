@@ -14,11 +14,11 @@ import orjson
 
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import plain_json, rest
 from ksrv.protocol.error_texts import json_fault
 from ksrv.protocol.parameters import take_request_parameters
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec
 
 REQUEST = "a generate request"
 

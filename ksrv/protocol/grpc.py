@@ -27,9 +27,10 @@ from ksrv._native.protobuf.infer_request import (
 from ksrv._native.protobuf.infer_response import render
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import ShapeError, sizes
-from ksrv.datatypes import DTYPES
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.model.datatypes import DTYPES
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import protobuf
 from ksrv.protocol.parameters import (
     take_input_parameters,
@@ -61,7 +62,6 @@ from ksrv.request import (
     SharedMemoryRef,
     Tensor,
 )
-from ksrv.spec import ModelSpec
 
 SpecOf = Callable[[str, str], ModelSpec]
 """Gives the spec of a model's name and version; raises NotFound or NotReady."""

@@ -13,6 +13,7 @@ import orjson
 
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.error_texts import json_fault, json_refusal
 from ksrv.protocol.json_data import B64
@@ -27,7 +28,6 @@ from ksrv.protocol.rest import (
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -12,8 +12,8 @@ import numpy as np
 
 from ksrv import __version__
 from ksrv.limits import Limits
+from ksrv.model.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol.protobuf import message_class
-from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 from ksrv.statistics import Duration, ModelStatistics
 
 SERVER_NAME = "ksrv"

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ksrv import __version__
-from ksrv.datatypes import DTYPES
+from ksrv.model.datatypes import DTYPES
+from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
 from ksrv.request import LARGEST_SEQUENCE_ID, LONGEST_SEQUENCE_ID
-from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 Document = dict[str, Any]
 

@@ -17,14 +17,14 @@ import orjson
 
 from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
-from ksrv.datatypes import OutOfRange, cast
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
+from ksrv.model.datatypes import OutOfRange, cast
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.error_texts import numbers_fault
 from ksrv.protocol.json_data import B64, to_element
 from ksrv.protocol.tensors import subject
 from ksrv.request import Tensor
-from ksrv.spec import ModelSpec, TensorSpec
 
 MOST_BYTES = 1024 * 1024
 """Bytes of plain JSON: it is read as objects of Python, which take up to thirty times as many."""

@@ -26,6 +26,7 @@ from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.forms.uploads import read_upload
 from ksrv.protocol.json_data import BASE64, CONTENT_TYPE, elements_in_json, read_data
@@ -47,7 +48,6 @@ from ksrv.request import (
     SharedMemoryRef,
     Tensor,
 )
-from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -9,9 +9,9 @@ import numpy as np
 
 from ksrv._native.memory.buffer_pool import block_under, count_copy
 from ksrv._native.tensor.datatype import NAMES, ShapeError, is_datatype, sizes
-from ksrv.datatypes import DTYPES, NAME_BY_DTYPE
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE
 from ksrv.request import Array
 
 _OTHER_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {

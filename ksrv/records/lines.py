@@ -13,7 +13,7 @@ import numpy as np
 
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
-from ksrv.datatypes import DTYPES
+from ksrv.model.datatypes import DTYPES
 from ksrv.request import Array, Element, Parameters, Tensor
 
 Written: TypeAlias = dict[str, bool | int | float | str | None]

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from ksrv.errors import Cancelled, HandlerFailed, KsrvError
+from ksrv.model.config import Recording
+from ksrv.model.spec import ModelSpec
 from ksrv.records.files import RotatedFiles
 from ksrv.records.lines import Failure, Record, RecordedTensor, recorded
 from ksrv.records.reading import LONGEST_LINE
 from ksrv.request import InferRequest, InferResponse, Parameters, RequestHandle, Tensor
-from ksrv.source import Recording
-from ksrv.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 

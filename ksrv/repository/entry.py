@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ksrv.model.config import ModelSource
 from ksrv.repository.report import Report
-from ksrv.source import ModelSource
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

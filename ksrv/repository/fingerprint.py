@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ksrv.model.config import FileMark, LoadedFiles, ModelSource, content_digest
 from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.versions import version_folders
-from ksrv.source import FileMark, LoadedFiles, ModelSource, content_digest
 
 KEPT_BYTES = 4 << 20
 """Of Python files are kept for one version; further ones are known by their fingerprints."""

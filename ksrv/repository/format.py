@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ksrv.model.config import ModelConfig
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.settings.keys import Section
 from ksrv.repository.yaml_document import Document
-from ksrv.source import ModelConfig
 
 
 class FolderReader(Protocol):

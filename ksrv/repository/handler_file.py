@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_code import HandlerCode
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.settings.values import read_model_keys
 from ksrv.repository.yaml_document import Document
-from ksrv.source import ModelConfig, ModelSource
 
 NO_SETTINGS: Mapping[str, Any] = {}
 _GIVEN = Path("the settings of --model-settings or serve()")

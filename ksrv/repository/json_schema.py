@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from ksrv.model.spec import ImageSpec, OutputImageSpec
 from ksrv.repository.formats import FORMATS
 from ksrv.repository.settings.keys import SECTIONS, ModelKeys
 from ksrv.repository.yaml_document import Custom, Number
-from ksrv.spec import ImageSpec, OutputImageSpec
 
 
 def json_schema() -> dict[str, Any]:

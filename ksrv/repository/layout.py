@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, did_you_mean, quote
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
@@ -29,7 +30,6 @@ from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.settings.values import MODEL_SUFFIXES
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError
-from ksrv.source import ModelConfig, ModelSource
 
 log = logging.getLogger("ksrv.repository")
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ksrv.model.config import ModelConfig, VersionPolicy
 from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_code import HandlerCode, installed_file
 from ksrv.repository.settings.keys import CONFIG_NAME, ModelKeys
 from ksrv.repository.settings.values import ModelFiles, read_settings, read_version_policy
 from ksrv.repository.yaml_document import ConfigError, Document, describe
-from ksrv.source import ModelConfig, VersionPolicy
 
 UNREAD_NAMES = {
     "model.yml": f"call it {CONFIG_NAME}",

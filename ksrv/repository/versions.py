@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ksrv.source import VersionPolicy
+from ksrv.model.config import VersionPolicy
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 

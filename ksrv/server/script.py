@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ksrv.handlers.declared.tensor_types import TensorType
-from ksrv.python_path import with_ksrv
+from ksrv.installation import with_ksrv
 from ksrv.server.launch.cells import CellError, shell, written
 from ksrv.server.launch.memory_file import memory_file, path_of
 

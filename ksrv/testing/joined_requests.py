@@ -9,8 +9,8 @@ from ksrv.engine.instances.instance import Instance
 from ksrv.engine.model import ModelVersion
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import KsrvError
+from ksrv.model.spec import ModelSpec
 from ksrv.request import InferRequest, InferResponse
-from ksrv.spec import ModelSpec
 
 Answer = InferResponse | KsrvError
 

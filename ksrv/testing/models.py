@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from ksrv.client.tensors import Declared
 from ksrv.client.tensors import Tensor as Encoded
 from ksrv.client.tensors import encode as encode_input
-from ksrv.datatypes import DTYPES, widen_bfloat16
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.inline import InlineExecutor
@@ -25,6 +24,9 @@ from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import handler_of
 from ksrv.handlers.runner import Runner, make_runner
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.datatypes import DTYPES, widen_bfloat16
+from ksrv.model.spec import ModelSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.formats import archive_readers
 from ksrv.repository.handler_file import model_name
@@ -34,8 +36,6 @@ from ksrv.repository.settings.values import read_model_keys
 from ksrv.repository.yaml_document import Document
 from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
 from ksrv.server.script import plain_settings
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import ModelSpec
 from ksrv.testing.joined_requests import run_joined
 
 Handler = type | Callable[..., Any]

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import Device
 from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.sequences import Sequence as RowSequence
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.datatypes import NAME_BY_DTYPE
+from ksrv.model.spec import ModelSpec
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Parameter, Tensor
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
 

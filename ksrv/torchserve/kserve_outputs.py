@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.datatypes import DTYPES, NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed
+from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, cast
 from ksrv.request import Element, Tensor
 
 

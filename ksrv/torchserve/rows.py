@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.datatypes import widen_bfloat16
 from ksrv.errors import InvalidRequest
+from ksrv.model.datatypes import widen_bfloat16
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
 from ksrv.torchserve.base64_text import without_base64
 from ksrv.torchserve.calls import TorchServeCall

@@ -27,9 +27,9 @@ from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.handlers.streaming.streams import may_stream
+from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
-from ksrv.source import ModelSource
-from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import rows
 from ksrv.torchserve.api import answers, streaming
 from ksrv.torchserve.api.context import BatchFields, Context, RequestProcessor

@@ -33,10 +33,10 @@ from ksrv.handlers.runner import HandlerLoadError
 from ksrv.handlers.sequences import SequenceStates
 from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.handlers.triton.sequence_model import control_value, dtype_of
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, SequenceRequest
 from ksrv.request import Tensor as WireTensor
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import ModelSpec
 from ksrv.triton_python import utils_module
 from ksrv.triton_python.api.model import RunningModel, enter
 from ksrv.triton_python.api.model_config import completed

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.model_yaml import ConfigError, load_model_config
 from ksrv.repository.yaml_document import Document
-from ksrv.source import ModelConfig, ModelSource
 from tests.support.examples import examples
 
 KEYS = [

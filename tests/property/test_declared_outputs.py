@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import OutputConverter
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 
 KINDS = {"FP32": "f4", "INT64": "i8", "UINT8": "u1", "BOOL": "?"}
 tails = st.lists(st.integers(0, 3), max_size=2).map(tuple)

@@ -13,7 +13,7 @@ from ksrv._native.images.decode_pool import DecodePool
 from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.examples import examples
 from tests.support.images import files, oracle
 

@@ -13,8 +13,8 @@ from ksrv._native.tensor.aliasing_check import InputReferences
 from ksrv.engine.batches.split import split
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.handlers.outputs import OutputConverter
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import BatchOutputs, InferRequest, Tensor
-from ksrv.spec import ModelSpec, TensorSpec
 
 torch = pytest.importorskip("torch")
 owners = pytest.importorskip("tests.support.memory_owners")

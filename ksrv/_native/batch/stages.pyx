@@ -22,7 +22,7 @@ from ksrv._native.tensor.declared_outputs cimport DeclaredOutputs
 from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv.errors import HandlerFailed
-from ksrv.imported_torch import imported_torch
+from ksrv.torch_interop import imported_torch
 
 if not cython.compiled:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from cpython.object cimport PyObject
 cimport numpy as cnp
 
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.torch_memory import TorchMemory
+from ksrv.torch_interop import TorchMemory
 
 if not cython.compiled:
     from ksrv._native.tensor.tensor import Tensor

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksrv.datatypes import widen_bfloat16
 from ksrv.errors import InvalidRequest, quote
+from ksrv.model.datatypes import widen_bfloat16
 from ksrv.request import Element, Tensor
 
 

@@ -14,8 +14,8 @@ from ksrv._native.server.fast_batch import FastBatch, FastBatches
 from ksrv.engine.batches.batch import fill, finish, leased
 from ksrv.engine.batches.split import split
 from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchOutputs, BatchRequest
-from ksrv.spec import ModelSpec
 
 
 def fast_batches(spec: Callable[[], ModelSpec], lease: Callable[[int], Any]) -> FastBatches:

@@ -13,12 +13,12 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.padding import LengthBuckets, join_padded
-from ksrv.datatypes import DTYPES
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.validation import buckets_of
-from ksrv.input_rules import padding_element
+from ksrv.model.datatypes import DTYPES
+from ksrv.model.input_rules import padding_element
+from ksrv.model.spec import ModelSpec, Padding, TensorSpec
 from ksrv.request import Array, Tensor
-from ksrv.spec import ModelSpec, Padding, TensorSpec
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import KsrvError
 from ksrv.images.preparer import ImagePreparer
+from ksrv.model.spec import ModelSpec
 from ksrv.request import (
     Array,
     BatchInputs,
@@ -41,7 +42,6 @@ from ksrv.request import (
     Tensor,
     single_request,
 )
-from ksrv.spec import ModelSpec
 
 
 class PendingBatch:

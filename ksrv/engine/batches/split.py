@@ -19,8 +19,8 @@ from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.handlers.batch import excess
 from ksrv.images.encoder import encode, wanted_encoding
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec
 
 
 def split(

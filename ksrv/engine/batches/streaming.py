@@ -16,8 +16,8 @@ from ksrv.engine.batches.split import split
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.refusals import answer_without_room
 from ksrv.errors import KsrvError, RequestTooSlow
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchOutputs, InferResponse
-from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 

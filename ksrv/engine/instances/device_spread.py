@@ -8,7 +8,7 @@ import threading
 
 from msgspec.structs import replace
 
-from ksrv.source import ModelSource
+from ksrv.model.config import ModelSource
 
 SPREAD = ("auto", "cuda", "xpu")
 """The devices that name no number of their own."""

@@ -10,8 +10,8 @@ from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
+from ksrv.model.config import ModelSource
 from ksrv.request import InferRequest, RequestHandle
-from ksrv.source import ModelSource
 
 
 def executor_for(

@@ -17,7 +17,7 @@ from ksrv.engine.requests.refusals import queue_full
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import KsrvError, NotReady, Overloaded, without_paths
 from ksrv.images.preparer import ImagePreparer
-from ksrv.source import ModelConfig, ModelSource
+from ksrv.model.config import ModelConfig, ModelSource
 
 State: TypeAlias = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
 ExecutorFactory: TypeAlias = Callable[[ModelSource, int, int], Executor]

@@ -12,9 +12,9 @@ from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
+from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs
-from ksrv.source import ModelSource
-from ksrv.spec import ModelSpec
 
 NETWORK_BYTES = 256 << 20
 """Of memory that a network's layers took, kept for the next batch; mapping it anew costs a seventh of it."""

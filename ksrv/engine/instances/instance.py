@@ -38,9 +38,9 @@ from ksrv.engine.instances.restarts import ExecutorRestarts
 from ksrv.engine.instances.spans import TracedExecutor, execute_traced
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.model.spec import ModelSpec
 from ksrv.observe import tracing
 from ksrv.request import BatchInputs, BatchOutputs
-from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 

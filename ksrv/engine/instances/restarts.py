@@ -7,7 +7,7 @@ from ksrv._native.queue.request_handle import wake_waiters
 from ksrv.engine.executor import Executor, ExecutorDied
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.errors import FilesChanged, KsrvError
-from ksrv.spec import ModelSpec
+from ksrv.model.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ksrv.datatypes import widen_bfloat16
 from ksrv.engine.batches.padding import cut_back
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.instances import warmup_requests
@@ -23,9 +22,10 @@ from ksrv.errors import (
     PromiseBroken,
     StreamNeeded,
 )
+from ksrv.model.config import ModelConfig
+from ksrv.model.datatypes import widen_bfloat16
+from ksrv.model.spec import ModelSpec
 from ksrv.request import InferRequest, Tensor
-from ksrv.source import ModelConfig
-from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 

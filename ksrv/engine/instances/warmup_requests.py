@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.tensor import datatype
-from ksrv.datatypes import NAME_BY_DTYPE, cast
 from ksrv.errors import HandlerFailed, quote
-from ksrv.input_rules import Length, lengths_of, padding_element
+from ksrv.model.datatypes import NAME_BY_DTYPE, cast
+from ksrv.model.input_rules import Length, lengths_of, padding_element
+from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
 from ksrv.records.reading import SUFFIX, read_records
 from ksrv.request import (
     WARM_UP,
@@ -34,7 +35,6 @@ from ksrv.request import (
     Tensor,
     single_request,
 )
-from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 EVERY_SIZE_TO = 8
 SHORT_ROW = 3

@@ -1,6 +1,6 @@
 """Handlers in processes of their own: the worker's end, and in `child` the process's."""
 
-from ksrv.spec import ModelSpec
+from ksrv.model.spec import ModelSpec
 
 
 def uses_ring(spec: ModelSpec) -> bool:

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import ksrv
 from ksrv.engine.processes.child import bootstrap
 from ksrv.errors import HandlerFailed, quote
-from ksrv.python_path import with_ksrv
-from ksrv.source_folder import SHIPPED, SOURCES, sources_beside
+from ksrv.installation import SHIPPED, SOURCES, sources_beside, with_ksrv
 
 PROBE_TIMEOUT_S = 60.0
 BUILD_TIMEOUT_S = 1800.0

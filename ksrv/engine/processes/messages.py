@@ -25,6 +25,7 @@ from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.diagnostics.timing import stage_name
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
     BatchInputs,
@@ -36,7 +37,6 @@ from ksrv.request import (
     RequestedOutput,
     Tensor,
 )
-from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
 PROTOCOL = 7

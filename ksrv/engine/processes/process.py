@@ -48,9 +48,9 @@ from ksrv.handlers.diagnostics.metrics import Emit, discard, own_labels
 from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
 START_TIMEOUT_S = 120.0

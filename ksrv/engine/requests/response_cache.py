@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from ksrv.handlers.diagnostics.debugging import PARAMETER as PROFILE
+from ksrv.model.config import Cache
 from ksrv.request import Element, InferRequest, InferResponse, RequestHandle, Tensor
-from ksrv.source import Cache
 
 
 class CachedAnswer:

@@ -27,10 +27,10 @@ from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
 from ksrv.errors import InvalidRequest, ModelFailed, quote
 from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
-from ksrv.input_rules import lengths_of
 from ksrv.limits import show_limit
+from ksrv.model.input_rules import lengths_of
+from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, fits
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
-from ksrv.spec import Dimension, ModelSpec, TensorSpec, fits
 
 KNOWN_GROUPS = 4096
 LARGEST_EMPTY = 65_536

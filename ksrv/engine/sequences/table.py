@@ -18,8 +18,8 @@ from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.sequences.sequence import OpenSequence, SequenceId, read_parameters, shown
 from ksrv.errors import InvalidRequest, Overloaded, SequenceEnded
 from ksrv.limits import show_limit
+from ksrv.model.spec import SequenceLimits
 from ksrv.request import SequenceRequest
-from ksrv.spec import SequenceLimits
 
 log = logging.getLogger("ksrv.engine")
 

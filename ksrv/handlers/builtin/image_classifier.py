@@ -22,8 +22,8 @@ from ksrv.handlers.builtin import ranking
 from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
 from ksrv.handlers.builtin.vision import VisionHandler
 from ksrv.handlers.context import Context
+from ksrv.model.spec import TensorSpec
 from ksrv.request import Array
-from ksrv.spec import TensorSpec
 
 
 class ImageClassifier(VisionHandler):

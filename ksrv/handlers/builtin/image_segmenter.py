@@ -16,7 +16,7 @@ import numpy as np
 
 from ksrv.handlers.builtin import ranking
 from ksrv.handlers.builtin.vision import VisionHandler
-from ksrv.spec import TensorSpec
+from ksrv.model.spec import TensorSpec
 
 
 class ImageSegmenter(VisionHandler):

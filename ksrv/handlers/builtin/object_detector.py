@@ -21,8 +21,8 @@ import numpy as np
 from ksrv.handlers.builtin import ranking
 from ksrv.handlers.builtin.vision import VisionHandler
 from ksrv.handlers.context import Context
+from ksrv.model.spec import Dimension, ImageSpec, TensorSpec
 from ksrv.request import Array
-from ksrv.spec import Dimension, ImageSpec, TensorSpec
 
 PARTS = ("boxes", "labels", "scores")
 

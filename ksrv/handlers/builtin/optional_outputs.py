@@ -12,7 +12,7 @@ from typing import Any
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.builtin.ranking import Softmax
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 
 
 class OptionalOutputsHandler(BaseHandler):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ksrv.handlers.context import Context
-from ksrv.imported_torch import imported_torch
 from ksrv.request import Array
+from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
 

@@ -25,7 +25,7 @@ from ksrv.handlers.builtin import ranking
 from ksrv.handlers.builtin.optional_outputs import OptionalOutputsHandler
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, clean_words, ngrams, read_vocabulary
 from ksrv.handlers.context import Context
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 
 INPUT = TensorSpec("text", "BYTES", (-1,))
 VOCABULARIES = ("source_vocab.json", "source_vocab.pt")

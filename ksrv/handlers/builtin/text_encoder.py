@@ -24,8 +24,8 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, utf8_texts
 from ksrv.handlers.builtin.ranking import to_array
 from ksrv.handlers.context import Context
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import Array
-from ksrv.spec import ModelSpec, TensorSpec
 
 POOLING = ("mean", "cls", "last")
 ACTIVATIONS = ("sigmoid", "none")

@@ -7,7 +7,7 @@ sees them: the `image:` section below says how. model.yaml may declare another i
 from dataclasses import replace
 
 from ksrv.handlers.builtin.optional_outputs import OptionalOutputsHandler
-from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
+from ksrv.model.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 
 INPUT = "image"
 SIDE = 224

@@ -8,9 +8,9 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors, is_default
 from ksrv.handlers.imports.folder_modules import HandlerError
-from ksrv.input_rules import LengthFault, with_lengths
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.spec import ModelSpec, TensorSpec, whole
+from ksrv.model.input_rules import LengthFault, with_lengths
+from ksrv.model.spec import ModelSpec, TensorSpec, whole
 
 
 def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:

@@ -23,7 +23,7 @@ from ksrv.handlers.loading import (
     why_not_callable,
 )
 from ksrv.handlers.outputs import DEFAULT_NAME
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 

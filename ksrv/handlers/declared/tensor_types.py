@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from ksrv.input_rules import DATATYPES, default_image, problems
-from ksrv.spec import (
+from ksrv.model.input_rules import DATATYPES, default_image, problems
+from ksrv.model.spec import (
     Dimension,
     ImageSpec,
     Padding,

@@ -1,6 +1,6 @@
 """Devices that this process can use no more, and the errors that say so."""
 
-from ksrv.imported_torch import imported_torch
+from ksrv.torch_interop import imported_torch
 
 # CUDA's: the process's context is gone, and every further call in it fails. Hardware that is lost, unavailable
 # or defective, and kernels that touched what is not theirs.

@@ -23,7 +23,7 @@ from ksrv._native.memory.buffer_pool import Block
 from ksrv._native.process.batch_ring import LargePlace
 from ksrv.handlers.devices.device import Device
 from ksrv.request import Array
-from ksrv.torch_memory import numpy_dtype
+from ksrv.torch_interop import numpy_dtype
 
 ALIGNMENT = 64
 

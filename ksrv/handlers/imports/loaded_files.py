@@ -15,7 +15,7 @@ from types import CodeType, ModuleType
 
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.imports.own_writes import is_own_write
-from ksrv.source import FileMark, ModelSource, content_digest
+from ksrv.model.config import FileMark, ModelSource, content_digest
 
 _PROSE = frozenset({".md", ".rst"})
 """Endings of files that are for people: no handler depends on them."""

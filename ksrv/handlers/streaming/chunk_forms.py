@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from ksrv.errors import HandlerFailed
-from ksrv.imported_torch import imported_torch
+from ksrv.model.spec import TensorSpec, fits
 from ksrv.request import Array
-from ksrv.spec import TensorSpec, fits
+from ksrv.torch_interop import imported_torch
 
 _TEXTS = (str, bytes, bytearray, memoryview)
 _NUMBERS = (bool, int, float, np.generic)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ksrv.errors import StreamNeeded, quote
 from ksrv.handlers.batch import checked_failures, headers_so_far
 from ksrv.handlers.streaming.chunk_forms import ENDED, absent_rows
+from ksrv.model.spec import TensorSpec
 from ksrv.request import BatchInputs, BatchOutputs, Element, Tensor
-from ksrv.spec import TensorSpec
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ksrv.source import ModelConfig
+from ksrv.model.config import ModelConfig
 
 NAME = "triton"
 

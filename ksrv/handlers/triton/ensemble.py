@@ -24,8 +24,8 @@ from ksrv.errors import Cancelled, HandlerFailed, InvalidRequest, NotFound, NotR
 from ksrv.handlers.deferred import DeferredHandler, Ended, Result
 from ksrv.handlers.models import Submit, input_tensor
 from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
+from ksrv.model.spec import ModelSpec, TensorSpec, fits
 from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
-from ksrv.spec import ModelSpec, TensorSpec, fits
 
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 

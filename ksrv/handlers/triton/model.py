@@ -15,7 +15,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
 from ksrv.handlers.triton.dialect import BoundTensor, TritonDialect
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.spec import Dimension, ModelSpec, TensorSpec
+from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
 
 
 class TritonModel(BaseHandler):

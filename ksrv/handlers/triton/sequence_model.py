@@ -19,8 +19,8 @@ from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
 from ksrv.handlers.triton.dialect import BoundTensor, ControlTensor, StateTensor, TritonDialect
 from ksrv.handlers.triton.model import TritonModel
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import SequenceRequest
-from ksrv.spec import ModelSpec, TensorSpec
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")
 

@@ -17,6 +17,7 @@ import orjson
 from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.forms.multipart import (
     MULTIPART,
@@ -26,7 +27,6 @@ from ksrv.protocol.forms.multipart import (
     read_multipart,
 )
 from ksrv.request import Element, Tensor
-from ksrv.spec import ModelSpec, TensorSpec
 
 JSON_TYPE = "application/json"
 _IMAGE, _FORM, _URLENCODED = "image/", "multipart/", "application/x-www-form-urlencoded"

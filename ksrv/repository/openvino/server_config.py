@@ -13,6 +13,8 @@ import msgspec
 
 from ksrv.errors import LEADS_OUT
 from ksrv.loaders.openvino import OpenVinoOptions
+from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.format import Format
 from ksrv.repository.openvino.config_keys import (
@@ -29,8 +31,6 @@ from ksrv.repository.openvino.stateful import STATEFUL_HANDLER, read_sequences
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
-from ksrv.source import ModelConfig, ModelSource, VersionPolicy
-from ksrv.spec import LARGEST_SIZE, Dimension, read_dimension
 
 CONFIG_SUFFIX = ".json"
 MAPPING_NAME = "mapping_config.json"

@@ -1,8 +1,8 @@
 """The keys of a config.json for models with state: their variables belong to sequences of requests."""
 
+from ksrv.model.spec import SequenceLimits
 from ksrv.repository.openvino.config_keys import ModelKeys
 from ksrv.repository.report import Report
-from ksrv.spec import SequenceLimits
 
 STATEFUL_HANDLER = "ksrv.handlers.builtin.stateful_model:StatefulModel"
 MOST_SEQUENCES = 500

@@ -1,13 +1,13 @@
-"""The `image:` sections of inputs and outputs, checked by the rules of `ksrv.input_rules`."""
+"""The `image:` sections of inputs and outputs, checked by the rules of `ksrv.model.input_rules`."""
 
 from typing import Any
 
 import msgspec
 
-from ksrv.input_rules import DATATYPES, problems
+from ksrv.model.input_rules import DATATYPES, problems
+from ksrv.model.spec import Dimension, ImageSpec, OutputImageSpec
 from ksrv.repository.settings.keys import ImageSection, OutputImageSection
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.spec import Dimension, ImageSpec, OutputImageSpec
 
 OUTPUT_DATATYPES = ("UINT8", "UINT16", "BOOL")
 

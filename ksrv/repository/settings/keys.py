@@ -27,9 +27,8 @@ from msgspec import Meta
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.errors import did_you_mean
-from ksrv.repository.yaml_document import Custom, Number, Numbers, describe
-from ksrv.source import Batching, Cache, ModelConfig, Recording, VersionPolicy
-from ksrv.spec import (
+from ksrv.model.config import Batching, Cache, ModelConfig, Recording, VersionPolicy
+from ksrv.model.spec import (
     LARGEST_SIZE,
     Color,
     Key,
@@ -38,6 +37,7 @@ from ksrv.spec import (
     is_length_name,
     read_dimension,
 )
+from ksrv.repository.yaml_document import Custom, Number, Numbers, describe
 
 CONFIG_NAME = "model.yaml"
 LARGEST = LARGEST_SIZE

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ksrv.compile_plan import CompileError, read_plan
 from ksrv.errors import LEADS_OUT, did_you_mean
-from ksrv.input_rules import LengthFault, default_image, with_lengths
+from ksrv.model.compile_plan import CompileError, read_plan
+from ksrv.model.config import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
+from ksrv.model.input_rules import LengthFault, default_image, with_lengths
+from ksrv.model.spec import Padding, TensorSpec, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import LabelError, read_labels
 from ksrv.repository.yaml_document import Document, describe
-from ksrv.source import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
-from ksrv.spec import Padding, TensorSpec, whole
 
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ksrv.model.config import ModelConfig
 from ksrv.repository.yaml_document import Document
-from ksrv.source import ModelConfig
 from ksrv.torchserve.calls import FORMAT
 
 RUNNER = "ksrv.torchserve.runner:TorchServeRunner"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ksrv.model.config import ModelConfig
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Format
 from ksrv.repository.settings.values import shared_settings
@@ -12,7 +13,6 @@ from ksrv.repository.torchserve.keys import UnpackedKeys
 from ksrv.repository.torchserve.model_config import read_archive
 from ksrv.repository.torchserve.unpacked import read_unpacked
 from ksrv.repository.yaml_document import Document
-from ksrv.source import ModelConfig
 
 
 class _Archives:

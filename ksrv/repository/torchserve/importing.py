@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
+from ksrv.model.config import ModelConfig
 from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.torchserve.archive import ArchiveError, open_archive, read_manifest
 from ksrv.repository.torchserve.model_config import ArchiveReport, archived_config
-from ksrv.source import ModelConfig
 
 INSTALL_SECONDS = 3600
 

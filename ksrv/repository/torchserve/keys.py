@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
+from ksrv.model.config import ModelConfig
 from ksrv.repository.settings.keys import MillisecondsOrNone, means, section
-from ksrv.source import ModelConfig
 
 UnpackedKeys = section(
     "UnpackedKeys",

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
+from ksrv.model.config import Batching, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
 from ksrv.repository.torchserve.archive import (
@@ -27,7 +28,6 @@ from ksrv.repository.torchserve.archive import (
 )
 from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.repository.yaml_document import check_aliases, describe
-from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.torchserve.calls import FORMAT, KSERVE_V2
 
 log = logging.getLogger("ksrv.repository")

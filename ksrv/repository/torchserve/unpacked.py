@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ksrv.model.config import ModelConfig
 from ksrv.repository.torchserve.archive import ArchiveError, read_manifest
 from ksrv.repository.torchserve.model_config import archived_config
 from ksrv.repository.yaml_document import ConfigError, Document
-from ksrv.source import ModelConfig
 
 
 def read_unpacked(

@@ -8,12 +8,12 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
+from ksrv.model.config import ModelConfig
+from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.triton.model_keys import ModelKeys, NameMap
 from ksrv.repository.triton.tensors import Tensors
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.source import ModelConfig
-from ksrv.spec import Dimension, TensorSpec
 
 
 def read_steps(document: Document, keys: ModelKeys, tensors: Tensors) -> tuple[EnsembleStep, ...]:

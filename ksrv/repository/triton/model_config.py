@@ -13,6 +13,8 @@ from ksrv.errors import LEADS_OUT
 from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.machine.cgroups import usable_cores
+from ksrv.model.config import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.spec import Dimension
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Format
 from ksrv.repository.report import Report
@@ -37,8 +39,6 @@ from ksrv.repository.triton.tensors import Tensors, read_tensors
 from ksrv.repository.triton.text_format import read_text_format
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
-from ksrv.source import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
-from ksrv.spec import Dimension
 
 CONFIG_NAME = "config.pbtxt"
 MODEL_HANDLER = "ksrv.handlers.triton.model:TritonModel"

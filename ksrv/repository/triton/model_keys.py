@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from ksrv._native.tensor import datatype
 from ksrv.errors import did_you_mean
+from ksrv.model.spec import LARGEST_SIZE
 from ksrv.repository.yaml_document import Custom, describe
-from ksrv.spec import LARGEST_SIZE
 
 DATA_TYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
 """Triton's names of the datatypes, and those of KServe v2."""

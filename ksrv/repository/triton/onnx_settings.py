@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ksrv.model.config import OnnxSettings
 from ksrv.repository.report import Report
 from ksrv.repository.triton.model_keys import Accelerator, ModelKeys, Optimization
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.source import OnnxSettings
 
 LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 """ONNX Runtime's names of the levels of `optimization.graph`; any other leaves the default, which is everything."""

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ksrv.handlers.triton.dialect import ControlTensor, StateTensor
+from ksrv.model.config import Batching
+from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
 from ksrv.repository.triton.model_keys import Control, ModelKeys, SequenceBatching, State
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.source import Batching
-from ksrv.spec import SequenceLimits
 
 IDLE_MICROSECONDS = 1_000_000
 """Triton's, where max_sequence_idle_microseconds is left out."""

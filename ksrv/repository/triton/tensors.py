@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ksrv.handlers.triton.dialect import BoundTensor
+from ksrv.model.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 from ksrv.repository.report import Report
 from ksrv.repository.triton.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")
 _REFUSED = {

@@ -6,8 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ksrv._native.grpc.grpc_call import CODE_OF, retry_details
 from ksrv._native.grpc.grpc_call import Call as NativeCall
-from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Unauthenticated
-from ksrv.header_fields import RESERVED
+from ksrv.errors import RESERVED_HEADERS, HandlerFailed, InvalidRequest, KsrvError, Unauthenticated
 from ksrv.observe.traffic import count_error
 from ksrv.protocol.protobuf import methods
 from ksrv.request import is_forwarded
@@ -170,7 +169,7 @@ def trailing(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _is_key(key: str) -> bool:
-    if not key or key in RESERVED or key.startswith("grpc-") or key.endswith("-bin"):
+    if not key or key in RESERVED_HEADERS or key.startswith("grpc-") or key.endswith("-bin"):
         return False
     return key.isascii() and key.replace("-", "").replace("_", "").replace(".", "").isalnum()
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.observe.traffic import count_error
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc.calls import Call, Message, earlier
-from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -13,8 +13,14 @@ import falcon
 import orjson
 
 from ksrv._native.memory.memory_budget import AnswerBytes, MemoryBudget
-from ksrv.errors import KsrvError, Unauthenticated, UnsupportedEncoding
-from ksrv.header_fields import NAME, RESERVED, VALUE
+from ksrv.errors import (
+    HEADER_NAME,
+    HEADER_VALUE,
+    RESERVED_HEADERS,
+    KsrvError,
+    Unauthenticated,
+    UnsupportedEncoding,
+)
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
@@ -73,7 +79,11 @@ def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the headers that a handler chose; a header that would break the message is logged."""
     usable = []
     for name, value in headers.items():
-        if name.lower() in RESERVED or not NAME.fullmatch(name) or not VALUE.fullmatch(str(value)):
+        if (
+            name.lower() in RESERVED_HEADERS
+            or not HEADER_NAME.fullmatch(name)
+            or not HEADER_VALUE.fullmatch(str(value))
+        ):
             log.warning("response header %.64r of a handler was left out", name)
             continue
         usable.append((name, str(value)))

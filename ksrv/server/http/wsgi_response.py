@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ksrv.header_fields import NAME, VALUE
+from ksrv.errors import HEADER_NAME, HEADER_VALUE
 
 _STATUS = re.compile(r"[0-9]{3}(?: [ \t\x21-\x7e\x80-\xff]*)?")
 _HOP_BY_HOP = frozenset(
@@ -66,7 +66,7 @@ class WsgiResponse:
         self.status, self.code = status, int(status[:3])
         self.fields, self.length = [], None
         for name, value in headers:
-            if not NAME.fullmatch(name) or not VALUE.fullmatch(value):
+            if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
                 raise ValueError(f"invalid header field {name!r}")
             if name.lower() in _HOP_BY_HOP:
                 continue

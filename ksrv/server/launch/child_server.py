@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ksrv.python_path import with_ksrv
+from ksrv.installation import with_ksrv
 from ksrv.server.launch.memory_file import memory_file, path_of
 from ksrv.server.launch.parent_death import ending_with_parent
 from ksrv.server.launch.status_lines import StatusReader

@@ -11,6 +11,7 @@ import orjson
 
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
 from ksrv.limits import show_limit
+from ksrv.model.spec import ModelSpec
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol.error_texts import json_fault
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
@@ -32,7 +33,6 @@ from ksrv.server.openai.bodies import (
 )
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import Needs
-from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion

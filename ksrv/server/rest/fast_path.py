@@ -28,6 +28,7 @@ from ksrv.errors import (
     RequestTooSlow,
 )
 from ksrv.limits import Limits, limit_name, show_limit
+from ksrv.model.spec import ModelSpec
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
@@ -38,7 +39,6 @@ from ksrv.server.http.answers import error_headers, server_timing, status_line, 
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.memory_regions import AuthorizedRegistry, MemoryUser, SharedMemory
 from ksrv.server.rest.health import unready
-from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace as replace_struct
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.spec import LARGEST_SIZE, ModelSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.torchserve.model_config import DEFAULT_BATCH_DELAY_MS, with_batches
 from ksrv.request import InferRequest
@@ -20,8 +22,6 @@ from ksrv.server.torchserve import errors
 from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.describe import description
 from ksrv.server.torchserve.errors import TorchServeError
-from ksrv.source import ModelConfig, ModelSource
-from ksrv.spec import LARGEST_SIZE, ModelSpec
 from ksrv.torchserve import rows
 from ksrv.torchserve.calls import FORMAT, ROUTES, TorchServeCall
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import ksrv
 from ksrv._native.tensor.datatype import item_size
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.server.addresses import Address
 from ksrv.server.log_stream import log_stream
 from ksrv.server.settings import ServerSettings
-from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

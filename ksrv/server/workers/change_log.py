@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from ksrv.engine.changes import ChangeKind, RepositoryChange
 from ksrv.errors import NotReady
+from ksrv.model.config import path_of
 from ksrv.repository.entry import ModelEntry
 from ksrv.server import changeable_settings
-from ksrv.source import path_of
 
 COMPACT_BYTES = 1 << 20
 """By how much the log grows, at least, before it is compacted."""

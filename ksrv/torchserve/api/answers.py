@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ksrv.imported_torch import imported_torch
 from ksrv.request import Element
+from ksrv.torch_interop import imported_torch
 from ksrv.torchserve.api.errors import PredictionException
 
 OUTPUT = "output"

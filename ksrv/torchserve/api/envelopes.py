@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.errors import InvalidRequest
+from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.torchserve.api.answers import checked_items
 from ksrv.torchserve.api.classes import list_classes_from_module
 from ksrv.torchserve.base64_text import without_base64

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.handlers.models import array_of
+from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.request import Array, Element
 from ksrv.request import Tensor as WireTensor
 from ksrv.triton_python.api.datatypes import NUMBERS

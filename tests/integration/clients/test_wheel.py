@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ksrv._native.grpc.grpc_server import library_version
-from ksrv.source_folder import SHIPPED
-from ksrv.source_folder import SOURCES as SOURCES_BESIDE
+from ksrv.installation import SHIPPED
+from ksrv.installation import SOURCES as SOURCES_BESIDE
 from tests.support.paths import ROOT
 
 SOURCES = ("native", "ksrv", "protos", "tools")

@@ -9,9 +9,9 @@ import requests
 
 from ksrv.engine.settings import EngineSettings
 from ksrv.images.preparer import MOST_THREADS
+from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.lifecycle import engine_settings
-from ksrv.spec import ImageSpec, TensorSpec
 from ksrv.testing import Server
 from tests.support.engine.engine_models import engine, source
 

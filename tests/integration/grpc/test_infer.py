@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from ksrv.header_fields import RESERVED
+from ksrv.errors import RESERVED_HEADERS
 from ksrv.protocol.protobuf import INFERENCE, message_class
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.held_engine import was_cancelled
@@ -113,7 +113,7 @@ def test_an_error_of_the_engine_itself_is_told_without_its_text(engine, monkeypa
 def test_handler_headers_become_trailing_metadata(channel):
     _, done = stub_infer(channel).with_call(row_request("headers"), timeout=20)
     assert ("x-took", "5") in done.trailing_metadata()
-    assert not {"x#name", *RESERVED} & dict(done.trailing_metadata()).keys()
+    assert not {"x#name", *RESERVED_HEADERS} & dict(done.trailing_metadata()).keys()
     error = code_of(lambda: stub_infer(channel)(row_request("failing"), timeout=20))
     assert ("x-cat", "none") in error.trailing_metadata()
 

@@ -21,7 +21,7 @@ import ksrv.client
 from ksrv.engine.processes import interpreters
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import HandlerFailed
-from ksrv.source_folder import SHIPPED, SOURCES
+from ksrv.installation import SHIPPED, SOURCES
 from ksrv.testing import Server
 from tests.support.engine.process_models import batch_of, running, source
 from tests.support.models import write_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import requests
 
-from ksrv.spec import ImageSpec
+from ksrv.model.spec import ImageSpec
 from ksrv.testing import Server
 from tests.support.images import files, oracle
 

@@ -13,7 +13,7 @@ import pytest
 import requests
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from ksrv.spec import ImageSpec
+from ksrv.model.spec import ImageSpec
 from ksrv.testing import Server
 from tests.support.images import files, oracle
 from tests.support.models import write_model

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady
+from ksrv.model.config import FileMark, LoadedFiles, ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.request import BatchInputs
-from ksrv.source import FileMark, LoadedFiles, ModelSource
-from ksrv.spec import ModelSpec
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 from tests.support.examples import examples
 from tests.support.wait_until import wait_until

@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ksrv.engine.requests import response_cache
 from ksrv.engine.requests.response_cache import ResponseCache
+from ksrv.model.config import Cache
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.source import Cache
 from tests.support.examples import examples
 
 ENTRIES, BYTES, TTL_S = 3, 160, 10.0

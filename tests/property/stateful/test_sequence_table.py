@@ -12,8 +12,8 @@ from ksrv._native.queue import request_queue as native
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import InvalidRequest, Overloaded, SequenceEnded
+from ksrv.model.spec import SequenceLimits
 from ksrv.request import InferRequest
-from ksrv.spec import SequenceLimits
 from tests.support.examples import examples
 
 MOST, SLOTS, CAPACITY = 3, 2, 8

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
-from ksrv.spec import ModelSpec
 from tests.support.examples import examples
 
 LIMITS = Limits()

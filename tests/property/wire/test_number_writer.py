@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksrv._native.json import number_array
-from ksrv.datatypes import DTYPES
+from ksrv.model.datatypes import DTYPES
 
 NUMBERS = [name for name in DTYPES if name not in ("FP16", "BF16", "BYTES")]
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol.rest import parse_infer
 from ksrv.request import InferRequest
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.property.wire import header_oracle
 from tests.support.examples import examples
 

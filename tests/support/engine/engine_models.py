@@ -11,11 +11,11 @@ import numpy as np
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executor import Executor
 from ksrv.errors import DeadlineExceeded, KsrvError, NotFound
+from ksrv.model.config import Batching, ModelConfig, ModelSource
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
-from ksrv.source import Batching, ModelConfig, ModelSource
-from ksrv.spec import ModelSpec, TensorSpec
 
 X = TensorSpec("x", "FP32", (-1, 4))
 Y = TensorSpec("y", "FP32", (-1, 4))

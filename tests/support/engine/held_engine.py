@@ -16,7 +16,7 @@ from tests.support.engine import engine_models
 HANDLERS = """
 from ksrv import BaseHandler
 from ksrv.errors import InferenceError
-from ksrv.header_fields import RESERVED
+from ksrv.errors import RESERVED_HEADERS
 from tests.support.engine import held_engine
 
 
@@ -58,7 +58,7 @@ class Headers(BaseHandler):
     def handle(self, batch, context):
         batch.set_header(0, "X-Took", 5)
         batch.set_header(0, "X#Name", "x")
-        for name in RESERVED:
+        for name in RESERVED_HEADERS:
             batch.set_header(0, name.title(), "x")
         return {"y": batch["x"]}
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelConfig, ModelSource
 
 PRELUDE = """
 import os, signal, sys, time

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
-from ksrv.spec import ImageSpec
+from ksrv.model.spec import ImageSpec
 
 NUMPY = {
     "FP32": np.float32, "FP64": np.float64, "FP16": np.float16, "UINT8": np.uint8,

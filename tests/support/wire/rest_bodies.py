@@ -8,9 +8,9 @@ import pytest
 
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol.rest import parse_infer
 from ksrv.request import InferRequest
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 LIMITS = Limits()
 ADD = ModelSpec("add", "3", inputs=(TensorSpec("x", "FP32", (-1, 4)),))

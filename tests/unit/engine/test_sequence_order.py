@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ksrv.errors import KsrvError, SequenceEnded
+from ksrv.model.config import Batching
+from ksrv.model.spec import SequenceLimits
 from ksrv.request import BatchOutputs
-from ksrv.source import Batching
-from ksrv.spec import SequenceLimits
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 from tests.support.wait_until import wait_until
 

@@ -9,7 +9,7 @@ import pytest
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances import warmup_requests as warmup
 from ksrv.errors import InferenceError
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ksrv.handlers.runner import Runner
+from ksrv.model.config import ModelSource
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelSource
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from ksrv.compile_plan import CompileError, CompilePlan, read_plan
 from ksrv.handlers import compile as compile_module
 from ksrv.handlers.compile import compile_model
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
-from ksrv.source import ModelConfig
-from ksrv.spec import TensorSpec
+from ksrv.model.compile_plan import CompileError, CompilePlan, read_plan
+from ksrv.model.config import ModelConfig
+from ksrv.model.spec import TensorSpec
 
 torch = pytest.importorskip("torch")
 

@@ -6,8 +6,8 @@ import pytest
 from ksrv import Bytes, Float32, Image, Int64, Uint8
 from ksrv.handlers.declared.tensor_types import TensorTypeError
 from ksrv.handlers.runner import HandlerLoadError
+from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.repository.model_yaml import load_model_config
-from ksrv.spec import ImageSpec, TensorSpec
 
 FRIENDLY = ImageSpec(color="RGB", channels="convert", exif="apply", resize="pillow")
 

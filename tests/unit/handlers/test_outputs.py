@@ -6,7 +6,7 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import OutputConverter
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 
 torch = pytest.importorskip("torch")
 

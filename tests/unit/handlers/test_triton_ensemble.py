@@ -9,8 +9,8 @@ import pytest
 from ksrv.errors import Cancelled
 from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.handlers.triton.ensemble import Ensemble, RunningSteps
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import BatchInputs, BatchRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec, TensorSpec
 
 
 def spec_of(output):

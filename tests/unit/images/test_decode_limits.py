@@ -12,7 +12,7 @@ from ksrv._native.images.image_header import FORMATS
 from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files
 
 NAMED = {

@@ -12,7 +12,7 @@ from ksrv.images import jpeg
 from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files, oracle
 from tests.support.wait_until import wait_until
 

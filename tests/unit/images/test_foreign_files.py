@@ -15,7 +15,7 @@ from ksrv.errors import InvalidRequest
 from ksrv.images import jpeg
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files
 
 POOL = DecodePool(1)

@@ -12,7 +12,7 @@ from ksrv.images.geometry import (
     letterbox_window,
     shorter_side_size,
 )
-from ksrv.spec import ImageSpec
+from ksrv.model.spec import ImageSpec
 from tests.support.paths import GOLDEN
 
 RESIZE = json.loads((GOLDEN / "resize.json").read_text())

@@ -15,7 +15,7 @@ from ksrv._native.images.image_header import probe
 from ksrv.images import jpeg
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files, oracle
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")

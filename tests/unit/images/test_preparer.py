@@ -15,7 +15,7 @@ from ksrv.images import image_input
 from ksrv.images.geometry import Geometry
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files, oracle
 
 POOL = DecodePool(2)

@@ -11,7 +11,7 @@ from ksrv._native.images.decode_pool import DecodePool
 from ksrv.images import jpeg, opencv
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files
 
 POOL = DecodePool(2)

@@ -15,9 +15,9 @@ from ksrv.errors import InferenceError
 from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.loaders import package as packages
 from ksrv.loaders.loaded import ModelLoadError
+from ksrv.model.config import ModelSource
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelSource
 from tests.support.model_files.format_files import (
     LAYERS,
     NET,

@@ -7,8 +7,8 @@ import pytest
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.loaders import onnx
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
+from ksrv.model.config import OnnxSettings
 from ksrv.repository.layout import Repository
-from ksrv.source import OnnxSettings
 from tests.support.model_files.onnx_models import write_scale
 from tests.support.model_files.triton_repository import write_folder
 

@@ -12,7 +12,7 @@ pytest.importorskip("openvino", reason="make test-openvino installs it")
 from ksrv.loaders.choice import load_model
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 from ksrv.loaders.openvino import OpenVinoOptions
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.testing import LoadFailed
 from ksrv.testing import load as load_folder
 from tests.support.model_files.openvino_models import (

@@ -9,9 +9,9 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 LIMITS = Limits()
 IMAGE = TensorSpec("image", "FP32", (-1, 8, 8, 3), ImageSpec())

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol import metadata
 from ksrv.protocol.protobuf import message_class
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 IMAGE = ImageSpec(color="RGB", resize="pillow", shorter_side=256, scale=255.0, mean=(0.5,) * 3)
 SPEC = ModelSpec(

@@ -8,8 +8,8 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol.rest import parse_infer
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.support.wire.rest_bodies import (
     ADD,
     IMG,

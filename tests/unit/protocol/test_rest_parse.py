@@ -10,10 +10,10 @@ from ksrv._native.infer import infer_body as native
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import rest
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.rest import parse_infer
-from ksrv.spec import ModelSpec
 from tests.support.wire.rest_bodies import ADD, IMG, LIMITS, STR, X, one, parse, refusal
 
 

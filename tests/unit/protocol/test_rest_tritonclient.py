@@ -5,9 +5,9 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol.rest import parse_infer, render_infer
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.spec import ModelSpec
 
 SPEC = ModelSpec("m", "1")
 ARRAYS = {

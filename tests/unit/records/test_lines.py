@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv.datatypes import DTYPES
+from ksrv.model.datatypes import DTYPES
 from ksrv.records import Record, RecordedTensor, RecordError, read_records
 from ksrv.records.lines import recorded
 from ksrv.request import Tensor

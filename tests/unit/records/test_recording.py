@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from ksrv.model.config import Recording
+from ksrv.model.spec import ModelSpec
 from ksrv.records import read_records, recording
 from ksrv.records.recording import ModelRecording
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.source import Recording
-from ksrv.spec import ModelSpec
 from tests.support.wait_until import wait_until
 
 

@@ -10,11 +10,11 @@ import ksrv
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.runner import Runner
+from ksrv.model.config import Batching, Cache, ModelSource, Recording
+from ksrv.model.spec import ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.torchserve.keys import UnpackedKeys
-from ksrv.source import Batching, Cache, ModelSource, Recording
-from ksrv.spec import ImageSpec, Padding, SequenceLimits
 from ksrv.testing import load
 from tests.support.paths import ROOT
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from ksrv.model.config import ModelSource
 from ksrv.repository import fingerprint as fingerprints
 from ksrv.repository.fingerprint import fingerprint
-from ksrv.source import ModelSource
 
 
 @pytest.fixture

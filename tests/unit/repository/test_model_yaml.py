@@ -4,9 +4,9 @@ import textwrap
 
 import pytest
 
+from ksrv.model.config import Batching, ModelSource, VersionPolicy
+from ksrv.model.spec import ImageSpec, OutputImageSpec, TensorSpec
 from ksrv.repository.model_yaml import ConfigError, load_model_config
-from ksrv.source import Batching, ModelSource, VersionPolicy
-from ksrv.spec import ImageSpec, OutputImageSpec, TensorSpec
 
 EVERYTHING = """\
 handler: handler.py:Cats

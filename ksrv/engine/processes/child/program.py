@@ -35,11 +35,11 @@ from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType,
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
+from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.observe.tracing import stop
 from ksrv.request import BatchRequest
-from ksrv.source import ModelSource
-from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
 log = logging.getLogger("ksrv.handler")

@@ -14,8 +14,8 @@ from ksrv.engine.requests import validation
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import image_input, opencv
 from ksrv.images.decode_limits import checked_header
+from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.request import InferRequest, Tensor
-from ksrv.spec import ImageSpec, TensorSpec
 from tests.support.engine.engine_models import engine, source, tensor
 from tests.support.images import files
 from tests.support.wait_until import wait_until

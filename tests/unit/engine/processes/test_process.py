@@ -383,7 +383,7 @@ def _chunking_runner(tmp_path):
     (tmp_path / "chunking.py").write_text(
         "import numpy as np\n"
         "from ksrv.request import BatchOutputs, Tensor\n"
-        "from ksrv.spec import ModelSpec\n"
+        "from ksrv.model.spec import ModelSpec\n"
         "class Runner:\n"
         "    def __init__(self, source, **_): pass\n"
         "    def load(self): return ModelSpec('m')\n"

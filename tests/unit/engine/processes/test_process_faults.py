@@ -386,7 +386,7 @@ def _runs(pid: int) -> bool:
 def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
     (tmp_path / "liar.py").write_text(
         "from ksrv.engine.processes.messages import MessageType\n"
-        "from ksrv.spec import ModelSpec\n"
+        "from ksrv.model.spec import ModelSpec\n"
         "class Runner:\n"
         "    def __init__(self, source, **_): pass\n"
         "    def load(self): return ModelSpec('m')\n"

@@ -8,9 +8,9 @@ import pytest
 from ksrv._native.tensor.padding import LENGTH_KEYS
 from ksrv.engine.requests.validation import LARGEST_EMPTY, RequestValidator, buckets_of
 from ksrv.errors import InvalidRequest
-from ksrv.input_rules import with_lengths
+from ksrv.model.input_rules import with_lengths
+from ksrv.model.spec import ModelSpec, Padding, TensorSpec
 from ksrv.request import InferRequest, Tensor
-from ksrv.spec import ModelSpec, Padding, TensorSpec
 
 IDS = TensorSpec("ids", "INT64", (-1, -1), pad=Padding(multiple=4, mask="mask"))
 MASK = TensorSpec("mask", "BOOL", (-1, -1))

@@ -12,8 +12,8 @@ import pytest
 from ksrv import BaseHandler
 from ksrv.engine.composition import CallGraph
 from ksrv.engine.requests.response_cache import ResponseCache
+from ksrv.model.config import Cache
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.source import Cache
 from ksrv.testing import load
 
 VECTOR = {

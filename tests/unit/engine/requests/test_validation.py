@@ -7,8 +7,8 @@ from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import APART
 from ksrv.engine.requests.validation import KNOWN_GROUPS, RequestValidator, shape_text
 from ksrv.errors import InvalidRequest
+from ksrv.model.spec import ANY_SIZE, ModelSpec, OutputImageSpec, TensorSpec
 from ksrv.request import CheckedImages, InferRequest, RequestedOutput, Tensor
-from ksrv.spec import ANY_SIZE, ModelSpec, OutputImageSpec, TensorSpec
 
 X = TensorSpec("x", "FP32", (-1, 4))
 OPEN = TensorSpec("open", "FP32", (-1, -1, (2, 5)))

@@ -9,9 +9,9 @@ import pytest
 from ksrv.handlers.runner import Runner
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
+from ksrv.model.config import ModelSource
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelSource
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")

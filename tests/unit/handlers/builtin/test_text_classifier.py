@@ -7,9 +7,9 @@ import pytest
 
 from ksrv.handlers.builtin.tokenizer import clean_words, ngrams, read_vocabulary
 from ksrv.handlers.runner import HandlerLoadError, Runner
+from ksrv.model.config import ModelSource
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelSource
 
 torch = pytest.importorskip("torch")
 

@@ -9,8 +9,8 @@ import pytest
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.imports import loaded_files
 from ksrv.handlers.imports.loaded_files import HeldSources, changed_file
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.fingerprint import HASHED_FILE_BYTES, read_files
-from ksrv.source import ModelConfig, ModelSource
 
 
 @pytest.fixture

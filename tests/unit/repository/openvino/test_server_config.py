@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.loaders.openvino import OpenVinoOptions
+from ksrv.model.config import VersionPolicy
+from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository, RepositoryError
 from ksrv.repository.openvino.config_keys import IGNORED, REFUSED
-from ksrv.source import VersionPolicy
-from ksrv.spec import SequenceLimits
 
 
 def write_models(root, name="m", versions=("1",), files=("model.xml", "model.bin")):

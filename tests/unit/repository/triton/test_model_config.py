@@ -7,11 +7,11 @@ import pytest
 from tritonclient.grpc import model_config_pb2
 
 from ksrv.handlers.triton.dialect import TritonDialect
+from ksrv.model.config import Batching, Cache, VersionPolicy
+from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository
 from ksrv.repository.triton.backends import REFUSED
 from ksrv.repository.triton.model_keys import ModelKeys
-from ksrv.source import Batching, Cache, VersionPolicy
-from ksrv.spec import SequenceLimits
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }

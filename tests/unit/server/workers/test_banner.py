@@ -3,6 +3,7 @@ import shlex
 
 import pytest
 
+from ksrv.model.spec import ImageSpec, ModelSpec, SequenceLimits, TensorSpec
 from ksrv.server.addresses import Address
 from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.banner import (
@@ -15,7 +16,6 @@ from ksrv.server.workers.banner import (
     print_table,
     show_tensors,
 )
-from ksrv.spec import ImageSpec, ModelSpec, SequenceLimits, TensorSpec
 
 URL = "http://127.0.0.1:8080"
 

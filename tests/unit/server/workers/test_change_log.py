@@ -7,10 +7,10 @@ import pytest
 
 from ksrv.engine.changes import RepositoryChange
 from ksrv.errors import NotReady
+from ksrv.model.config import FileMark, LoadedFiles, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.server.workers import change_log
 from ksrv.server.workers.change_log import Cell, ChangeLog, LogEntry, what_is_left
-from ksrv.source import FileMark, LoadedFiles, ModelConfig, ModelSource
 
 
 def entry(kind, name="m", slot=0, **more):

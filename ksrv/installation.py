@@ -1,9 +1,14 @@
-"""The installed ksrv, where ksrv's source folder hides it.
+"""Where this ksrv is installed, for the Python programs that it starts and for a source folder that hides it.
+
+The programs start with `python -P`, so that neither the current folder nor the folder of a script is searched first: a
+`ksrv/` or a `logging.py` there would hide what is installed.
 
 Python looks for `ksrv` beside a script, and `python -m ksrv` in the current folder, before it looks where packages are
 installed. So in a clone after `pip install .` they find the clone's `ksrv/`, whose native core was never built.
 """
 
+import os
+import site
 import sys
 import warnings
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
@@ -41,6 +46,18 @@ def core_files(package: Path) -> list[Path]:
         package: The folder `ksrv`.
     """
     return [package / "_native" / f"_core{suffix}" for suffix in EXTENSION_SUFFIXES]
+
+
+def with_ksrv(inherited: str) -> str:
+    """Return a PYTHONPATH on which the ksrv of this process is found, from any working directory.
+
+    Args:
+        inherited: The PYTHONPATH to start from, whose folders stay first; "" for none.
+    """
+    found = [os.path.abspath(entry) for entry in inherited.split(os.pathsep) if entry]
+    home = str(Path(__file__).resolve().parent.parent)
+    needless = home in found or home in site.getsitepackages()
+    return os.pathsep.join([*found, *([] if needless else [home])])
 
 
 def give_way() -> None:

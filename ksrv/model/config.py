@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ksrv.spec import LARGEST_SIZE, Key, ModelSpec, SequenceLimits, TensorSpec
+from ksrv.model.spec import LARGEST_SIZE, Key, ModelSpec, SequenceLimits, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Role: TypeAlias = Literal["embedding", "rerank"]

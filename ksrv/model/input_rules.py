@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ksrv.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, cast
-from ksrv.spec import LARGEST_SIZE, Dimension, ImageSpec, Padding, TensorSpec
+from ksrv.model.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, cast
+from ksrv.model.spec import LARGEST_SIZE, Dimension, ImageSpec, Padding, TensorSpec
 
 DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")
 

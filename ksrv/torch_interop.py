@@ -1,4 +1,4 @@
-"""The memory of torch tensors as arrays, and whether anything else can reach it."""
+"""torch, if this process has imported it, and the memory of its tensors as arrays."""
 
 import sys
 from functools import cache
@@ -7,6 +7,16 @@ from weakref import getweakrefcount
 
 import numpy as np
 import numpy.typing as npt
+
+
+def imported_torch() -> Any:
+    """Return torch's module, or None without it and while another thread still imports it.
+
+    A handler that does not use torch must not meet a half of it while the model beside it is loaded.
+    """
+    torch = sys.modules.get("torch")
+    is_partial = getattr(getattr(torch, "__spec__", None), "_initializing", False)
+    return None if is_partial else torch
 
 
 class TorchMemory:
