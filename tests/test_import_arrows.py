@@ -47,7 +47,7 @@ ARROWS = {
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
     "bench": FOUNDATION | {"client", "records", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
-    "ray": {"server", "protocol"},
+    "ray": {"server"},
     "cli": FOUNDATION
     | {
         "records",

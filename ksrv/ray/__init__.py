@@ -12,19 +12,13 @@ own: the native HTTP and gRPC servers, the engine and its batching are those of 
 Ray. A server of its own process and no thread of the actor's, because gunicorn's master needs signals and
 forks, and because a handler that takes its process down must not take the actor along.
 
-A request can come in two ways:
+Clients, or a load balancer, connect to the replicas' own ports (direct ingress): no Python of Ray's runs for a
+request, so it costs what it costs without Ray. `addresses` lists the ports, and so does `GET /-/addresses` on
+Ray's HTTP ingress, which serves no models.
 
-- **Direct ingress.** Clients, or a load balancer, connect to the replicas' own ports. No Python of Ray's
-  runs for a request, so it costs what it costs without Ray. `addresses` lists the ports.
-- **Ray's ingress.** The deployment is the application's ingress, so Ray's HTTP and gRPC proxies, or its
-  HAProxy (`RAY_SERVE_ENABLE_HA_PROXY=1`), choose a replica, which forwards the request to its child.
-  Convenient, behind one address, and many times dearer.
-
-The addresses are kept by a small deployment of the same application. Each replica renews its address every
-second and withdraws it before it drains, and an address that is not renewed is forgotten: a killed node is
-gone from the list after three seconds. A client meets a refused connection until then, and takes the next
-address. Ray's own list of ports (its "direct ingress") would serve Ray's HTTP server there, and cannot be told
-of another one's.
+A small deployment of the same application keeps the addresses. Each replica renews its address every second and
+withdraws it before it drains. An address that is not renewed for three seconds is forgotten, such as that of a
+killed node: until then a client meets a refused connection, and takes the next address.
 
 ksrv writes no scheduler: placement, health checks, rollouts and the number of replicas are Ray Serve's, which
 asks each replica for the length of its queues (`ksrv.ray.autoscaling`).
@@ -35,17 +29,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ksrv.ray.address_list import Address, addresses
     from ksrv.ray.application import app, build
-    from ksrv.ray.grpc_forwarding import add_servicer
 
 _HOMES = {
     "Address": "address_list",
-    "add_servicer": "grpc_forwarding",
     "addresses": "address_list",
     "app": "application",
     "build": "application",
 }
 
-__all__ = ["Address", "add_servicer", "addresses", "app", "build"]
+__all__ = ["Address", "addresses", "app", "build"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,14 +9,7 @@ from typing import Any
 
 from ksrv.ray.address_list import RENEW_SECONDS, Address
 from ksrv.ray.autoscaling import LOAD, LoadMeter
-from ksrv.ray.forwarding import Forwarder, route_of
-from ksrv.ray.grpc_forwarding import GrpcForwarder, with_grpc_calls
 from ksrv.ray.server_process import ServerEnded, ServerProcess
-
-ADDRESSES_ROUTE = "/-/addresses"
-"""Where Ray's ingress lists the replicas' own addresses, below the application's route prefix."""
-TARGETS_ROUTE = "/-/prometheus-targets"
-"""Where it lists them for Prometheus' service discovery over HTTP (http_sd_configs)."""
 
 log = logging.getLogger("ray.serve")
 
@@ -53,7 +46,15 @@ def prometheus_targets(replicas: Sequence[Address]) -> list[dict[str, Any]]:
     ]
 
 
-@with_grpc_calls
+def addresses_page(replicas: Sequence[Address]) -> dict[str, Any]:
+    """Return the addresses of replicas as clients read them."""
+    return {"replicas": [asdict(address) for address in replicas]}
+
+
+LISTS = {"/-/addresses": addresses_page, "/-/prometheus-targets": prometheus_targets}
+"""The GET routes of Ray's HTTP ingress, below the application's route prefix."""
+
+
 class Replica:
     """The deployment's class; its methods' names are Ray Serve's.
 
@@ -86,8 +87,6 @@ class Replica:
             self._server.start(start_timeout)
         except ServerEnded as error:
             raise ServerEnded(f"on the node {host}: {error}") from error
-        self._forwarder = Forwarder(self._server)
-        self.grpc_forwarder = GrpcForwarder(self._server)
         self._meter = LoadMeter()
         self._address = Address(
             serve.get_replica_context().replica_id.unique_id,
@@ -127,19 +126,28 @@ class Replica:
         self._server.stop(self._stop_seconds)
 
     async def __call__(self, request: Any) -> Any:
-        """Answer a request of Ray's HTTP ingress."""
-        from starlette.responses import JSONResponse
+        """List the replicas for a caller of Ray's HTTP ingress who may read the server's metadata.
 
-        route = route_of(request)
-        if request.method != "GET" or route not in (ADDRESSES_ROUTE, TARGETS_ROUTE):
-            return await self._forwarder.forward(request)
-        refused = await self._forwarder.refusal(request)
+        Args:
+            request: A `starlette.requests.Request`.
+        """
+        from starlette.responses import JSONResponse, Response
+
+        route = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        if request.method != "GET" or route not in LISTS:
+            refusal = "Ray's ingress serves no models; call a replica's own address: GET /-/addresses lists them"
+            return JSONResponse({"error": refusal}, 404)
+        authorization = request.headers.get("authorization")
+        client = request.client.host if request.client else "unknown"
+        try:
+            refused = await asyncio.to_thread(self._server.refusal, authorization, client)
+        except OSError as error:
+            reason = f"the replica's server does not answer: {error}; the replica's log says why"
+            return JSONResponse({"error": reason}, 503, {"Retry-After": "1"})
         if refused is not None:
-            return refused
-        found = await self._address_list.current.remote()
-        if route == TARGETS_ROUTE:
-            return JSONResponse(prometheus_targets(found))
-        return JSONResponse({"replicas": [asdict(address) for address in found]})
+            status, body = refused
+            return Response(body, status, media_type="application/json")
+        return JSONResponse(LISTS[route](await self._address_list.current.remote()))
 
     async def check_health(self) -> None:
         """Tell Ray Serve that the server lives; it replaces the replica of one that does not.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -213,6 +214,28 @@ class ServerProcess:
             OSError: The server does not answer, or not with a 2xx.
         """
         return self._get(path, self.authorization())
+
+    def refusal(self, authorization: str | None, client: str) -> tuple[int, bytes] | None:
+        """Return the status and body with which the server refuses its metadata to a caller, or None.
+
+        Args:
+            authorization: The caller's `Authorization`.
+            client: The caller's address. Without it the caller would have the rights of this machine.
+
+        Raises:
+            OSError: The server does not answer.
+        """
+        if not self.http:
+            return None
+        headers = {"X-Forwarded-For": client}
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        try:
+            self._get("/v2", headers)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        return None
 
     def _get(self, path: str, headers: Mapping[str, str]) -> bytes:
         request = urllib.request.Request(self.url + path, headers=dict(headers))

@@ -133,13 +133,6 @@ def test_a_stream_over_grpc(address, folder):
     assert "UNAUTHENTICATED" in str(refused)
 
 
-def test_rays_ingress_in_front(address, cluster):
-    assert requests.post(cluster.url + INFER, BODY, headers=TOKEN).status_code == 200
-    assert requests.post(cluster.url + INFER, BODY).status_code == 401
-    with pytest.raises(InferenceServerException, match="want TLS"):
-        infer(cluster.grpc, None, TOKEN)
-
-
 def test_targets_for_prometheus(address, cluster, folder):
     url = f"{cluster.url}/-/prometheus-targets"
     assert requests.get(url).status_code == 401

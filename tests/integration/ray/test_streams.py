@@ -1,7 +1,6 @@
-"""Streams of a replica: on its own ports, and by Ray's HTTP and gRPC ingress."""
+"""Streams of a replica, over HTTP and gRPC."""
 
 import queue
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,38 +28,30 @@ def address(cluster, tmp_path_factory):
     serve.delete("default")
 
 
-@pytest.fixture(params=["replica", "Ray's ingress"])
-def way(request, cluster, address):
-    """The addresses of one way to the replica."""
-    if request.param == "replica":
-        return SimpleNamespace(http=address.http, grpc=address.grpc)
-    return SimpleNamespace(http=cluster.url.removeprefix("http://"), grpc=cluster.grpc)
-
-
-def test_a_stream_over_http(way):
-    with StreamedResponse(way, "/v2/models/words/infer", text_request("a b c")) as answer:
+def test_a_stream_over_http(address):
+    with StreamedResponse(address, "/v2/models/words/infer", text_request("a b c")) as answer:
         assert (answer.status, answer.type) == (200, "text/event-stream; charset=utf-8")
         assert pieces(document for _, document in answer.events()) == ["a ", "b ", "c "]
 
 
-def test_pieces_come_while_the_handler_works_and_it_hears_of_the_clients_end(way, tmp_path):
+def test_pieces_come_while_the_handler_works_and_it_hears_of_the_clients_end(address, tmp_path):
     closed = tmp_path / "closed"
     asked = text_request("ab.", closed=str(closed))  # and nothing for a minute
-    with StreamedResponse(way, "/v2/models/later/infer", asked) as answer:
+    with StreamedResponse(address, "/v2/models/later/infer", asked) as answer:
         events = answer.events()
         assert pieces(next(events)[1] for _ in "ab") == ["a", "b"]
         assert not closed.exists()
     wait_until(closed.exists, 30)
 
 
-def test_a_stream_over_grpc(way):
+def test_a_stream_over_grpc(address):
     def text(value):
         tensor = tritonclient.grpc.InferInput("text", [1], "BYTES")
         tensor.set_data_from_numpy(np.array([value], object))
         return [tensor]
 
     answers = queue.Queue()
-    with tritonclient.grpc.InferenceServerClient(way.grpc) as client:
+    with tritonclient.grpc.InferenceServerClient(address.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         client.async_stream_infer("words", text("a b"), request_id="1")
         first = [answers.get(timeout=60) for _ in range(2)]

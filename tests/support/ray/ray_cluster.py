@@ -23,7 +23,6 @@ NODE: dict[str, Any] = {
     "object_store_memory": 100 << 20,
 }
 PORT = 18472
-GRPC_PORT = 18473
 START_ATTEMPTS = 4
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -42,23 +41,12 @@ class TwoNodes:
         self._cluster = _started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.add_node()
         ray.init(address=self._cluster.address, log_to_driver=False)
-        serve.start(
-            http_options={"host": "127.0.0.1", "port": PORT},
-            grpc_options={
-                "port": GRPC_PORT,
-                "grpc_servicer_functions": ["ksrv.ray:add_servicer"],
-            },
-        )
+        serve.start(http_options={"host": "127.0.0.1", "port": PORT})
 
     @property
     def url(self) -> str:
         """Ray's own HTTP ingress."""
         return f"http://127.0.0.1:{PORT}"
-
-    @property
-    def grpc(self) -> str:
-        """Ray's own gRPC ingress."""
-        return f"127.0.0.1:{GRPC_PORT}"
 
     @property
     def address(self) -> str:

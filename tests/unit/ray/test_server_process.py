@@ -164,6 +164,15 @@ def peer_certificate(server):
     return ssl.get_server_certificate((host, int(port)))
 
 
+def test_refusal_of_metadata_without_token(start, models, tmp_path):
+    (tmp_path / "tokens").write_text("the-token\n")
+    server = start(models, token_file=str(tmp_path / "tokens"))
+    status, body = server.refusal(None, "192.0.2.1")
+    assert (status, "Authorization" in json.loads(body)["error"]) == (401, True)
+    assert server.refusal("Bearer another", "192.0.2.1")[0] == 401
+    assert server.refusal("Bearer the-token", "192.0.2.1") is None
+
+
 def test_a_certificate_that_cannot_be_read(tmp_path):
     for path in (tmp_path / "missing", Path(__file__)):
         with pytest.raises(OSError):
