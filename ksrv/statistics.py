@@ -29,25 +29,18 @@ class StageTimes:
 
     Attributes:
         buckets: How many lie in each bucket of `ksrv._native.queue.stats.BOUNDS_NS`, and above the last.
-        exponential: The same for a native histogram: how many lie in each exponential bucket that is
-            not empty, by its index there.
     """
 
     buckets: tuple[int, ...]
     count: int
     ns: int
-    exponential: dict[int, int] = field(default_factory=dict)
 
     def __add__(self, other: "StageTimes") -> "StageTimes":
         """The times of both."""
-        together = dict(self.exponential)
-        for index, count in other.exponential.items():
-            together[index] = together.get(index, 0) + count
         return StageTimes(
             tuple(a + b for a, b in zip(self.buckets, other.buckets, strict=True)),
             self.count + other.count,
             self.ns + other.ns,
-            together,
         )
 
 
@@ -193,8 +186,8 @@ def total(
         all_of_it.absorb(one)
     sums = all_of_it.snapshot()
     stages = {
-        stage: StageTimes(tuple(buckets), count, ns, exponential)
-        for stage, (buckets, count, ns, exponential) in sums["stages"].items()
+        stage: StageTimes(tuple(buckets), count, ns)
+        for stage, (buckets, count, ns) in sums["stages"].items()
     }
     counted: dict[str, int] = {}
     for mapping in counts:

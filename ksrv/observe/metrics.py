@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
-from ksrv.observe import metric_aliases, protobuf_page
+from ksrv.observe import metric_aliases
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import LazyCounts, ModelStatistics, StageTimes
@@ -376,30 +376,13 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         )
 
 
-class MetricsPage:
-    """The metrics page of a server at one moment.
+def metrics_page(values: PageValues, names: Sequence[metric_aliases.MetricAliases] = ()) -> bytes:
+    """Return the metrics page of a server.
 
     Args:
         names: The servers under whose names the models' metrics are there as well.
     """
-
-    def __init__(
-        self, values: PageValues, names: Sequence[metric_aliases.MetricAliases] = ()
-    ) -> None:
-        self._models = values.models
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(ValuesCollector(values))
-        aliases = metric_aliases.exposition(values.models, names) if names else b""
-        self.text = generate_latest(registry) + aliases + values.handlers
-
-    def binary(self) -> bytes:
-        """Return the page in Prometheus' binary form, with native histograms of the times."""
-        times: dict[tuple[str, protobuf_page.Labels], StageTimes] = {}
-        for one in self._models:
-            labels = {("model", one.name), ("version", one.version)}
-            for stage, known in one.stages.items():
-                if stage == "request":
-                    times[DURATIONS, frozenset(labels)] = known
-                elif stage in STAGES:
-                    times[STAGE_DURATIONS, frozenset(labels | {("stage", stage)})] = known
-        return protobuf_page.translated(self.text, times)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ValuesCollector(values))
+    aliases = metric_aliases.exposition(values.models, names) if names else b""
+    return generate_latest(registry) + aliases + values.handlers

@@ -1,8 +1,7 @@
 // Counts and times of one instance, written by one thread at a time.
 //
-// Strategy: plain numbers in fixed places; a time is put into its two histograms, of fixed and of exponential
-// buckets, by a few comparisons of whole numbers. Readers take a copy. Writers and readers take turns by a mutex,
-// for a thread that serves a handler process has no GIL.
+// Strategy: a few integer comparisons put a time into its bucket. A mutex guards writers and readers, because a
+// thread that serves a handler process has no GIL. Readers take a copy.
 
 #pragma once
 
@@ -27,39 +26,8 @@ inline constexpr std::uint64_t DURATION_BOUNDS[] = {
     15000000000ull, 20000000000ull, 30000000000ull};
 inline constexpr int BOUNDS = static_cast<int>(std::size(DURATION_BOUNDS));
 
-// The buckets of a native histogram of Prometheus, schema 3: each power of two of a second is divided into
-// eight. Bucket `i` ends at 2^((FIRST_EXPONENTIAL + i) / 8) s, inclusively; the first one, which is the
-// zero bucket, begins at 0, and the last one takes in all that is longer (2^12 s is above an hour).
-inline constexpr int EXPONENTIAL_SCHEMA = 3;
-inline constexpr int FIRST_EXPONENTIAL = -20 * (1 << EXPONENTIAL_SCHEMA);  // 2^-20 s is about a microsecond
-inline constexpr int EXPONENTIAL_BUCKETS = (32 << EXPONENTIAL_SCHEMA) + 1;
-
-// The exponential bucket of a time in nanoseconds.
-inline int exponential_bucket(std::uint64_t ns) noexcept {
-    // 2^(0/8) s, 2^(1/8) s ... 2^(7/8) s, in nanoseconds with 32 bits of fraction.
-    static constexpr std::uint64_t BETWEEN[] = {
-        4294967296000000000ull, 4683695047832392561ull, 5107605667107197932ull, 5569883475385291208ull,
-        6074000999952099384ull, 6623745058664271696ull, 7223245205676679009ull, 7877004751727667949ull};
-    static_assert(std::size(BETWEEN) == 1 << EXPONENTIAL_SCHEMA);
-    constexpr int EIGHTHS = (1 << EXPONENTIAL_SCHEMA) - 1, LAST = EXPONENTIAL_BUCKETS - 1;
-    // Whether a bucket ends before the time. Bucket 0 ends at 2^-20 s.
-    const auto ends_before = [ns](int bucket) {
-        const int octave = (bucket >> EXPONENTIAL_SCHEMA) + (FIRST_EXPONENTIAL >> EXPONENTIAL_SCHEMA);
-        return BETWEEN[bucket & EIGHTHS] >> (32 - octave) < ns;
-    };
-    if (!ends_before(0)) return 0;
-    if (ends_before(LAST - 1)) return LAST;
-    // Times with these leading four bits lie in the bucket found here or in the two behind it: a second is 2^29.897 ns.
-    const int width = 63 - __builtin_clzll(ns);
-    const int eighth = static_cast<int>(ns >> (width - EXPONENTIAL_SCHEMA)) & EIGHTHS;
-    int bucket = std::max(width * (EIGHTHS + 1) - 79 + eighth + (eighth != 0), 0);
-    while (ends_before(bucket)) ++bucket;
-    return bucket;
-}
-
 struct Histogram {
     std::uint64_t buckets[BOUNDS + 1] = {};
-    std::uint64_t exponential[EXPONENTIAL_BUCKETS] = {};
     std::uint64_t count = 0, ns = 0;
 
     void add(std::uint64_t value) noexcept { add(value, 1); }
@@ -69,14 +37,12 @@ struct Histogram {
         int bucket = 0;  // searched from the shortest on, because most times are short
         while (bucket < BOUNDS && DURATION_BOUNDS[bucket] < value) ++bucket;
         buckets[bucket] += times;
-        exponential[exponential_bucket(value)] += times;
         count += times;
         ns += value * times;
     }
 
     void absorb(const Histogram &other) noexcept {
         for (int i = 0; i <= BOUNDS; ++i) buckets[i] += other.buckets[i];
-        for (int i = 0; i < EXPONENTIAL_BUCKETS; ++i) exponential[i] += other.exponential[i];
         count += other.count;
         ns += other.ns;
     }

@@ -9,9 +9,6 @@ from ksrv._native.queue.request_handle cimport CRequest
 cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
     cdef enum:
         BOUNDS
-        EXPONENTIAL_BUCKETS
-        CEXPONENTIAL_SCHEMA "ksrv::EXPONENTIAL_SCHEMA"
-        CFIRST_EXPONENTIAL "ksrv::FIRST_EXPONENTIAL"
 
     const uint64_t DURATION_BOUNDS[BOUNDS]
 
@@ -31,7 +28,6 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
 
     cdef cppclass Histogram:
         uint64_t buckets[BOUNDS + 1]
-        uint64_t exponential[EXPONENTIAL_BUCKETS]
         uint64_t count
         uint64_t ns
         void add(uint64_t value)

@@ -15,7 +15,7 @@ if not cython.compiled:
         rows: int
         batches: int
         last_ms: int
-        stages: dict[str, tuple[list[int], int, int, dict[int, int]]]
+        stages: dict[str, tuple[list[int], int, int]]
         sizes: dict[int, tuple[int, int, int, int]]
 
 
@@ -26,8 +26,6 @@ STAGE_NAMES = (
 assert len(STAGE_NAMES) == STAGES
 
 BOUNDS_NS: tuple[int, ...] = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
-EXPONENTIAL_SCHEMA: int = CEXPONENTIAL_SCHEMA
-FIRST_EXPONENTIAL: int = CFIRST_EXPONENTIAL
 
 
 cdef class Stats:
@@ -146,8 +144,7 @@ cdef class Stats:
 
         Returns:
             `rows`, `batches` and `last_ms`; `stages` with, by name, the histogram's buckets (not
-            cumulated; one more than there are bounds), the count, the nanoseconds and the
-            exponential buckets that are not empty, by index; `sizes` with,
+            cumulated; one more than there are bounds), the count and the nanoseconds; `sizes` with,
             by rows, the batches and the nanoseconds of input, inference and output.
         """
         cdef dict stages = {}
@@ -163,7 +160,6 @@ cdef class Stats:
             one = &sums.stages[stage]
             stages[STAGE_NAMES[stage]] = (
                 [one.buckets[i] for i in range(BOUNDS + 1)], one.count, one.ns,
-                _filled(one.exponential),
             )
         for item in sums.sizes:
             sizes[item.first] = (
@@ -177,8 +173,3 @@ cdef class Stats:
             "stages": stages,
             "sizes": sizes,
         }
-
-
-cdef dict _filled(const uint64_t *counts):
-    """The exponential buckets that are not empty, by index."""
-    return {i: counts[i] for i in range(EXPONENTIAL_BUCKETS) if counts[i]}

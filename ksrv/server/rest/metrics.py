@@ -4,16 +4,15 @@ from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv.observe import protobuf_page
 from ksrv.observe.metric_aliases import MetricAliases
-from ksrv.observe.metrics import CONTENT_TYPE, MetricsPage
+from ksrv.observe.metrics import CONTENT_TYPE, metrics_page
 
 if TYPE_CHECKING:
     from ksrv.server.shared.statistics import ServerStatistics
 
 
 class MetricsResource:
-    """GET /metrics: the statistics of all workers, as text or in Prometheus' binary form.
+    """GET /metrics: the statistics of all workers, in Prometheus' text format.
 
     Args:
         names: The servers under whose names the models' metrics are there as well.
@@ -27,11 +26,5 @@ class MetricsResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the metrics as they are now."""
-        page = MetricsPage(self._statistics.page_values(), self._names)
-        resp.set_header("Vary", "Accept")
-        if protobuf_page.is_preferred(req.get_header("Accept")):
-            resp.content_type = protobuf_page.CONTENT_TYPE
-            resp.data = page.binary()
-        else:
-            resp.content_type = CONTENT_TYPE
-            resp.data = page.text
+        resp.content_type = CONTENT_TYPE
+        resp.data = metrics_page(self._statistics.page_values(), self._names)

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ksrv.engine.engine import Engine
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound, Overloaded
-from ksrv.observe.metrics import MetricsPage
+from ksrv.observe.metrics import metrics_page
 from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
@@ -102,7 +102,7 @@ def samples(served, table=None):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(
-            MetricsPage(ServerStatistics(served, table=table).page_values()).text.decode()
+            metrics_page(ServerStatistics(served, table=table).page_values()).decode()
         )
         for sample in family.samples
     }
