@@ -15,7 +15,7 @@ SOURCE = "where a rule of the answers comes from"
 NAMES = {
     "torchserve": (
         ("ksrv/", "native/"),
-        ("ksrv/torchserve/", "ksrv/repository/torchserve/", "ksrv/server/torchserve/"),
+        ("ksrv/dialects/torchserve/",),
         {
             "ksrv/cli/import_archive.py": USERS,
             "ksrv/cli/init.py": USERS,

@@ -37,14 +37,15 @@ ARROWS = {
     "loaders": FOUNDATION,
     "images": FOUNDATION,
     "handlers": FOUNDATION | {"loaders"},
-    "torchserve": FOUNDATION | {"handlers", "loaders", "images"},
+    "dialects": FOUNDATION
+    | {"protocol", "engine", "repository", "handlers", "observe", "images", "loaders", "server"},
     "triton_python": FOUNDATION | {"handlers"},
     "records": FOUNDATION,
-    "repository": FOUNDATION,
+    "repository": FOUNDATION | {"dialects"},
     "observe": FOUNDATION | {"protocol"},
     "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
     "server": FOUNDATION
-    | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
+    | {"protocol", "engine", "repository", "handlers", "observe", "dialects", "images"},
     "bench": FOUNDATION | {"client", "records", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
     "ray": {"server"},
@@ -60,7 +61,7 @@ ARROWS = {
         "server",
         "engine",
         "repository",
-        "torchserve",
+        "dialects",
         "handlers",
     },
     "testing": FOUNDATION | {"server", "repository", "handlers", "protocol", "engine", "client"},
@@ -69,7 +70,7 @@ ARROWS = {
     "__init__": {"errors", "handlers", "notebook", "installation"},
 }
 
-FORMATS = {"torchserve": {"torchserve"}, "triton": {"handlers", "loaders"}, "openvino": {"loaders"}}
+FORMATS = {"triton": {"handlers", "loaders"}, "openvino": {"loaders"}}
 """The readers of foreign formats write what the handlers and loaders of their format read."""
 
 
@@ -164,7 +165,15 @@ def test_every_package_has_its_arrows():
 
 @pytest.mark.parametrize("code", ["import ksrv", "main(['--help'], standalone_mode=False)"])
 def test_import_and_help_load_little(code):
-    heavy = ("torch", "grpc", "cv2", "numpy", "ksrv.handlers", "ksrv.torchserve", "ksrv.engine")
+    heavy = (
+        "torch",
+        "grpc",
+        "cv2",
+        "numpy",
+        "ksrv.handlers",
+        "ksrv.dialects",
+        "ksrv.engine",
+    )
     program = f"""
 import sys
 if {code.startswith("main")}:

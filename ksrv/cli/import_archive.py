@@ -27,10 +27,10 @@ def import_archive(path: Path, repository: Path | None, install_requirements: bo
 
     The exit status is 1 if a model cannot be read.
     """
+    from ksrv.dialects.torchserve.archive import importing
+    from ksrv.dialects.torchserve.archive.archive import ArchiveError
     from ksrv.repository.foreign import foreign_models, report_lines
     from ksrv.repository.layout import RepositoryError
-    from ksrv.repository.torchserve import importing
-    from ksrv.repository.torchserve.archive import ArchiveError
 
     if install_requirements and repository is None:
         raise click.UsageError("--install-requirements needs --to: it installs into the new folder")

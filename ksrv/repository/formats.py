@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ksrv.dialects.torchserve.archive.format import FORMAT as TORCHSERVE
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Formats
 from ksrv.repository.openvino.server_config import FORMAT as OPENVINO
-from ksrv.repository.torchserve.format import FORMAT as TORCHSERVE
 from ksrv.repository.triton.model_config import FORMAT as TRITON
 
 FORMATS = Formats((TORCHSERVE, TRITON, OPENVINO))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.dialects.torchserve.routes.errors import TorchServeError
+from ksrv.dialects.torchserve.routes.grpc_calls import torchserve_methods
+from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource
+from ksrv.dialects.torchserve.routes.rest import TorchServeRoutes
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
-from ksrv.server.torchserve.errors import TorchServeError
-from ksrv.server.torchserve.grpc_calls import torchserve_methods
-from ksrv.server.torchserve.kserve_v1 import PredictResource
-from ksrv.server.torchserve.routes import TorchServeRoutes
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -22,9 +22,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
+from ksrv.dialects.torchserve.settings.config_properties import (
+    ConfigPropertiesError,
+    Translated,
+    translate,
+)
 from ksrv.limits import Limits
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.torchserve.config_properties import ConfigPropertiesError, Translated, translate
 
 ForeignSettings = Translated
 """What a settings file of another server asks for."""

@@ -6,10 +6,10 @@ import pytest
 import requests
 import torch
 
+from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.repository.formats import archive_readers
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.defaults import ArchiveDefaults
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.torchserve.archives import archive

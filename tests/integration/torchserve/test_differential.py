@@ -14,7 +14,7 @@ import sysconfig
 
 import pytest
 
-from ksrv.torchserve.api.entry import BUILT_IN
+from ksrv.dialects.torchserve.api.entry import BUILT_IN
 from tests.support.paths import ROOT
 from tests.support.torchserve.archives import HANDLERS, LABELS
 from tests.support.torchserve.golden_models import TEN_LABELS, encoded, picture

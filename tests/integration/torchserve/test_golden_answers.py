@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from ksrv.dialects.torchserve.api.handlers.vision_handler import ImageClassifier, decode_image
 from ksrv.testing import Server
-from ksrv.torchserve.api.handlers.vision_handler import ImageClassifier, decode_image
 from tests.support.torchserve.archives import archive
 from tests.support.torchserve.golden_models import (
     RECORDED,

@@ -8,13 +8,13 @@ import requests
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from ksrv.dialects.torchserve.archive.model_config import read_archive
+from ksrv.dialects.torchserve.settings.config_properties import translate
+from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
 from ksrv.repository.formats import archive_readers
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.defaults import ArchiveDefaults
-from ksrv.repository.torchserve.model_config import read_archive
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
-from ksrv.server.torchserve.config_properties import translate
 from ksrv.testing import Server
 from tests.integration.torchserve.test_handler_behaviours import (
     ANSWER,

@@ -12,8 +12,8 @@ import pytest
 import requests
 import torch
 
+from ksrv.dialects.torchserve.api.handlers import vision_handler
 from ksrv.testing import Server
-from ksrv.torchserve.api.handlers import vision_handler
 from tests.support.images import files
 
 SEEN = """
@@ -123,7 +123,7 @@ def test_the_built_in_pipelines_work_on_arrays(monkeypatch, base):
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 4)])
 def test_the_stand_ins_pipelines_need_no_pillow(monkeypatch, mode, channels):
-    from ksrv.torchserve.shims.transforms import Compose, ToTensor
+    from ksrv.dialects.torchserve.shims.transforms import Compose, ToTensor
 
     data = files.rgba_png(20, 30) if mode == "RGBA" else files.png(20, 30, mode)
     handler = handler_of(vision_handler.VisionHandler, image_processing=Compose([ToTensor()]))

@@ -10,10 +10,10 @@ import sys
 import traceback
 from pathlib import Path
 
+from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.calls import ROUTES, TorchServeCall
 
 
 class Chunks(list):

@@ -63,7 +63,7 @@ def run(case, real):
 
 def main(jobs, results, kind):
     if kind == "stand-in":
-        from ksrv.torchserve.shims import finder, ts
+        from ksrv.dialects.torchserve.shims import finder, ts
 
         assert finder.install(ts.TsFinder("the differential test"))
     with open(jobs) as file:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 import ksrv
+from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.runner import Runner
@@ -14,7 +15,6 @@ from ksrv.model.config import Batching, Cache, ModelSource, Recording
 from ksrv.model.spec import ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
-from ksrv.repository.torchserve.keys import UnpackedKeys
 from ksrv.testing import load
 from tests.support.paths import ROOT
 

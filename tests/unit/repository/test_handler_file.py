@@ -212,7 +212,7 @@ def test_a_handler_written_for_torchserve_keeps_its_runner(app):
     text = "from ts.torch_handler.base_handler import BaseHandler\nclass Old(BaseHandler): pass\n"
     config = source_of(f"{app(text)}:Old").config
     assert (config.runner, config.executor) == (
-        "ksrv.torchserve.runner:TorchServeRunner",
+        "ksrv.dialects.torchserve.runner.runner:TorchServeRunner",
         "process",
     )
     assert config.dialect["torchserve"]["manifest"]["model"] == {

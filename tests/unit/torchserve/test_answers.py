@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from ksrv.dialects.torchserve.api.answers import AnswerError, json_item, kserve_element
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.api.answers import AnswerError, json_item, kserve_element
 
 
 @pytest.mark.parametrize(

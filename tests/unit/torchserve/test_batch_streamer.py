@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from ksrv.torchserve.api.handlers.batch_streamer import TextIteratorStreamerBatch
+from ksrv.dialects.torchserve.api.handlers.batch_streamer import TextIteratorStreamerBatch
 
 WORDS = ["", "red ", "green ", "blue "]
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ksrv.dialects.torchserve.api.context import Context, RequestHeaders, RequestProcessor
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.api.context import Context, RequestHeaders, RequestProcessor
 
 
 def context(**headers):

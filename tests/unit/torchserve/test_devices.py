@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ksrv.torchserve import runner as runner_module
-from ksrv.torchserve.api.handlers.base_handler import BaseHandler
+from ksrv.dialects.torchserve.api.handlers.base_handler import BaseHandler
+from ksrv.dialects.torchserve.runner import runner as runner_module
 
 HANDLER = """
 from ts.torch_handler.base_handler import BaseHandler

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from ksrv.dialects.torchserve.api.envelopes import ENVELOPES, JSONEnvelope
+from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.api.envelopes import ENVELOPES, JSONEnvelope
-from ksrv.torchserve.calls import ROUTES, TorchServeCall
 
 HANDLER = """
 import ts

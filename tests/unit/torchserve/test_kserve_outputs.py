@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ksrv.dialects.torchserve.runner.kserve_outputs import kserve_tensors
 from ksrv.errors import HandlerFailed
-from ksrv.torchserve.kserve_outputs import kserve_tensors
 
 
 def read(datatype, data):

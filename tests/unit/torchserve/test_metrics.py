@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from ksrv.torchserve.api.metrics import (
+from ksrv.dialects.torchserve.api.metrics import (
     Dimension,
     Metrics,
     MetricsCacheYamlImpl,

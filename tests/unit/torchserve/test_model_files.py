@@ -102,7 +102,7 @@ def test_shared_object_needs_its_key(ts_runner):
 )
 def test_every_form_of_pt2(ts_runner, tmp_path, caplog, pt2, compiled, said):
     torch._dynamo.reset()
-    caplog.set_level(logging.WARNING, logger="ksrv.torchserve")
+    caplog.set_level(logging.WARNING, logger="ksrv.dialects.torchserve")
     config = {"pt2": pt2}
     manifest = {"serializedFile": "net.pth", "modelFile": "net.py"}
     made = ts_runner(HANDLER, files=eager(tmp_path), manifest=manifest, archive={"config": config})
@@ -122,7 +122,7 @@ def test_pt2_of_another_form_fails_the_model(ts_runner, tmp_path, pt2):
 
 
 def test_densenet_handler_runs_the_rows_saved_tensors_as_one_batch():
-    from ksrv.torchserve.api.handlers.densenet_handler import DenseNetHandler
+    from ksrv.dialects.torchserve.api.handlers.densenet_handler import DenseNetHandler
 
     def saved(value):
         content = io.BytesIO()

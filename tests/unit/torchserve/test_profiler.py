@@ -6,8 +6,8 @@ import logging
 import pytest
 import torch
 
+from ksrv.dialects.torchserve.api.profiling import VARIABLE, trace_folder
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.api.profiling import VARIABLE, trace_folder
 
 HANDLER = """
 from ts.handler_utils.micro_batching import MicroBatching
@@ -54,7 +54,7 @@ EYE = [b"[1.0,0.0,0.0]", b"[0.0,1.0,0.0]", b"[0.0,0.0,1.0]"]
 
 @pytest.mark.parametrize("split", [False, True])
 def test_stages_and_operations_are_in_the_trace(answer_of, tmp_path, caplog, split):
-    caplog.set_level(logging.INFO, logger="ksrv.torchserve")
+    caplog.set_level(logging.INFO, logger="ksrv.dialects.torchserve")
     assert answer_of(str(tmp_path / "traces"), split=split) == EYE
     (trace,) = traces(tmp_path / "traces" / "own")
     events = {event["name"]: event for event in trace["traceEvents"]}

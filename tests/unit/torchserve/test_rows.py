@@ -1,7 +1,7 @@
 """Rows of requests over KServe v2, as a handler of TorchServe gets them."""
 
+from ksrv.dialects.torchserve.runner.rows import kserve_rows
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.rows import kserve_rows
 
 
 def test_texts_of_rows_without_elements_are_empty_rows():

@@ -9,7 +9,7 @@ import pytest
 from tests.support.paths import ROOT
 
 INSTALL = """
-from ksrv.torchserve.shims import finder, torchvision, ts
+from ksrv.dialects.torchserve.shims import finder, torchvision, ts
 assert finder.install(ts.TsFinder("cats"))
 assert finder.install(torchvision.TorchvisionFinder("cats"))
 """

@@ -2,10 +2,10 @@
 
 import pytest
 
+from ksrv.dialects.torchserve.api.frames import create_predict_response, read_answers
+from ksrv.dialects.torchserve.api.streaming import send_intermediate_predict_response
+from ksrv.dialects.torchserve.runner.runner import _distinct
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.api.frames import create_predict_response, read_answers
-from ksrv.torchserve.api.streaming import send_intermediate_predict_response
-from ksrv.torchserve.runner import _distinct
 
 
 class Socket:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from ksrv.torchserve.shims.transforms import CenterCrop, Normalize, Resize, ToTensor
+from ksrv.dialects.torchserve.shims.transforms import CenterCrop, Normalize, Resize, ToTensor
 
 
 def picture(mode, width=7, height=5):

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv.repository.torchserve.archive import (
+from ksrv.dialects.torchserve.archive.archive import (
     ArchiveError,
     ArchiveLimits,
     default_cache,
     open_archive,
     read_manifest,
 )
-from ksrv.repository.torchserve.model_config import archived_config
+from ksrv.dialects.torchserve.archive.model_config import archived_config
 from tests.support.examples import examples
 
 MANIFEST = json.dumps(

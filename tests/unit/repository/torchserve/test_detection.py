@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from ksrv.dialects.torchserve.archive.detection import imports_ts
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.detection import imports_ts
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
 HANDLER = """

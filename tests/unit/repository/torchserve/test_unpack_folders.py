@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 
-from ksrv.repository.torchserve.archive import open_archive
-from ksrv.repository.torchserve.unpack_folders import YOUNG_SECONDS, remove_abandoned
+from ksrv.dialects.torchserve.archive.archive import open_archive
+from ksrv.dialects.torchserve.archive.unpack_folders import YOUNG_SECONDS, remove_abandoned
 from tests.unit.repository.torchserve.test_archive import FILES, write_zip
 
 OPEN = (
-    "import sys; from pathlib import Path; from ksrv.repository.torchserve.archive import open_archive\n"
+    "import sys; from pathlib import Path; from ksrv.dialects.torchserve.archive.archive import open_archive\n"
     "print(open_archive(Path(sys.argv[1]), Path(sys.argv[2])), flush=True); sys.stdin.read()"
 )
 

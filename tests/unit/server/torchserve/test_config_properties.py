@@ -4,10 +4,10 @@ import os
 
 import pytest
 
+from ksrv.dialects.torchserve.settings import config_properties
+from ksrv.dialects.torchserve.settings.config_properties import read_properties, translate
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
-from ksrv.server.torchserve import config_properties
-from ksrv.server.torchserve.config_properties import read_properties, translate
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksrv.dialects.torchserve.routes.form_parts import read_parts
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.forms import multipart as multipart_module
 from ksrv.protocol.forms.multipart import PART_HEAD, PARTS
-from ksrv.server.torchserve.form_parts import read_parts
 
 KIND = 'multipart/form-data; boundary="b1"'
 

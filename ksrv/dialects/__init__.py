@@ -1,0 +1,1 @@
+"""What other servers' files, routes and clients need: one folder for each of these dialects, named nowhere else."""

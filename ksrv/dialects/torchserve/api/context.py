@@ -1,0 +1,261 @@
+"""The context object that TorchServe handlers get: `ts.context`.
+
+One `Context` lives as long as its handler, because handlers keep the reference they were given by
+`initialize`; only its request fields change from batch to batch. A thread that a batch started sees the fields of that
+batch. A thread of `initialize` sees those of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from ksrv._native.batch.stages import WORKS_FOR, no_batch
+from ksrv.dialects.torchserve.api.metrics import Metrics
+
+DEFAULT_STATUS = 200
+
+
+class RequestHeaders(dict[str, Any]):
+    """A request's headers, found in whichever case a handler asks for them.
+
+    The case in which the client wrote a name is lost on the way (`X-My-Header` is shown for all), so
+    that a handler which asks for `x-my-header`, because its clients send that, must find it too.
+    """
+
+    def __missing__(self, key: str) -> Any:
+        wanted = key.lower()
+        for name, value in self.items():
+            if name.lower() == wanted:
+                return value
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (
+            isinstance(key, str) and any(name.lower() == key.lower() for name in self)
+        )
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+
+class RequestProcessor:
+    """One request's headers, and the status and headers of its answer."""
+
+    def __init__(self, request_header: dict[str, Any]) -> None:
+        self._request_header = request_header
+        self._status_code = DEFAULT_STATUS
+        self._reason_phrase: str | None = None
+        self._response_header: dict[str, str] = {}
+        self.failure: Exception | None = None
+
+    def get_request_property(self, key: str) -> Any:
+        return self._request_header.get(key)
+
+    def get_request_properties(self) -> dict[str, Any]:
+        return self._request_header
+
+    def report_status(self, code: int, reason_phrase: str | None = None) -> None:
+        self._status_code = code
+        self._reason_phrase = reason_phrase
+
+    def get_response_status_code(self) -> int:
+        return self._status_code
+
+    def get_response_status_phrase(self) -> str | None:
+        return self._reason_phrase
+
+    def add_response_property(self, key: str, value: str) -> None:
+        self._response_header[key] = value
+
+    def get_response_headers(self) -> dict[str, str]:
+        return self._response_header
+
+    def get_response_header(self, key: str) -> str | None:
+        return self._response_header.get(key)
+
+
+@dataclass
+class BatchFields:
+    """The fields of a context that belong to one batch.
+
+    Attributes:
+        request_ids: The id of each row.
+        request_processor: The headers, and the status and headers of the answer, of each row.
+        cl_socket: Takes intermediate answers.
+        rows_are_requests: Whether each row is a request, and not a part of an envelope.
+    """
+
+    request_ids: dict[int, str] | None = None
+    request_processor: list[RequestProcessor] = field(default_factory=list)
+    cl_socket: Any = None
+    rows_are_requests: bool = True
+
+
+def _of_batch(name: str) -> Any:
+    """Return the property for a field of `BatchFields`."""
+
+    def get(context: "Context") -> Any:
+        return getattr(context.batch_fields(), name)
+
+    def set_value(context: "Context", value: Any) -> None:
+        setattr(context.batch_fields(), name, value)
+
+    return property(get, set_value)
+
+
+class Context:
+    """The context of a handler: its model, and the batch that it works on.
+
+    Handlers may set attributes of their own on it.
+
+    Args:
+        model_dir: The folder that the model was loaded from.
+        batch_size: The most requests that a batch may hold.
+        gpu: The index of the assigned GPU, or None on the CPU.
+        mms_version: The version of the server that the handler believes to run in.
+        limit_max_image_pixels: Whether Pillow's limit on image sizes stays in force.
+        metrics: Where custom metrics go.
+        model_yaml_config: The whole model-config.yaml, `{}` without one.
+
+    Attributes:
+        newest: The fields of the newest batch.
+    """
+
+    request_ids: dict[int, str] | None = _of_batch("request_ids")
+    request_processor: list[RequestProcessor] = _of_batch("request_processor")
+    cl_socket: Any = _of_batch("cl_socket")
+    rows_are_requests: bool = _of_batch("rows_are_requests")
+
+    def __init__(
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: dict[str, Any],
+        batch_size: int,
+        gpu: int | None,
+        mms_version: str,
+        limit_max_image_pixels: bool = True,
+        metrics: Metrics | None = None,
+        model_yaml_config: dict[str, Any] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.manifest = manifest
+        self._system_properties = {
+            "model_dir": model_dir,
+            "gpu_id": gpu,
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": mms_version,
+            "limit_max_image_pixels": limit_max_image_pixels,
+        }
+        self.newest = BatchFields()
+        self._metrics = metrics
+        self._limit_max_image_pixels = limit_max_image_pixels
+        self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
+        self.stopping_criteria: list[Any] | None = None
+        self.header_key_sequence_id = os.environ.get(
+            "TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"
+        )
+        self.header_key_sequence_start = os.environ.get(
+            "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
+        )
+        self.header_key_sequence_end = os.environ.get(
+            "TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end"
+        )
+
+    def batch_fields(self) -> BatchFields:
+        """Return the fields of the batch that this thread works for.
+
+        Raises:
+            HandlerFailed: A batch started the thread, and has its answer.
+        """
+        bound = WORKS_FOR.get()
+        if bound is None:
+            return self.newest
+        if bound.made is None:
+            raise no_batch()
+        fields: BatchFields = bound.made
+        return fields
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        return self._system_properties
+
+    @property
+    def metrics(self) -> Metrics | None:
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def get_request_id(self, idx: int = 0) -> str | None:
+        return self.request_ids.get(idx) if self.request_ids else None
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> dict[str, Any]:
+        return self.request_processor[idx].get_request_properties()
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        return self.get_response_headers(idx).get("content-type")
+
+    def get_response_status(self, idx: int) -> tuple[int, str | None]:
+        processor = self.request_processor[idx]
+        return processor.get_response_status_code(), processor.get_response_status_phrase()
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        if self.request_processor:
+            self.request_processor[idx].report_status(code, reason_phrase=phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        for processor in self.request_processor:
+            processor.report_status(code, reason_phrase=phrase)
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        return self.request_processor[idx].get_response_headers()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        self.request_processor[idx].add_response_property(key, value)
+
+    def listening(self, idx: int | None = None) -> bool:
+        """Tell whether a client still waits; ksrv's own, for handlers that stream.
+
+        Args:
+            idx: The row whose client is meant; any client of the batch by default.
+
+        Returns:
+            False once the client's connection is gone or its deadline has passed. Where no client
+            of the batch takes intermediate answers this is not known, and taken to be so.
+        """
+        return self.cl_socket is None or bool(self.cl_socket.listening(idx))
+
+    def fail(self, idx: int, error: Exception) -> None:
+        """Fail the request of one row alone; ksrv's own. The row's return value is dropped.
+
+        Args:
+            error: Why: a PredictionException says what its client reads, any other fails the row as
+                it would have failed the batch.
+
+        Raises:
+            Exception: The error itself, behind an envelope, whose rows are not those of requests.
+        """
+        if not self.rows_are_requests:
+            raise error
+        processor = self.request_processor[idx]
+        processor.failure = processor.failure or error
+
+    def get_sequence_id(self, idx: int) -> str:
+        return str(self.get_request_header(idx, self.header_key_sequence_id) or "")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,101 @@
+"""Finds the handler that a manifest names and makes one function of it: `entry(data, context)`.
+
+The rules are TorchServe's: a module-level function wins over a class, exactly one class may be
+defined, its `handle` is taken from the instance. Unlike there, a failing import inside the user's
+module is reported as itself.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ksrv.dialects.torchserve.api.classes import list_classes_from_module
+from ksrv.handlers.imports.loaded_files import find_module
+
+Entry = Callable[[Any, Any], Any]
+
+BUILT_IN = {
+    "base_handler": "BaseHandler",
+    "image_classifier": "ImageClassifier",
+    "image_segmenter": "ImageSegmenter",
+    "object_detector": "ObjectDetector",
+    "text_classifier": "TextClassifier",
+}
+"""The handlers of `ts.torch_handler`, each in a module of its name."""
+
+
+class EntryError(ValueError):
+    """A handler that has no usable entry point."""
+
+
+def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
+    """Return the entry point and the object it belongs to, already initialized.
+
+    Args:
+        handler: `file.py`, `file`, any of these with `:function`, or a built-in's name.
+        folder: The archive's folder, which is first on `sys.path`.
+        context: The context for `initialize`.
+
+    Returns:
+        The entry point, and the handler object, or None for a module-level function.
+
+    Raises:
+        EntryError: There is no usable entry point.
+        ImportError: The user's module, or something that it imports, is missing.
+    """
+    if handler in BUILT_IN:
+        module = import_module(f"ts.torch_handler.{handler}")
+        return _initialized(getattr(module, BUILT_IN[handler]), handler, context)
+    file, _, function = handler.partition(":")
+    module = _module(file, folder)
+    wanted = function or "handle"
+    found = getattr(module, wanted, None)
+    if callable(found) and not inspect.isclass(found):
+        found(None, context)
+        return found, None
+    if function:
+        raise EntryError(
+            f"{file} has no function {function!r}, which the handler {handler!r} names; define it, or name "
+            f"another in the archive's handler"
+        )
+    classes = list_classes_from_module(module)
+    if len(classes) != 1:
+        names = [cls.__name__ for cls in classes]
+        raise EntryError(
+            "Expected only one class in custom service code or a function entry point"
+            f" {names} in {file}; define handle(data, context), or one class with initialize and handle"
+        )
+    return _initialized(classes[0], file, context)
+
+
+def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
+    """Return the entry point of a handler class and its object."""
+    service = made()
+    # `handle` may have been replaced in `__init__` (micro-batching): it is the instance's.
+    entry = getattr(service, "handle", None)
+    if not callable(entry):
+        raise EntryError(
+            f"Expect handle method in class {made.__name__}, defined in {file}; add handle(self, data, context)"
+        )
+    initialize = getattr(service, "initialize", None)
+    if not callable(initialize):
+        raise EntryError(
+            f"{made.__name__} in {file} has no initialize method; add initialize(self, context)"
+        )
+    initialize(context)
+    return entry, service
+
+
+def _module(file: str, folder: Path) -> ModuleType:
+    path = Path(file)
+    place = folder / path.parent
+    name = path.name.removesuffix(".py")
+    if find_module(name.partition(".")[0], [str(place)]) is None:
+        raise EntryError(f"the handler {file!r} is not in the archive; name a file inside of it")
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
+    return import_module(name)

@@ -1,0 +1,311 @@
+"""Custom metrics of TorchServe handlers: `ts.metrics.*`.
+
+Where TorchServe prints a line that its front end parses, a value goes here as a `MetricRecord` to
+the function that the handler's process was given, and from there to the Prometheus page.
+"""
+
+import logging
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ksrv.dialects.torchserve.settings.metrics_file import DEFAULT_METRICS, read_metrics_file
+from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.statistics import MetricRecord
+
+logger = logging.getLogger("ksrv.dialects.torchserve.api.metrics")
+
+
+class MetricTypes(Enum):
+    """`ts.metrics.metric_type_enum.MetricTypes`."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Units:
+    """`ts.metrics.unit.Units`: short names to the words that TorchServe reports."""
+
+    def __init__(self) -> None:
+        self.units = dict(UNITS)
+
+
+UNITS = {
+    "ms": "Milliseconds",
+    "s": "Seconds",
+    "percent": "Percent",
+    "count": "Count",
+    "MB": "Megabytes",
+    "GB": "Gigabytes",
+    "kB": "Kilobytes",
+    "B": "Bytes",
+    None: "unit",
+    "": "unit",
+}
+MetricUnit = Units()
+TIME_UNITS = ("ms", "s")
+SIZE_UNITS = ("MB", "kB", "GB", "B")
+
+
+@dataclass
+class Dimension:
+    """A named label of one value."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.value}"
+
+
+class Metric:
+    """One metric; its dimension names are fixed by its first use.
+
+    Args:
+        unit: Its unit, short or in words.
+        dimension_names: Names that the values of `add_or_update` are matched with by position; None
+            where nothing declares them, until the first values come.
+        metric_type: Counter, gauge or histogram.
+    """
+
+    def __init__(
+        self,
+        metric_name: str,
+        unit: str,
+        dimension_names: Sequence[str] | None = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+        *,
+        emit: Emit,
+    ) -> None:
+        self.metric_name = metric_name
+        self.unit = UNITS.get(unit, unit)
+        self.dimension_names = None if dimension_names is None else list(dimension_names)
+        self.metric_type = metric_type
+        self._emit = emit
+
+    def add_or_update(
+        self, value: float, dimension_values: Sequence[str] = (), request_id: str = ""
+    ) -> None:
+        """Report a value; a value that does not fit the metric is logged and dropped."""
+        if self.dimension_names is None:
+            self.dimension_names = [f"Dimension{n + 1}" for n in range(len(dimension_values))]
+        if len(dimension_values) != len(self.dimension_names):
+            logger.error(
+                "the metric %s has the dimensions %s and was given %d values for them; the update is dropped: give one "
+                "value for each",
+                self.metric_name,
+                self.dimension_names,
+                len(dimension_values),
+            )
+            return
+        if self.metric_type is MetricTypes.COUNTER and value < 0:
+            logger.error(
+                "the counter %s was given the negative %s; the update is dropped: a counter only grows, a gauge "
+                "may fall",
+                self.metric_name,
+                value,
+            )
+            return
+        labels = (
+            *zip(self.dimension_names, map(str, dimension_values), strict=True),
+            ("Hostname", _hostname()),
+        )
+        self._emit(
+            MetricRecord(self.metric_name, self.metric_type.value, self.unit, float(value), labels)
+        )
+
+    def update(
+        self, value: float, request_id: str = "", dimensions: Sequence[Dimension] = ()
+    ) -> None:
+        """Report a value with dimensions of its own, as handlers for older versions do."""
+        self.dimension_names = [dimension.name for dimension in dimensions]
+        self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
+
+
+class Metrics:
+    """`context.metrics`: the calls of TorchServe's metrics cache.
+
+    Args:
+        model_name: The value of the `ModelName` label.
+        declared: The metrics that `get_metric` finds from the start; see `read_metrics_file`.
+    """
+
+    def __init__(
+        self, model_name: str, emit: Emit, declared: Iterable[Mapping[str, Any]] = DEFAULT_METRICS
+    ) -> None:
+        self.model_name = model_name
+        self.request_ids: Any = None  # ids of the running batch by index
+        self._emit = emit
+        self.cache: dict[tuple[str, MetricTypes], Metric] = {}
+        self._declare(declared)
+
+    def _declare(self, declared: Iterable[Mapping[str, Any]]) -> None:
+        for one in declared:
+            kind = MetricTypes(one["kind"])
+            self.add_metric_to_cache(one["name"], one["unit"], one["dimensions"], kind)
+
+    def add_counter(
+        self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
+    ) -> None:
+        self._add(name, value, "count", idx, dimensions, MetricTypes.COUNTER)
+
+    def add_time(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "ms",
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        _require(unit, TIME_UNITS, "time")
+        self._add(name, value, unit, idx, dimensions, metric_type)
+
+    def add_size(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "MB",
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        _require(unit, SIZE_UNITS, "size")
+        self._add(name, value, unit, idx, dimensions, metric_type)
+
+    def add_percent(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        self._add(name, value, "percent", idx, dimensions, metric_type)
+
+    def add_error(
+        self,
+        name: str,
+        value: float,
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> None:
+        self._report(name, value, "", [*dimensions, Dimension("Level", "Error")], metric_type)
+
+    def add_metric(
+        self,
+        name: str,
+        value: float,
+        unit: str = "",
+        idx: int | None = None,
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> None:
+        self._add(name, value, unit, idx, dimensions, metric_type)
+
+    def add_metric_to_cache(
+        self,
+        metric_name: str,
+        unit: str,
+        dimension_names: Sequence[str] = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> Metric:
+        metric = Metric(metric_name, unit, dimension_names, metric_type, emit=self._emit)
+        self.cache[metric_name, metric_type] = metric
+        return metric
+
+    def get_metric(
+        self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER
+    ) -> Metric:
+        """Return a metric that was declared, or added before.
+
+        A name that nobody declared counts as well, under labels `Dimension1` and so on: a request
+        is worth more than its metrics.
+        """
+        metric = self.cache.get((metric_name, metric_type))
+        if metric is None:
+            logger.warning(
+                "the %s %s is declared nowhere: it counts without a unit, and its dimensions have no"
+                " names; name it in model_metrics of metrics_config, or call add_metric_to_cache",
+                metric_type.value,
+                metric_name,
+            )
+            metric = Metric(metric_name, "", None, metric_type, emit=self._emit)
+            self.cache[metric_name, metric_type] = metric
+        return metric
+
+    def _add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        idx: int | None,
+        dimensions: Sequence[Dimension],
+        metric_type: MetricTypes,
+    ) -> None:
+        given = {dimension.name for dimension in dimensions or ()}
+        own = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
+        added = [dimension for dimension in own if dimension.name not in given]
+        self._report(name, value, unit, [*(dimensions or ()), *added], metric_type)
+
+    def _report(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        dimensions: Sequence[Dimension],
+        metric_type: MetricTypes,
+    ) -> None:
+        metric = self.cache.get((name, metric_type))
+        if metric is None or metric.dimension_names is None:
+            names = [dimension.name for dimension in dimensions]
+            metric = self.add_metric_to_cache(name, unit, names, metric_type)
+        metric.add_or_update(value, [dimension.value for dimension in dimensions])
+
+
+class MetricsStore(Metrics):
+    """The older `ts.metrics.metrics_store.MetricsStore`, which has the same calls.
+
+    Args:
+        request_ids: Ids of the running batch by index.
+        model_name: The value of the `ModelName` label.
+    """
+
+    def __init__(self, request_ids: Any, model_name: str) -> None:
+        super().__init__(model_name, discard)
+        self.request_ids = request_ids
+
+
+class MetricsCacheYamlImpl(Metrics):
+    """`ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl`, for scripts that make one.
+
+    Args:
+        config_file_path: The metrics.yaml that `initialize_cache` reads.
+    """
+
+    def __init__(self, config_file_path: str) -> None:
+        super().__init__("", discard, declared=())
+        self.config_file_path = config_file_path
+
+    def initialize_cache(self) -> None:
+        """Add the metrics that the file declares.
+
+        Raises:
+            ValueError: The file cannot be read, or is not in TorchServe's form.
+        """
+        self._declare(read_metrics_file(Path(self.config_file_path)))
+
+
+@cache
+def _hostname() -> str:
+    return socket.gethostname()
+
+
+def _require(unit: str, allowed: tuple[str, ...], what: str) -> None:
+    if unit not in allowed:
+        raise ValueError(f"the unit of a {what} is one of {', '.join(allowed)}, not {unit!r}")

@@ -1,0 +1,78 @@
+"""ENABLE_TORCH_PROFILER: one batch of a TorchServe handler under torch's profiler.
+
+Any value of the variable switches it on, as in TorchServe. An absolute path is moreover the folder
+for the traces, which otherwise lie in `pytorch_profiler/` below the system's temporary folder. The
+regions of a trace are named after the stages.
+"""
+
+import logging
+import os
+import tempfile
+from importlib.util import find_spec
+from typing import Any
+
+logger = logging.getLogger("ksrv.dialects.torchserve")
+
+VARIABLE = "ENABLE_TORCH_PROFILER"
+SLOWEST = 10
+PROFILER_AVAILABLE = PT2_AVAILABLE = PT230_AVAILABLE = True
+"""Names of TorchServe's: every torch that ksrv runs with has the profiler, `torch.compile` and `torch.export`."""
+ONNX_AVAILABLE = find_spec("onnxruntime") is not None
+XLA_AVAILABLE = find_spec("torch_xla") is not None
+IPEX_AVAILABLE = False
+"""ksrv does not use Intel's extension for PyTorch."""
+
+
+def is_wanted() -> bool:
+    """Tell whether batches are to be profiled."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def trace_folder(model: str) -> str:
+    """Return where the traces of a model go.
+
+    Args:
+        model: The model's name; "" where it has none.
+    """
+    wanted = os.environ.get(VARIABLE, "")
+    top = (
+        wanted if os.path.isabs(wanted) else os.path.join(tempfile.gettempdir(), "pytorch_profiler")
+    )
+    return os.path.join(top, model)
+
+
+def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
+    """Run the stages of one batch under the profiler, write a trace, and log the slowest operations.
+
+    Args:
+        handler: The handler. Its `profiler_args` are the keywords of `torch.profiler.profile`; without
+            them operations on CPU and GPU are recorded with their shapes.
+    """
+    import torch.profiler
+    from torch.profiler import ProfilerActivity, record_function
+
+    options = dict(handler.profiler_args or {})
+    if not options:
+        known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
+        wanted = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+        options = {"activities": [one for one in wanted if one in known], "record_shapes": True}
+    if "on_trace_ready" not in options:
+        folder = trace_folder((handler.manifest or {}).get("model", {}).get("modelName", ""))
+        options["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(folder)
+        logger.info("the profiler writes its traces to %s", folder)
+    with torch.profiler.profile(**options) as profiler:
+        with record_function("preprocess"):
+            prepared = handler.preprocess(data)
+        if handler._is_explain():
+            with record_function("explain"):
+                output = handler.explain_handle(prepared, data)
+        else:
+            with record_function("inference"):
+                result = handler.inference(prepared)
+            with record_function("postprocess"):
+                output = handler.postprocess(result)
+    table = profiler.key_averages().table(sort_by="cpu_time_total", row_limit=SLOWEST)
+    logger.info("the slowest operations of the batch:")
+    for line in table.splitlines():
+        logger.info("%s", line)
+    return output, profiler

@@ -1,0 +1,471 @@
+"""Opens TorchServe archives: `.mar` zips, `.tar.gz` files and unpacked folders.
+
+Strategy: everything is checked from the archive's own listing before the first byte is written. Each
+process unpacks an archive once, into a folder of its own, and again after the archive has changed.
+"""
+
+import copy
+import errno
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import struct
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+import msgspec
+
+from ksrv.dialects.torchserve.archive.unpack_folders import held_folder, hold, new_folder
+from ksrv.repository.entry import is_model_name
+
+MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
+ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
+CHUNK = 1024 * 1024
+SETTINGS_BYTES = 1024 * 1024
+"""A manifest, settings or requirements may have so many: all of them is read into memory."""
+TAR_HEADER_BYTES = 8 * 1024 * 1024
+"""A header of a tar may have so many: tarfile reads all of it into memory."""
+TAR_HEADERS_BYTES = 64 * 1024 * 1024
+"""All headers of a tar and what fills its blocks may have so many beside the files' bytes."""
+MAX_DEPTH = 64
+"""Folders one in the other: removing them takes a Python frame for each."""
+
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError,
+    NotImplementedError,  # a compression, or an encryption, that zipfile does not know
+    RuntimeError,  # a password is needed; RecursionError: headers that describe headers
+    ValueError,  # a name that is not UTF-8, a number that is none
+    OverflowError, MemoryError,
+)  # fmt: skip
+"""What zipfile and tarfile raise for the bytes of a damaged archive."""
+
+_MAKE_AGAIN = "copy the archive again, or make it again with torch-model-archiver"
+_NO_FILE = "a link or a device; make the archive of files and folders alone"
+_FOLDER = "unpack a trusted archive yourself, and serve the folder"
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+
+
+class ArchiveError(ValueError):
+    """An archive that cannot be opened, or that must not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """How much an archive may hold.
+
+    Attributes:
+        entries: Files and folders.
+        size: Bytes of all files, unpacked.
+        ratio: Unpacked bytes for each byte of the archive; smaller archives than 1 MiB count as
+            that large.
+    """
+
+    entries: int = 10_000
+    size: int = 64 * 1024**3
+    ratio: int = 200
+
+
+class Part(msgspec.Struct, rename="camel", kw_only=True):
+    """The `model` section of MANIFEST.json; file names are relative to the archive's root."""
+
+    model_name: str
+    model_version: str = "1.0"
+    handler: str = ""
+    serialized_file: str = ""
+    model_file: str = ""
+    requirements_file: str = ""
+    config_file: str = ""
+    source_vocab: str = ""
+
+
+FILE_KEYS = (
+    "handler", "serialized_file", "model_file", "requirements_file", "config_file", "source_vocab",
+)  # fmt: skip
+"""The keys that name a file of the archive."""
+
+
+class Manifest(msgspec.Struct, rename="camel", kw_only=True):
+    """MAR-INF/MANIFEST.json as far as ksrv reads it."""
+
+    model: Part
+    runtime: str = "python"
+    archiver_version: str = ""
+    created_on: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file or folder of an archive, before it is written."""
+
+    path: PurePosixPath
+    size: int
+    is_folder: bool
+    open: Callable[[], IO[bytes]]
+
+
+def open_archive(
+    path: Path, cache: Path | None = None, limits: ArchiveLimits | None = None
+) -> Path:
+    """Return this process's folder with the archive's files, unpacking them if it has none yet.
+
+    Args:
+        path: A `.mar`, `.model`, `.tar.gz` or `.tgz` file, or an unpacked folder, which is served
+            in place.
+        cache: The parent of the folders; a private folder below the system's temporary directory by
+            default.
+        limits: How much the archive may hold.
+
+    Raises:
+        ArchiveError: The archive is damaged, too large, or has an entry that would leave its folder.
+    """
+    if path.is_dir():
+        if not (path / MANIFEST).is_file():
+            raise ArchiveError(
+                f"{path} has no {MANIFEST}; expected an archive's folder, or a .mar file"
+            )
+        return path
+    if not path.is_file():
+        raise ArchiveError(
+            f"{path} is neither a file nor a folder; expected {', '.join(ARCHIVE_SUFFIXES)} or an archive's folder"
+        )
+    if path.stat().st_size == 0:
+        raise ArchiveError(f"{path} is empty (0 bytes); {_MAKE_AGAIN}")
+    digest = digest_of(path)
+    if (held := held_folder(path, digest)) is not None:
+        return held
+    place = new_folder(default_cache() if cache is None else cache, digest)
+    try:
+        unpack(path, place, limits or ArchiveLimits())
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    hold(path, digest, place)
+    return place
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of an unpacked archive.
+
+    Raises:
+        ArchiveError: It is missing, is not valid, names a file outside the archive, or has a name or a version that
+            no model can have.
+    """
+    try:
+        manifest = _manifest_of(read_settings(folder, str(MANIFEST)))
+    except FileNotFoundError:
+        raise ArchiveError(
+            f"there is no {MANIFEST}: it is no TorchServe archive; torch-model-archiver makes one"
+        ) from None
+    except OSError as error:
+        raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}; {_MAKE_AGAIN}") from None
+    except RecursionError:
+        raise ArchiveError(f"{MANIFEST} is nested too deep to be read; {_MAKE_AGAIN}") from None
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ArchiveError(f"{MANIFEST} cannot be read: {error}; {_MAKE_AGAIN}") from None
+    model = manifest.model
+    # Name and version become parts of paths and routes.
+    if not is_model_name(model.model_name):
+        raise ArchiveError(
+            f"{MANIFEST}: modelName is {model.model_name[:128]!r}; a name has 1 to 128 letters, digits, '.', '_' and "
+            f"'-', and begins with a letter or a digit"
+        )
+    if not _VERSION.fullmatch(model.model_version):
+        raise ArchiveError(
+            f"{MANIFEST}: modelVersion is {model.model_version[:128]!r}; a version has 1 to 64 letters, digits, '.', "
+            f"'_', '+' and '-', and begins with a letter or a digit"
+        )
+    keys = {one.name: one.encode_name for one in msgspec.structs.fields(model)}
+    for field in FILE_KEYS:
+        name = getattr(model, field)
+        path = PurePosixPath(name)
+        if name and (path.is_absolute() or ".." in path.parts or "\0" in name):
+            raise ArchiveError(
+                f"{MANIFEST}: {keys[field]} names {name!r}, which is not inside the archive; expected a path from its root, "
+                f"without .."
+            )
+    return manifest
+
+
+def _manifest_of(content: bytes) -> Manifest:
+    """Convert a manifest as TorchServe's gson does: a number is taken for a text, and null for a key that is left out."""
+    document = json.loads(content, parse_int=str, parse_float=str)
+    if isinstance(document, dict):
+        document = _without_nulls(document)
+        if isinstance(model := document.get("model"), dict):
+            document["model"] = _without_nulls(model)
+    return msgspec.convert(document, Manifest)
+
+
+def _without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def read_settings(folder: Path, name: str) -> bytes:
+    """Return the content of a file that describes the model.
+
+    Raises:
+        ArchiveError: It is longer than such files are.
+        OSError: It cannot be read.
+    """
+    with (folder / name).open("rb") as file:
+        content = file.read(SETTINGS_BYTES + 1)
+    if len(content) > SETTINGS_BYTES:
+        raise ArchiveError(
+            f"{name} is longer than {SETTINGS_BYTES} bytes, the most that ksrv reads of such a file"
+        )
+    return content
+
+
+def default_cache() -> Path:
+    """Return the default cache folder, readable and writable by this user only.
+
+    Raises:
+        ArchiveError: The folder exists and belongs to another user, or other users may write to it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"ksrv-{os.getuid()}" / "archives"
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.parent.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        raise ArchiveError(
+            f"{folder.parent}, where archives are unpacked, must be a folder that only this user may write to; "
+            f"remove it, or set TMPDIR to another folder"
+        )
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of the file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unpack(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
+    """Write the archive's files into an empty folder.
+
+    Raises:
+        ArchiveError: As `open_archive`; the folder may hold a part of the files.
+    """
+    try:
+        if archive.name.endswith((".tar.gz", ".tgz")):
+            _unpack_tar(archive, folder, limits)
+        else:
+            _unpack_zip(archive, folder, limits)
+        try:
+            read_manifest(folder)
+        except ArchiveError as error:
+            raise ArchiveError(f"{archive}: {error}") from None
+    except DAMAGE as error:
+        if isinstance(error, ArchiveError):
+            raise
+        raise ArchiveError(
+            f"{archive.name} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
+        ) from error
+
+
+def _remedy(error: BaseException) -> str:
+    """Return what to do about a failure to unpack: of the machine, or of the archive."""
+    if isinstance(error, OSError) and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EACCES,
+        errno.EROFS,
+    ):
+        return f"archives are unpacked below {tempfile.gettempdir()}, which TMPDIR sets"
+    return _MAKE_AGAIN
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, RecursionError):
+        return "its headers are nested too deep"
+    return str(error) or type(error).__name__
+
+
+def _unpack_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        _write(archive, list(_zip_members(archive, opened)), folder, limits)
+
+
+def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
+    for info in opened.infolist():
+        path = _inside(archive, info.filename)
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise ArchiveError(f"{archive.name}: {info.filename!r} is {_NO_FILE}")
+        if info.flag_bits & 1:
+            raise ArchiveError(
+                f"{archive.name}: {info.filename!r} is encrypted; make the archive without a password"
+            )
+        if kind and info.is_dir() != (kind == stat.S_IFDIR):
+            raise ArchiveError(
+                f"{archive.name}: {info.filename!r} is a folder by its name or by its attributes, but not by both; "
+                f"{_MAKE_AGAIN}"
+            )
+        if info.is_dir() and info.file_size:
+            raise ArchiveError(
+                f"{archive.name}: {info.filename!r} is a folder, but has content; {_MAKE_AGAIN}"
+            )
+
+        def content(info: zipfile.ZipInfo = info) -> IO[bytes]:
+            # The data are read to their own end, or one byte beyond what is listed: zipfile would
+            # cut them without a word where the listing is too short.
+            longer = copy.copy(info)
+            longer.file_size += 1
+            return opened.open(longer)
+
+        yield Member(path, info.file_size, info.is_dir(), content)
+
+
+def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
+    with gzip.open(archive) as stream:
+        bounded = _BoundedStream(archive, stream, limits)
+        with tarfile.open(fileobj=cast(Any, bounded), mode="r:") as opened:
+            members = list(_tar_members(archive, opened, limits))
+            # tarfile takes a header that it cannot read for the end.
+            bounded.seek(opened.offset)
+            if any(bounded.read(tarfile.BLOCKSIZE)):
+                raise ArchiveError(
+                    f"{archive.name} is damaged after its first {len(members)} entries; {_MAKE_AGAIN}"
+                )
+            while bounded.read(CHUNK):
+                pass  # gzip's checksum stands at the end
+            _write(archive, _without_top_folder(members), folder, limits)
+
+
+class _BoundedStream:
+    """The bytes of a compressed tar, as tarfile reads them, which bounds neither headers nor what they claim.
+
+    Args:
+        stream: Its bytes, inflated.
+        limits: How much the archive may hold.
+    """
+
+    def __init__(self, archive: Path, stream: gzip.GzipFile, limits: ArchiveLimits) -> None:
+        self._archive, self._stream, self._limits = archive, stream, limits
+        self.tell = stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= TAR_HEADER_BYTES:
+            raise ArchiveError(
+                f"{self._archive.name}: the header at byte {self.tell()} claims {size} bytes, and the most is "
+                f"{TAR_HEADER_BYTES}; {_MAKE_AGAIN}"
+            )
+        content = self._stream.read(size)
+        _hold(self._archive, 0, self.tell() - TAR_HEADERS_BYTES, self._limits)
+        return content
+
+    def seek(self, position: int) -> int:
+        if position < 0:
+            raise ArchiveError(f"{self._archive.name}: an entry has a negative size; {_MAKE_AGAIN}")
+        _hold(self._archive, 0, position - TAR_HEADERS_BYTES, self._limits)
+        return self._stream.seek(position)
+
+
+def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) -> Iterator[Member]:
+    # Listing a compressed tar inflates it: the bounds are held while listing, too.
+    total = 0
+    for count, info in enumerate(opened):
+        if not (info.isfile() or info.isdir()):
+            raise ArchiveError(f"{archive.name}: {info.name!r} is {_NO_FILE}")
+        if info.size < 0:
+            raise ArchiveError(f"{archive.name}: {info.name!r} has a negative size; {_MAKE_AGAIN}")
+        size = 0 if info.isdir() else info.size
+        total += size
+        _hold(archive, count + 1, total, limits)
+
+        def content(info: tarfile.TarInfo = info) -> IO[bytes]:
+            stream = opened.extractfile(info)
+            assert stream is not None
+            return stream
+
+        yield Member(_inside(archive, info.name), size, info.isdir(), content)
+
+
+def _without_top_folder(members: list[Member]) -> list[Member]:
+    """Drop the one folder that the archiver puts around everything in its tgz format."""
+    if not members or any(member.path == MANIFEST for member in members):
+        return members
+    tops = {member.path.parts[0] for member in members if member.path.parts}
+    if len(tops) != 1:
+        return members
+    return [
+        Member(PurePosixPath(*member.path.parts[1:]), member.size, member.is_folder, member.open)
+        for member in members
+        if len(member.path.parts) > 1
+    ]
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise ArchiveError(
+            f"{archive.name}: {name!r} would leave the archive's folder; expected a path from its root, without .."
+        )
+    if len(path.parts) > MAX_DEPTH:
+        raise ArchiveError(
+            f"{archive.name}: {name!r} lies deeper than {MAX_DEPTH} folders, the most that ksrv unpacks"
+        )
+    return path
+
+
+def _hold(archive: Path, entries: int, total: int, limits: ArchiveLimits) -> None:
+    if entries > limits.entries:
+        raise ArchiveError(
+            f"{archive.name} has more than {limits.entries} entries, the most that ksrv unpacks; {_FOLDER}"
+        )
+    if total > limits.size:
+        raise ArchiveError(
+            f"{archive.name} unpacks to more than {limits.size} bytes, the most that ksrv unpacks; {_FOLDER}"
+        )
+    packed = max(archive.stat().st_size, CHUNK)
+    if total > packed * limits.ratio:
+        raise ArchiveError(
+            f"{archive.name} unpacks to more than {limits.ratio} times its size of {packed} bytes, as only an archive "
+            f"does that is made to fill disks; {_FOLDER}"
+        )
+
+
+def _write(archive: Path, members: list[Member], folder: Path, limits: ArchiveLimits) -> None:
+    _hold(archive, len(members), sum(member.size for member in members), limits)
+    written: set[PurePosixPath] = set()
+    for member in members:
+        if not member.is_folder and member.path in written:
+            raise ArchiveError(
+                f"{archive.name} has two entries {str(member.path)!r}; {_MAKE_AGAIN}"
+            )
+        written.add(member.path)
+        try:
+            _write_member(member, folder / member.path)
+        except DAMAGE as error:
+            raise ArchiveError(
+                f"{archive.name}: {str(member.path)!r} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
+            ) from error
+
+
+def _write_member(member: Member, target: Path) -> None:
+    if member.is_folder:
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with member.open() as source, target.open("xb") as file:
+        written = 0
+        while piece := source.read(CHUNK):
+            written += len(piece)
+            if written > member.size:
+                raise ArchiveError(f"it is larger than the {member.size} bytes that are listed")
+            file.write(piece)
+    if written < member.size:
+        raise ArchiveError(f"it has {written} bytes, and {member.size} are listed")

@@ -1,0 +1,93 @@
+"""Handlers written for TorchServe in a folder with a model.yaml: recognised, and run as they are.
+
+A handler file that imports `ts` is one. It is driven by the same runner as an archive's, with a
+manifest made from model.yaml, in a process of its own unless model.yaml says otherwise: such
+handlers import their siblings by bare name and may change the state of the process. The `parameters:`
+and `pt2:` of model.yaml become its `context.model_yaml_config`.
+"""
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ksrv.dialects.torchserve.calls import FORMAT
+from ksrv.model.config import ModelConfig
+from ksrv.repository.yaml_document import Document
+
+RUNNER = "ksrv.dialects.torchserve.runner.runner:TorchServeRunner"
+
+
+def imports_ts(file: Path) -> bool:
+    """Whether a Python file imports TorchServe's package `ts`, anywhere in it.
+
+    Args:
+        file: The file. A file that cannot be parsed imports nothing; loading it names the fault.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        if any(name == "ts" or name.startswith("ts.") for name in names):
+            return True
+    return False
+
+
+def as_torchserve(
+    document: Document,
+    config: ModelConfig,
+    *,
+    folder: Path,
+    root: Path,
+    name: str = "",
+    function: str | None = None,
+) -> ModelConfig:
+    """Return the settings with which a handler written for TorchServe is run as one; see `HandlerReader.adopt`.
+
+    Args:
+        name: The model's name, where it is not its folder's.
+        function: Of a handler file, the function that is the handler, "" for a class; None leaves what `handler:` says.
+
+    Returns:
+        The settings as they are for any other handler.
+
+    Raises:
+        ConfigError: The model serves sequences.
+    """
+    file, _, own = (config.handler or "").partition(":")
+    if not file.endswith(".py") or not imports_ts(Path(file)):
+        return config
+    if config.sequences is not None:
+        document.fail(
+            ("sequences",), "a handler that is written for TorchServe serves no sequences"
+        )
+    if function is not None:  # TorchServe takes the one class of a file, and names functions only
+        own = function
+    model: dict[str, str] = {
+        "modelName": name or root.name,
+        "modelVersion": folder.name if folder != root else "1.0",
+        "handler": os.path.relpath(file, folder) + (f":{own}" if own else ""),
+    }
+    if config.model:
+        model["serializedFile"] = os.path.relpath(config.model, folder)
+    if config.model_class:
+        model["modelFile"] = os.path.relpath(config.model_class.partition(":")[0], folder)
+    known: dict[str, Any] = dict(config.parameters)
+    if config.pt2 is not None:
+        known["pt2"] = config.pt2
+    return replace(
+        config,
+        handler=f"{file}:{own}" if own else file,
+        runner=RUNNER,
+        executor=config.executor if document.value.get("executor") is not None else "process",
+        dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": known}},
+    )

@@ -1,0 +1,144 @@
+"""Turns a TorchServe archive into a model's folder that serves the same: `ksrv import`.
+
+The folder holds the archive's files as they are and a `model.yaml` that says `torchserve: true`, so that
+the handler keeps its context, its rows and its model-config.yaml; what ksrv made of that file stands in
+model.yaml where a person can change it.
+"""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ksrv.dialects.torchserve.archive.archive import ArchiveError, open_archive, read_manifest
+from ksrv.dialects.torchserve.archive.model_config import ArchiveReport, archived_config
+from ksrv.model.config import ModelConfig
+from ksrv.repository.settings.keys import CONFIG_NAME
+
+INSTALL_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveInfo:
+    """An archive that was looked into.
+
+    Attributes:
+        name: The model's name.
+        version: Its version.
+        folder: Where its files are.
+        requirements: Its requirements file in the folder, or "".
+    """
+
+    name: str
+    version: str
+    folder: Path
+    config: ModelConfig
+    report: ArchiveReport
+    requirements: str
+
+
+def examine(path: Path) -> ArchiveInfo:
+    """Return what an archive holds.
+
+    Args:
+        path: The archive, or an unpacked one.
+
+    Raises:
+        ArchiveError: It cannot be opened or its settings are wrong.
+    """
+    folder = open_archive(path)
+    try:
+        manifest = read_manifest(folder)
+        config, report = archived_config(folder, manifest, archive=path.name)
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}") from None
+    model = manifest.model
+    return ArchiveInfo(
+        model.model_name, model.model_version, folder, config, report, model.requirements_file
+    )
+
+
+def import_archive(
+    found: ArchiveInfo, repository: Path, *, with_requirements: bool = False
+) -> Path:
+    """Write the model's folder into a model repository.
+
+    Args:
+        repository: The model repository; made where it is missing.
+        with_requirements: Whether to install the archive's requirements into the folder, where the
+            model's process finds it.
+
+    Raises:
+        ArchiveError: The archive asks for settings that ksrv does not serve, the folder exists, or pip fails;
+            nothing is left behind.
+        OSError: It cannot be written.
+    """
+    if found.report.refused:
+        raise ArchiveError(
+            f"the archive asks for settings that ksrv does not serve: {', '.join(found.report.refused)}; take them "
+            f"out of its model-config.yaml"
+        )
+    place = repository / found.name
+    if place.exists():
+        raise ArchiveError(
+            f"{place} exists; nothing was changed: remove it, or name another repository with --to"
+        )
+    repository.mkdir(parents=True, exist_ok=True)
+    partial = repository / f".importing-{found.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        shutil.copytree(found.folder, partial, ignore=shutil.ignore_patterns("__pycache__"))
+        (partial / CONFIG_NAME).write_text(_model_yaml(found), encoding="utf-8")
+        if with_requirements:
+            _install_requirements(found, partial)
+        partial.rename(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return place
+
+
+def _model_yaml(found: ArchiveInfo) -> str:
+    config = found.config
+    keys: dict[str, Any] = {
+        "torchserve": True,
+        "device": config.device,
+        "instances": config.instances,
+        "queue_size": config.queue_size,
+    }
+    if config.batching is not None:
+        keys["batching"] = {
+            "max_batch_size": config.batching.max_batch_size,
+            "max_delay_ms": config.batching.max_delay_ms,
+            "split": config.batching.split,
+        }
+    if config.envelope:
+        keys["envelope"] = config.envelope
+    text = (
+        f"# Made from {found.name} {found.version}. What stands here wins over model-config.yaml.\n"
+    )
+    text += "".join(f"# {line}\n" for line in found.report.lines())
+    return text + yaml.safe_dump(keys, sort_keys=False)
+
+
+def _install_requirements(found: ArchiveInfo, folder: Path) -> None:
+    if not found.requirements:
+        raise ArchiveError(
+            "the archive has no requirements that could be installed; leave out --install-requirements"
+        )
+    command = [sys.executable, "-m", "pip", "install", "--upgrade", "--target", str(folder)]
+    command += ["-r", str(folder / found.requirements)]
+    try:
+        done = subprocess.run(command, check=False, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ArchiveError(
+            f"pip did not end within {INSTALL_SECONDS} s; run it yourself: {' '.join(command)}"
+        ) from None
+    if done.returncode != 0:
+        raise ArchiveError(
+            f"the requirements were not installed: pip ended with status {done.returncode}; its output above "
+            f"says why"
+        )

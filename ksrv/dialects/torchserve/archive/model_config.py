@@ -1,0 +1,387 @@
+"""Turns a TorchServe archive into a model: its manifest and model-config.yaml become settings.
+
+Every key of model-config.yaml is applied, or named in the start-up report as ignored, or refused
+where serving without it would give wrong answers.
+"""
+
+import logging
+import re
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import yaml
+from msgspec.structs import replace
+
+from ksrv.dialects.torchserve.archive.archive import (
+    MANIFEST,
+    ArchiveError,
+    Manifest,
+    open_archive,
+    read_manifest,
+    read_settings,
+)
+from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2
+from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
+from ksrv.model.config import Batching, ModelConfig, ModelSource
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.report import Report
+from ksrv.repository.yaml_document import check_aliases, describe
+
+log = logging.getLogger("ksrv.repository")
+
+RUNNER = "ksrv.dialects.torchserve.runner.runner:TorchServeRunner"
+RUNTIMES = ("python", "python3", "")
+DEFAULT_BATCH_DELAY_MS = 100
+SERVER_KEYS = (
+    "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout",
+    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "useVenv", "ksrv",
+)  # fmt: skip
+
+HANDLER_KEYS = ("pt2", "handler", "micro_batching", "deepspeed", "pippy")
+IGNORED = {
+    "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
+}
+REFUSED = {
+    "parallelType": "models spread over several processes are not served",
+    "parallelLevel": "models spread over several processes are not served",
+    "torchrun": "models spread over several processes are not served",
+    "sequenceBatching": "sequences are not served",
+    "sequenceMaxIdleMSec": "sequences are not served",
+    "sequenceTimeoutMSec": "sequences are not served",
+    "maxSequenceJobQueueSize": "sequences are not served",
+    "maxNumSequence": "sequences are not served",
+    "continuousBatching": "continuous batching is not served",
+    "asyncCommunication": "asynchronous handlers are not served",
+    "useJobTicket": "job tickets are not served",
+}
+
+
+@dataclass(slots=True)
+class ArchiveReport(Report):
+    """The start-up report on an archive: its contents, and the settings that ksrv applies.
+
+    Attributes:
+        handler: The handler's file.
+        passed_through: Keys that only the handler reads.
+        missing_packages: Requirements that are not installed.
+    """
+
+    handler: str = ""
+    passed_through: list[str] = field(default_factory=list)
+    missing_packages: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return the report as text, one fact a line."""
+        text = [f"handler {self.handler}", *Report.lines(self)]
+        if self.passed_through:
+            text.append(f"for the handler alone: {', '.join(self.passed_through)}")
+        if self.missing_packages:
+            text.append(f"not installed: {', '.join(self.missing_packages)}")
+        return text
+
+
+def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None) -> ModelEntry:
+    """Return the model that an archive holds, under the name that its manifest gives.
+
+    Args:
+        path: The archive, or an unpacked one.
+        name: The name of an archive whose manifest cannot be read.
+        defaults: The defaults for keys that the archive leaves out.
+
+    Returns:
+        The entry; an archive that cannot be served carries its error.
+    """
+    try:
+        folder = open_archive(path)
+    except (ArchiveError, OSError) as error:
+        return ModelEntry(name, error=str(error), path=path)
+    try:
+        manifest = read_manifest(folder)
+        config, report = archived_config(folder, manifest, defaults, archive=path.name)
+    except (ArchiveError, OSError) as error:
+        return ModelEntry(name, error=f"{path}: {error}", path=path)
+    name, version = manifest.model.model_name, manifest.model.model_version
+    log.info("%s: %s", path.name, "; ".join(report.lines()))
+    refusal = None
+    if report.refused:
+        file = manifest.model.config_file or "config.properties"
+        refusal = f"{path}: {file} asks for settings that ksrv does not serve: {report.refusals()}"
+    source = ModelSource(
+        name=name, version=version, folder=folder, root=folder, config=config, error=refusal
+    )
+    return ModelEntry(name, {version: source}, path=path)
+
+
+def archived_config(
+    folder: Path,
+    manifest: Manifest,
+    defaults: ArchiveDefaults | None = None,
+    *,
+    archive: str = "",
+) -> tuple[ModelConfig, ArchiveReport]:
+    """Return the settings that an unpacked archive asks for, and the report on them.
+
+    Args:
+        defaults: The defaults for keys that the archive leaves out.
+
+    Raises:
+        ArchiveError: Manifest or model-config.yaml are not valid.
+    """
+    model = manifest.model
+    if manifest.runtime not in RUNTIMES:
+        raise ArchiveError(
+            f"{MANIFEST}: the runtime {manifest.runtime!r} is not served; expected python or python3"
+        )
+    if not model.handler:
+        raise ArchiveError(
+            f"{MANIFEST} names no handler; make the archive again with torch-model-archiver --handler"
+        )
+    defaults = defaults or ArchiveDefaults()
+    document, lines = _model_config(folder, model.config_file)
+    report = ArchiveReport(handler=model.handler)
+    given = defaults.models.get(model.model_name, {}).get(model.model_version, {})
+    settings = _Settings({**given, **document}, report, model.config_file, lines)
+    envelope = settings.envelope(defaults.envelope)
+    batch_size, batching = settings.batching(envelope)
+    settings.rest()
+    raw = _raw_manifest(folder)
+    requirements = ""
+    if settings.flag("useVenv", "an environment of its own") and model.requirements_file:
+        requirements = str(folder / model.requirements_file)
+    else:
+        report.missing_packages = missing_packages(folder, model.requirements_file)
+    config = ModelConfig(
+        handler=model.handler,
+        model=str(folder / model.serialized_file) if model.serialized_file else None,
+        device=settings.device(),
+        batching=batching,
+        executor="process",
+        # TorchServe tells a request at once that its worker died; trying it again is the client's
+        # choice there.
+        retry=False,
+        instances=settings.instances(defaults.workers),
+        timeout_ms=settings.number("clientTimeoutInMills", 0, "ms from a request's arrival", 0),
+        run_timeout_ms=1000
+        * settings.number("responseTimeout", defaults.response_timeout_s, "s for one batch"),
+        start_timeout_s=settings.number(
+            "startupTimeout", defaults.startup_timeout_s, "s for a process to get ready"
+        ),
+        queue_size=settings.number("jobQueueSize", defaults.queue_size, "requests may wait"),
+        requirements=requirements,
+        warmup=False,
+        pt2=document.get("pt2"),
+        envelope=envelope,
+        runner=RUNNER,
+        own_version=model.model_version,
+        dialect={
+            FORMAT: {
+                "manifest": raw,
+                "config": document,
+                "archive": archive,
+                "batch_size": batch_size,
+                "device_ids": settings.device_ids(),
+                "decode": defaults.decode,
+                "metrics": list(defaults.metrics),
+                "torchvision": settings.stand_in(),
+            }
+        },
+    )
+    return config, report
+
+
+def _raw_manifest(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = msgspec.json.decode(read_settings(folder, str(MANIFEST)))
+    return manifest
+
+
+def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the YAML as TorchServe's handlers know it, and the lines of its keys."""
+    if not name:
+        return {}, {}
+    try:
+        text = read_settings(folder, name).decode()
+        tree = yaml.compose(text, yaml.SafeLoader)
+        if tree is not None:
+            check_aliases(tree)
+        document = yaml.safe_load(text)
+    except ArchiveError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ArchiveError(f"{name}{where}: {error.problem or error.context}") from None
+    except (OSError, yaml.YAMLError, ValueError) as error:  # a date that there is not, for one
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(
+            f"{name} cannot be read: {reason}; expected the YAML file that configFile names"
+        ) from None
+    except RecursionError:
+        raise ArchiveError(
+            f"{name} is nested too deep to be read; expected keys and values, as TorchServe has them"
+        ) from None
+    if document is None:
+        return {}, {}
+    if not isinstance(document, dict):
+        raise ArchiveError(f"{name}, line 1: expected keys and values, found {describe(document)}")
+    assert isinstance(tree, yaml.MappingNode)  # what becomes a dict is one
+    lines = {key.value: key.start_mark.line + 1 for key, _ in tree.value}
+    return {str(key): value for key, value in document.items()}, lines
+
+
+class _Settings:
+    """Reads the keys of model-config.yaml and writes the report as it goes.
+
+    Args:
+        lines: The lines of the keys that it has; the others are those of a config.properties.
+    """
+
+    def __init__(
+        self, document: dict[str, Any], report: ArchiveReport, file: str, lines: dict[str, int]
+    ) -> None:
+        self._document = document
+        self._report = report
+        self._file = file
+        self._lines = lines
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        line = self._lines.get(key)
+        where = f"{self._file}, line {line}" if line else "models of config.properties"
+        raise ArchiveError(
+            f"{where}: {key}: expected {expected}, found {describe(self._document[key])}"
+        )
+
+    def number(self, key: str, default: int, meaning: str, least: int = 1) -> int:
+        if key not in self._document:
+            return default
+        value = self._document[key]
+        if type(value) is not int or value < least:
+            self.fail(key, f"a whole number from {least}")
+        self._report.applied[key] = f"{value} {meaning}"
+        return value
+
+    def flag(self, key: str, meaning: str) -> bool:
+        value = self._document.get(key, False)
+        if type(value) is not bool:
+            self.fail(key, "true or false")
+        if value:
+            self._report.applied[key] = meaning
+        return value
+
+    def envelope(self, default: str | None) -> str | None:
+        value = self._document.get("envelope", default)
+        if value is not None and not (isinstance(value, str) and value):
+            self.fail("envelope", "a name")
+        if value is not None:
+            self._report.applied["envelope"] = f"{value} around the handler"
+        return value
+
+    def batching(self, envelope: str | None) -> tuple[int, Batching | None]:
+        size = self.number("batchSize", 1, "requests in a batch at most")
+        delay = self.number("maxBatchDelay", DEFAULT_BATCH_DELAY_MS, "ms wait for a full batch", 0)
+        if size > 1 and envelope == KSERVE_V2:
+            for key in ("batchSize", "maxBatchDelay"):
+                if self._report.applied.pop(key, None):
+                    self._report.ignored[key] = "requests behind this envelope run one by one"
+        return size, _batching(size, delay, envelope)
+
+    def instances(self, default: int) -> int:
+        least = self.number("minWorkers", default, "processes", 0)
+        most = self.number("maxWorkers", max(least, 1), "processes at most")
+        return max(1, min(least, most))
+
+    def stand_in(self) -> bool:
+        section = self._document.get("ksrv", {})
+        wanted = section.get("torchvision", True) if isinstance(section, dict) else None
+        if not isinstance(wanted, bool) or set(section) - {"torchvision"}:
+            self.fail("ksrv", "{torchvision: true or false}")
+        if section:
+            self._report.applied["ksrv"] = f"torchvision stand-in {'on' if wanted else 'off'}"
+        return wanted
+
+    def device_ids(self) -> list[int]:
+        ids = self._document.get("deviceIds") or []
+        if not isinstance(ids, list) or any(type(entry) is not int or entry < 0 for entry in ids):
+            self.fail("deviceIds", "a list of numbers")
+        return ids
+
+    def device(self) -> str:
+        given = self._document.get("deviceType")
+        if given in (None, ""):
+            return "auto"
+        kind = str(given).lower()
+        if kind not in ("cpu", "gpu", "neuron"):
+            self.fail("deviceType", "cpu or gpu")
+        self._report.applied["deviceType"] = kind
+        if kind == "cpu":
+            return "cpu"
+        if ids := self.device_ids():
+            self._report.applied["deviceIds"] = ", ".join(map(str, ids))
+        return f"cuda:{ids[0]}" if len(ids) == 1 else "auto"
+
+    def rest(self) -> None:
+        for key, value in self._document.items():
+            if key in REFUSED:
+                if value not in (None, False, 0, ""):
+                    line = self._lines.get(key)
+                    self._report.refused[key] = REFUSED[key] + (f" (line {line})" if line else "")
+            elif key in IGNORED:
+                self._report.ignored[key] = IGNORED[key]
+            elif key in HANDLER_KEYS or key not in SERVER_KEYS:
+                self._report.passed_through.append(key)
+
+
+def with_batches(config: ModelConfig, size: int, delay_ms: int) -> ModelConfig:
+    """Return an archive's settings with batches, unless the archive or config.properties sets them, as in TorchServe.
+
+    Args:
+        size: Requests in a batch at most.
+        delay_ms: How long the first request of a batch waits.
+    """
+    archive = config.dialect[FORMAT]
+    if "batchSize" in archive["config"] or archive["batch_size"] != 1:
+        return config
+    delay = archive["config"].get("maxBatchDelay", delay_ms)
+    return replace(
+        config,
+        batching=_batching(size, delay, config.envelope),
+        dialect={**config.dialect, FORMAT: {**archive, "batch_size": size}},
+    )
+
+
+def _batching(size: int, delay_ms: float, envelope: str | None) -> Batching | None:
+    """Return how requests join; None where they run one by one, as behind KServe v2's envelope."""
+    if size == 1 or envelope == KSERVE_V2:
+        return None
+    return Batching(max_batch_size=size, max_delay_ms=delay_ms, split=True)
+
+
+def missing_packages(folder: Path, requirements_file: str) -> list[str]:
+    """Return the distributions that the archive's requirements name and that are not installed.
+
+    Versions are not compared: this is for the report, not a resolver.
+
+    Raises:
+        ArchiveError: They cannot be read.
+    """
+    if not requirements_file or not (folder / requirements_file).is_file():
+        return []
+    missing = []
+    try:
+        text = read_settings(folder, requirements_file).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(
+            f"{requirements_file} cannot be read: {reason}; expected UTF-8 text with one package a line"
+        ) from None
+    for line in text.splitlines():
+        match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", line)
+        if match is None or line.lstrip().startswith(("#", "-")):
+            continue
+        try:
+            metadata.distribution(match[1])
+        except metadata.PackageNotFoundError:
+            missing.append(match[1])
+    return missing

@@ -1,0 +1,294 @@
+"""TorchServe's gRPC services: predictions as KServe's calls are served, and management on the archives that serve.
+
+A prediction's `input` is one row whose parts are BYTES tensors, as on TorchServe's HTTP routes; the call's metadata are its headers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ksrv._native.grpc.grpc_call import CODE_OF
+from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
+from ksrv.dialects.torchserve.routes import errors
+from ksrv.dialects.torchserve.routes import responses as answers
+from ksrv.dialects.torchserve.routes.archives import Archives
+from ksrv.dialects.torchserve.routes.archives import failure_of as told
+from ksrv.dialects.torchserve.routes.errors import TorchServeError
+from ksrv.errors import InferenceError, InvalidRequest, KsrvError, Overloaded
+from ksrv.protocol.forms.multipart import PARTS
+from ksrv.protocol.protobuf import message_class
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.server.grpc import limits as bounds
+from ksrv.server.grpc.audited_calls import audited, audited_check
+from ksrv.server.grpc.calls import (
+    Call,
+    Message,
+    answering,
+    earlier,
+    failure_of,
+    needs_control,
+    needs_token,
+    open_to_all,
+    parsed,
+)
+from ksrv.server.grpc.services import Method, Services
+from ksrv.server.grpc.stream import Source
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+INFERENCE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
+MANAGEMENT = "org.pytorch.serve.grpc.management.ManagementAPIsService"
+
+SEQUENCE_ID = "ts_request_sequence_id"
+"""The header by which a handler finds the sequence of a request of StreamPredictions2."""
+
+
+def torchserve_methods(services: Services, engine: "Engine") -> dict[str, Method]:
+    """Return the methods of both services by their paths."""
+    return PredictionCalls(services, engine).methods() | ManagementCalls(services, engine).methods()
+
+
+def _as_ksrv(error: Exception) -> KsrvError:
+    """Return TorchServe's error as gRPC tells it."""
+    if isinstance(error, TorchServeError):
+        made = InferenceError(error.message or "", error.code)
+        made.retry_after, made.reason = error.retry_after, error.reason
+        return made
+    return failure_of(error)
+
+
+class PredictionCalls:
+    """The inference service.
+
+    Args:
+        services: What the methods share with KServe's.
+    """
+
+    def __init__(self, services: Services, engine: "Engine") -> None:
+        self._services = services
+        self._engine = engine
+        self._archives = Archives(engine)
+
+    def methods(self) -> dict[str, Method]:
+        """Return the methods by their paths."""
+        services = self._services
+        limits = services.settings.limits
+        token = needs_token(services.access)
+        streams = services.stream_pool
+        ping = answering(self._ping, INFERENCE, "Ping")
+        pool = services.pool("ping", bounds.HEALTH_THREADS)
+        found = {
+            "Ping": Method(open_to_all, services.small, ping, pool=pool, small=True),
+            "Predictions": Method(token, limits, infer=self),
+            "StreamPredictions": Method(
+                token,
+                limits,
+                stream=self._stream,
+                permits=services.stream_permits,
+                pool=streams,
+                one_message=True,
+            ),
+            "StreamPredictions2": Method(
+                token,
+                limits,
+                stream=self._sequence,
+                permits=services.stream_permits,
+                pool=streams,
+            ),
+        }
+        return {f"/{INFERENCE}/{name}": method for name, method in found.items()}
+
+    def _ping(self, request: Any, call: Call) -> Any:
+        word = "Healthy" if self._engine.ready() else "Unhealthy"
+        text = errors.render({"status": word}).decode().rstrip("\n")
+        return message_class("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")(
+            health=text
+        )
+
+    # ---- one answer -------------------------------------------------------------------------
+
+    def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
+        """Read a request; see `ksrv.server.grpc.infer.InferForm`."""
+        received = parsed(
+            message_class("org.pytorch.serve.grpc.inference.PredictionsRequest"), message
+        )
+        try:
+            return self._request(received, call, {}, waits=waits)
+        except TorchServeError as error:
+            raise _as_ksrv(error) from None
+
+    def render(self, response: InferResponse, request: InferRequest, call: Call) -> list[bytes]:
+        """Write an answer; see `ksrv.server.grpc.infer.InferForm`."""
+        return [self._message(prediction=answers.item_bytes(response))]
+
+    def _request(
+        self, received: Any, call: Call, headers: Mapping[str, str], *, waits: bool
+    ) -> InferRequest:
+        name, version = received.model_name, received.model_version
+        if not name:
+            raise InvalidRequest("Parameter model_name is required.")
+        if len(received.input) > PARTS:
+            raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
+        target = self._archives.find(name, version, waits=waits)
+        call.note_model(target.spec.name, target.spec.version)
+        metadata = call.metadata()
+        if self._services.access.hides_tokens:
+            metadata.pop("authorization", None)
+        facts = TorchServeCall(content_types=dict.fromkeys(received.input, ""))
+        request = InferRequest(
+            name,
+            version,
+            call.request_id,
+            [Tensor(part, "BYTES", (1,), [value]) for part, value in received.input.items()],
+            headers={key.title(): value for key, value in {**metadata, **headers}.items()},
+            nbytes=received.ByteSize(),
+            dialect=ROUTES,
+            facts=facts.facts(),
+            client=self._services.access.client_of(call.authorization),
+            target=target,
+        )
+        request.deadline_ns = earlier(request.deadline_ns, call.deadline_ns)
+        return request
+
+    def _message(self, **fields: Any) -> bytes:
+        kind = message_class("org.pytorch.serve.grpc.inference.PredictionResponse")
+        encoded: bytes = kind(**fields).SerializeToString()
+        return encoded
+
+    # ---- streams ----------------------------------------------------------------------------
+
+    def _received(self, source: Source) -> Iterator[Any]:
+        kind = message_class("org.pytorch.serve.grpc.inference.PredictionsRequest")
+        for incoming in source(lambda: True, _fail):
+            with incoming() as message:
+                received = parsed(kind, message)
+            yield received
+
+    def _stream(self, source: Source, call: Call) -> Iterator[bytes]:
+        """Answer one request with what its handler sends, and with its answer."""
+        for received in self._received(source):
+            try:
+                for item in self._items(received, call, {}):
+                    yield self._message(prediction=item)
+            except TorchServeError as error:
+                raise _as_ksrv(error) from None
+            return
+        if call.is_active():
+            raise InvalidRequest("the call requires exactly one request message")
+
+    def _sequence(self, source: Source, call: Call) -> Iterator[bytes]:
+        """Answer requests one after the other; one that fails is told on the stream."""
+        for received in self._received(source):
+            sequence = {"sequence_id": received.sequence_id} if received.sequence_id else {}
+            headers = {SEQUENCE_ID: received.sequence_id} if received.sequence_id else {}
+            try:
+                if not sequence:
+                    raise InvalidRequest("Parameter sequenceId is required.")
+                for item in self._items(received, call, headers):
+                    yield self._message(prediction=item, **sequence)
+            except Exception as error:  # noqa: BLE001 - it is told on the stream
+                failure = _as_ksrv(error)
+                status = {
+                    "code": CODE_OF[failure.grpc_code],
+                    "message": failure.message,
+                }
+                yield self._message(status=status, **sequence)
+
+    def _items(self, received: Any, call: Call, headers: Mapping[str, str]) -> Iterator[bytes]:
+        """Run one request; yield the items that its handler sends, and its answer."""
+        request = self._request(received, call, headers, waits=True)
+        try:
+            exchange = answers.Exchange(self._engine, request)
+        except Overloaded as error:
+            raise errors.queue_full(request.model_name, error.reason) from None
+        if not call.add_callback(exchange.cancel):
+            exchange.cancel()
+        try:
+            chunk = exchange.first()
+            if chunk is None:
+                yield answers.item_bytes(exchange.answer())
+            else:
+                yield from filter(None, exchange.pieces(chunk))
+        finally:
+            exchange.cancel()
+
+
+def _fail(error: KsrvError) -> None:
+    raise error
+
+
+class ManagementCalls:
+    """The management service.
+
+    Args:
+        services: What the methods share with KServe's.
+    """
+
+    def __init__(self, services: Services, engine: "Engine") -> None:
+        self._services = services
+        self._archives = Archives(engine)
+
+    def methods(self) -> dict[str, Method]:
+        """Return the methods by their paths."""
+        services = self._services
+        pool = services.pool("torchserve", bounds.CONTROL_THREADS)
+        questions: dict[str, Callable[[Any], str]] = {
+            "DescribeModel": self._describe,
+            "ListModels": self._list,
+        }
+        changes: dict[str, Callable[[Any], str]] = {
+            "RegisterModel": lambda request: self._archives.register(_given(request)),
+            "ScaleWorker": lambda request: self._archives.scale(
+                _name(request), request.model_version, _given(request)
+            ),
+            "SetDefault": lambda request: self._archives.set_default(
+                _name(request), request.model_version
+            ),
+            "UnregisterModel": lambda request: self._archives.unregister(
+                _name(request), request.model_version
+            ),
+        }
+        found = {}
+        for name, act in questions.items():
+            answer = answering(_behavior(act), MANAGEMENT, name)
+            found[name] = Method(
+                needs_token(services.access), services.small, answer, pool=pool, small=True
+            )
+        for name, act in changes.items():
+            answer = answering(audited(name, _behavior(act), services.proxies), MANAGEMENT, name)
+            check = audited_check(name, needs_control(services.access), services.proxies)
+            found[name] = Method(check, services.small, answer, pool=pool, small=True, control=True)
+        return {f"/{MANAGEMENT}/{name}": method for name, method in found.items()}
+
+    def _describe(self, request: Any) -> str:
+        name, version = _name(request), request.model_version
+        listed = self._archives.described(name, version, customized=request.customized)
+        return errors.render(listed).decode()
+
+    def _list(self, request: Any) -> str:
+        return errors.render(self._archives.listed(_given(request))).decode()
+
+
+def _behavior(act: Callable[[Any], str]) -> Callable[[Any, Call], Any]:
+    def behavior(request: Any, call: Call) -> Any:
+        try:
+            text = act(request)
+        except (TorchServeError, KsrvError) as error:
+            raise _as_ksrv(told(error)) from None
+        return message_class("org.pytorch.serve.grpc.management.ManagementResponse")(msg=text)
+
+    return behavior
+
+
+def _name(request: Any) -> str:
+    if not request.model_name:
+        raise InvalidRequest("Parameter model_name is required.")
+    return str(request.model_name)
+
+
+def _given(request: Any) -> dict[str, str]:
+    """Return the fields of a message that are set, as the query of a URL would have them."""
+    return {
+        field.name: str(value).lower() if isinstance(value, bool) else str(value)
+        for field, value in request.ListFields()
+    }

@@ -1,0 +1,206 @@
+"""Answers on TorchServe's routes: an item as it is sent, its status and headers, and streams.
+
+A successful answer is the item's bytes and nothing around them. Where the handler has sent chunks
+before, the answer is a chunked body whose last piece is the handler's return value.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import falcon
+
+from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.dialects.torchserve.calls import TorchServeAnswer
+from ksrv.dialects.torchserve.routes.errors import JSON, TorchServeError, render
+from ksrv.engine.requests.response_stream import ResponseStream
+from ksrv.errors import KsrvError
+from ksrv.observe.traffic import count_refusal
+from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.server.http.answers import send_parts, set_handler_headers, status_line, usable_headers
+from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+STREAMED = "ts_stream_next"
+FINISHED_HEADERS = {
+    "pragma": "no-cache",
+    "cache-control": "no-cache; no-store, must-revalidate, private",
+    "expires": "Thu, 01 Jan 1970 00:00:00 UTC",
+}
+"""The headers against caching that TorchServe sends with every answer."""
+
+_STATUS = re.compile(r"[2-5][0-9]{2}( [\x20-\x7e]{1,128})?")
+
+
+def prepare(resp: falcon.Response) -> None:
+    """Set the headers that every answer has."""
+    resp.set_headers(FINISHED_HEADERS)
+
+
+def send_document(resp: falcon.Response, document: object) -> None:
+    """Answer with a JSON document in TorchServe's form."""
+    resp.content_type = JSON
+    resp.data = render(document)
+
+
+def send_error(resp: falcon.Response, error: TorchServeError) -> None:
+    """Answer with an error; a refusal is counted."""
+    count_refusal("http", error.reason)
+    resp.status = status_line(error.code)
+    resp.content_type = JSON
+    resp.data = error.body()
+    if error.retry_after is not None:
+        resp.set_header("Retry-After", str(error.retry_after))
+    if error.challenge is not None:
+        resp.set_header("WWW-Authenticate", error.challenge)
+
+
+class Exchange:
+    """One request under way: its chunks, then its end.
+
+    Args:
+        engine: Where it runs.
+        request: The request; its `stream` is set here.
+        environ: The WSGI environment of the client whose request is cancelled when it disconnects.
+
+    Raises:
+        KsrvError: It is not accepted.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        request: InferRequest,
+        environ: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._chunks = ResponseStream()
+        request.stream = self._chunks
+        self._handle: RequestHandle = engine.submit(request)
+        self._handle.add_done_callback(lambda _: self._chunks.end())
+        watch_client(environ, self._handle)
+
+    def first(self) -> InferResponse | None:
+        """Wait for the first chunk; None when the request ends without one."""
+        while not self._chunks.finished:
+            chunk = self._chunks.take(CLIENT_LOOK_NS / 1e9)
+            if chunk is not None:
+                return chunk
+        return None
+
+    def answer(self) -> InferResponse:
+        """Return the final answer of a request that has ended.
+
+        Raises:
+            KsrvError: Why there is none.
+        """
+        return self._handle.wait()
+
+    def pieces(self, chunk: InferResponse) -> Iterator[bytes]:
+        """Yield the first chunk, the further chunks, and the final answer.
+
+        A failure breaks the body off, which a client of a chunked body notices.
+        """
+        chunks = self._chunks
+        yield item_bytes(chunk)
+        while not chunks.finished:
+            following = chunks.take(CLIENT_LOOK_NS / 1e9)
+            # The server looks at the client where there is nothing to send.
+            yield b"" if following is None else item_bytes(following)
+        try:
+            last = self.answer()
+        except KsrvError as error:
+            log.error(
+                "a streamed answer was cut off, because the handler failed: %s", error.message
+            )
+            raise
+        if last.outputs:
+            yield item_bytes(last)
+
+    def cancel(self) -> None:
+        """Give the request up, unless it has ended, and the chunks that wait for the client."""
+        self._handle.cancel()
+        self._chunks.give_up()
+
+
+class _Streamed:
+    """The body of a streamed answer: closing it gives the request up, even where no piece was taken."""
+
+    def __init__(self, exchange: Exchange, chunk: InferResponse) -> None:
+        self._exchange = exchange
+        self._chunk = chunk
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._exchange.pieces(self._chunk)
+
+    def close(self) -> None:
+        self._exchange.cancel()
+
+
+def item_bytes(response: InferResponse) -> bytes:
+    """Return the item of an answer to one of TorchServe's requests."""
+    return bytes(_item(response))
+
+
+def _item(response: InferResponse) -> bytes | memoryview:
+    data = response.outputs[0].data
+    assert isinstance(data, list)  # the runner answers such requests with one BYTES element
+    return data[0]
+
+
+def _head(response: InferResponse) -> TorchServeAnswer:
+    return TorchServeAnswer.of(response.facts)
+
+
+def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse) -> None:
+    """Answer with a chunked body.
+
+    Args:
+        chunk: The first chunk, which is there already.
+    """
+    resp.status = status_line(HTTPStatus.OK)
+    resp.content_type = _head(chunk).content_type or falcon.MEDIA_TEXT
+    resp.set_header(STREAMED, "true")
+    resp.stream = _Streamed(exchange, chunk)
+
+
+def send_answer(
+    resp: falcon.Response, response: InferResponse, budget: MemoryBudget, environ: dict[str, Any]
+) -> None:
+    """Answer with the item that the handler returned, its status and its headers.
+
+    Args:
+        budget: The budget that the item is charged to until the client has it.
+
+    Raises:
+        Overloaded: The budget has no room for it.
+    """
+    headers = dict(response.headers)
+    head = _head(response)
+    resp.status = _status(head.status)
+    resp.content_type = head.content_type or falcon.MEDIA_TEXT
+    for name in list(headers):
+        if name.lower() == "content-type":
+            usable = usable_headers({"x": headers.pop(name)})
+            resp.content_type = usable[0][1] if usable else resp.content_type
+    set_handler_headers(resp, headers)
+    item = _item(response)
+    send_parts(resp, [item], len(item), budget, environ)
+
+
+def _status(text: str) -> str:
+    if not text:
+        return status_line(HTTPStatus.OK)
+    if not _STATUS.fullmatch(text):
+        log.warning(
+            "a handler set the response status %.64r, which is none; it is sent as 500: set a number from 100 to 599",
+            text,
+        )
+        return status_line(HTTPStatus.INTERNAL_SERVER_ERROR)
+    return text if " " in text else status_line(int(text))

@@ -1,0 +1,310 @@
+"""TorchServe's inference routes, over the same engine.
+
+They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
+them. A request becomes one row whose parts are BYTES tensors; the route's own facts are a
+`ksrv.dialects.torchserve.calls.TorchServeCall`. gunicorn upper-cases the names of headers first, so handlers find
+`X-My-Header` in whichever case the client wrote it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import falcon
+from msgspec.structs import replace
+
+from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
+from ksrv.dialects.torchserve.routes import errors
+from ksrv.dialects.torchserve.routes import responses as answers
+from ksrv.dialects.torchserve.routes.archives import Archives
+from ksrv.dialects.torchserve.routes.errors import TorchServeError
+from ksrv.dialects.torchserve.routes.form_parts import Part, read_parts
+from ksrv.dialects.torchserve.routes.management import (
+    ChangingResource,
+    ManagementRoutes,
+    ReadDocument,
+)
+from ksrv.errors import KsrvError, Overloaded
+from ksrv.request import InferRequest, Tensor
+from ksrv.server.credentials import Access
+from ksrv.server.http.body import Environ, expected_body, read_body
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.request_headers import request_headers
+from ksrv.server.http.request_ids import REQUEST_ID
+from ksrv.server.rest.route_guard import Needs
+from ksrv.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+KSERVE_PATHS = ("/v2", "/v1", "/metrics")
+"""Paths below these are not TorchServe's, whatever goes wrong on them."""
+
+ErrorHandler = Callable[[Any, falcon.Response, Any, dict[str, Any]], None]
+
+
+class TorchServeRoutes:
+    """The routes and what they share.
+
+    Args:
+        engine: Where requests run.
+        budget: The bytes in flight.
+        access: Whether `Authorization` is kept from handlers, whose requests are limited, and who may change models.
+        read_document: Reads the JSON of a request.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        settings: ServerSettings,
+        budget: MemoryBudget,
+        *,
+        access: Access,
+        read_document: ReadDocument,
+    ) -> None:
+        self.engine = engine
+        self.archives = Archives(engine)
+        self._management = ManagementRoutes(self.archives, access, read_document)
+        self._settings = settings
+        self._budget = budget
+        self._access = access
+        self._with_credentials = not access.hides_tokens
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        """Add the routes to an app."""
+        routes: list[tuple[str, object]] = []
+        for prefix, resource in (
+            ("/predictions/{name}", PredictionResource(self)),
+            ("/explanations/{name}", ExplanationResource(self)),
+        ):
+            routes += [
+                (prefix, resource),
+                (prefix + "/{version}", resource),
+                (prefix + "/{version}/{url_path:path}", resource),
+            ]
+        older = OlderResource(self)
+        described = DescribeResource(self._management)
+        routes += [
+            ("/invocations", older),
+            ("/models/{name}/invoke", older),
+            ("/{name}/predict", older),
+            ("/{name}/{version}/predict", older),
+            ("/models/{name}", described),
+            ("/models/{name}/{version}", described),
+        ]
+        for path, answers_it in routes:
+            app.add_route(path, answers_it, needs=Needs.TOKEN)
+        self._management.add_routes(app)
+        app.add_route("/ping", PingResource(self), needs=Needs.NOTHING)
+
+    def add_error_handlers(
+        self, app: "falcon.App[Any, Any]", others: Mapping[type[Exception], ErrorHandler]
+    ) -> None:
+        """Have errors on these routes told in TorchServe's form.
+
+        Args:
+            others: The error handlers of all other paths.
+        """
+
+        def handler(tell_others: ErrorHandler) -> ErrorHandler:
+            def tell(
+                req: falcon.Request, resp: falcon.Response, error: Any, params: dict[str, Any]
+            ) -> None:
+                if req.path.startswith(KSERVE_PATHS):
+                    tell_others(req, resp, error, params)
+                    return
+                error.__traceback__ = None  # see `ksrv.server.app`
+                answers.prepare(resp)
+                if isinstance(error, KsrvError):
+                    answers.send_error(resp, errors.translated(error))
+                else:
+                    resp.set_headers(error.headers or {})  # the methods of a 405
+                    answers.send_error(resp, errors.for_status(error.status_code))
+
+            return tell
+
+        for kind, tell_others in others.items():
+            app.add_error_handler(kind, handler(tell_others))
+
+    def wanted_body(self, req: falcon.Request, name: str, version: str) -> int:
+        """Return how long a request's body may be, as far as its head tells.
+
+        Raises:
+            KsrvError: The head shows that the request will be refused.
+        """
+        if name:
+            self.archives.find(name, version)
+        with Reservation(self._budget) as reservation:
+            return expected_body(
+                req.env,
+                self._settings.limits,
+                reservation,
+                decompress=self._settings.decompress_requests,
+            ).most
+
+    def run(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        name: str,
+        version: str,
+        *,
+        call: TorchServeCall,
+        explain: bool = False,
+        query: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Answer one request.
+
+        Args:
+            name: The model's name, "" where a part of the request names it.
+            version: The version, or "".
+            call: The facts of the route; the content types of the parts are filled in here.
+            explain: Whether to explain.
+            query: Query parameters that are parts of the row.
+        """
+        request_id = req.env[REQUEST_ID]
+        answers.prepare(resp)
+        try:
+            target = (
+                self.archives.find(name, version) if name else None
+            )  # told before the body is read
+            with Reservation(self._budget) as reservation:
+                body = read_body(
+                    req.env,
+                    self._settings.limits,
+                    reservation,
+                    decompress=self._settings.decompress_requests,
+                    on_read=req.context.mark_reading,
+                )
+                parts = read_parts(body, req.content_type, query)
+                if target is None:
+                    name = self._named_by(parts)
+                    target = self.archives.find(name, version)
+                request = InferRequest(
+                    name,
+                    version,
+                    request_id,
+                    [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
+                    headers=request_headers(
+                        req.env, with_credentials=self._with_credentials, spelling=str.title
+                    ),
+                    explain=explain,
+                    nbytes=len(body),
+                    dialect=ROUTES,
+                    facts=replace(
+                        call, content_types={part.name: part.content_type for part in parts}
+                    ).facts(),
+                    client=self._access.client_of(req.get_header("Authorization")),
+                    target=target,
+                )
+                reservation.close()  # from here on the queue counts the request
+                self._answer(request, req.env, resp)
+        except TorchServeError as error:
+            answers.send_error(resp, error)
+        except KsrvError as error:
+            answers.send_error(resp, errors.translated(error))
+
+    def _answer(self, request: InferRequest, environ: Environ, resp: falcon.Response) -> None:
+        try:
+            exchange = answers.Exchange(self.engine, request, environ)
+        except Overloaded as error:
+            raise errors.queue_full(request.model_name, error.reason) from None
+        chunk = exchange.first()
+        if chunk is not None:
+            answers.send_stream(resp, exchange, chunk)
+        else:
+            answers.send_answer(resp, exchange.answer(), self._budget, environ)
+
+    def _named_by(self, parts: Sequence[Part]) -> str:
+        for part in parts:
+            if part.name == "model_name":
+                return bytes(part.value).decode("utf-8", "replace")
+        raise errors.bad_request("Parameter model_name is required.")
+
+
+class _Resource:
+    def __init__(self, routes: TorchServeRoutes) -> None:
+        self._routes = routes
+
+
+class _RequestResource(_Resource):
+    def wanted_body(
+        self, req: falcon.Request, name: str = "", version: str = "", url_path: str = ""
+    ) -> int:
+        """See `TorchServeRoutes.wanted_body`."""
+        return self._routes.wanted_body(req, name, version)
+
+
+class PredictionResource(_RequestResource):
+    """POST, GET and PUT /predictions/{name}[/{version}[/any/path]]."""
+
+    _explain = False
+
+    def on_post(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        name: str,
+        version: str = "",
+        url_path: str = "",
+    ) -> None:
+        """Answer one request; the query is dropped."""
+        call = TorchServeCall(explain=str(self._explain), url_path=url_path)
+        self._routes.run(req, resp, name, version, call=call, explain=self._explain)
+
+    on_get = on_post
+    on_put = on_post
+
+
+class ExplanationResource(PredictionResource):
+    """The same below /explanations, for the handler's explanation."""
+
+    _explain = True
+
+
+class OlderResource(_RequestResource):
+    """/invocations, /models/{name}/invoke and /{name}[/{version}]/predict: the query is kept."""
+
+    def on_post(
+        self, req: falcon.Request, resp: falcon.Response, name: str = "", version: str = ""
+    ) -> None:
+        """Answer one request."""
+        query = [(key, _last(value)) for key, value in req.params.items()]
+        self._routes.run(req, resp, name, version, call=TorchServeCall(), query=query)
+
+    on_get = on_post
+    on_put = on_post
+
+
+class DescribeResource(ChangingResource):
+    """GET /models/{name}[/{version}|/all][?customized=true], beside what changes the model."""
+
+    def on_get(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Answer a list of descriptions."""
+        customized = req.get_param("customized", default="").lower() == "true"
+        answers.prepare(resp)
+        try:
+            listed = self._routes.archives.described(name, version, customized=customized)
+            answers.send_document(resp, listed)
+        except TorchServeError as error:
+            answers.send_error(resp, error)
+        except KsrvError as error:
+            answers.send_error(resp, errors.translated(error))
+
+
+class PingResource(_Resource):
+    """GET /ping: health, without credentials."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer "Healthy" when the server is ready."""
+        answers.prepare(resp)
+        healthy = self._routes.engine.ready()
+        answers.send_document(resp, {"status": "Healthy" if healthy else "Unhealthy"})
+        if not healthy:
+            resp.status = falcon.HTTP_500
+
+
+def _last(value: "str | list[str]") -> str:
+    return value[-1] if isinstance(value, list) else value

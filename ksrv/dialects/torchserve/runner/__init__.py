@@ -1,0 +1,1 @@
+"""Drives the handlers of archives: batches become rows, and items become answers."""

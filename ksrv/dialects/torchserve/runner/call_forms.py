@@ -1,0 +1,353 @@
+"""The dialects in which requests reach a TorchServe handler: how a batch becomes rows and items become answers.
+
+A batch holds requests of one dialect only: that of TorchServe's own routes, KServe v1 or KServe v2.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ksrv.dialects.torchserve.api import answers
+from ksrv.dialects.torchserve.api.context import DEFAULT_STATUS, Context, RequestHeaders
+from ksrv.dialects.torchserve.api.entry import Entry
+from ksrv.dialects.torchserve.api.envelopes import BARE_ENVELOPES, INSTANCE_ENVELOPES
+from ksrv.dialects.torchserve.calls import KSERVE_V2, TorchServeAnswer, TorchServeCall
+from ksrv.dialects.torchserve.runner import rows
+from ksrv.dialects.torchserve.runner.kserve_outputs import kserve_tensors
+from ksrv.errors import HandlerFailed, InferenceError, InvalidRequest, KsrvError, cut, quote
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
+
+log = logging.getLogger("ksrv.dialects.torchserve")
+
+STREAMED = "ts_stream_next"
+ROUTE_KEYS = frozenset({"explain", "describe", "url_path"})
+"""Keys of the handler's request headers that the route sets, never a client's header."""
+
+
+class Call(NamedTuple):
+    """One call of an entry point.
+
+    Attributes:
+        entry: The handler's entry point, or its envelope's.
+        rows: The rows of the batch, as the entry point takes them.
+        owners: For each row the index of the request that it belongs to.
+        refused: The errors of the requests that have no rows, because their bodies are wrong.
+    """
+
+    entry: Entry
+    rows: list[Any]
+    owners: list[int]
+    refused: Mapping[int, KsrvError] = MappingProxyType({})
+
+
+class CallForm(ABC):
+    """One dialect, for one loaded handler.
+
+    Args:
+        enveloped: The entry point of its envelope; `bare` where it has none.
+
+    Attributes:
+        bare: As given.
+    """
+
+    too_large = 413
+    """The status of a handler's own 413."""
+
+    out_of_resources = 503
+    """The status where the handler's memory does not suffice."""
+
+    def __init__(self, model: str, bare: Entry, enveloped: Entry) -> None:
+        self._model = model
+        self.bare = bare
+        self._enveloped = enveloped
+
+    @abstractmethod
+    def call(self, inputs: BatchInputs) -> Call:
+        """Return the call of the handler that serves a batch."""
+
+    def request_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+        """Return what `context.get_all_request_header` shows for a request of a batch."""
+        shown = RequestHeaders(self._route_headers(request, inputs))
+        shown |= {
+            name: value for name, value in request.headers.items() if name.lower() not in ROUTE_KEYS
+        }
+        call = TorchServeCall.of(request)
+        if call is not None and call.url_path is not None:
+            shown["url_path"] = call.url_path
+        return shown
+
+    @abstractmethod
+    def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+        """Return the content types of a request's parts and the keys that the route sets."""
+
+    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+        """Return the answers of a batch.
+
+        Args:
+            context: The handler's context, with the statuses and headers of the rows.
+        """
+        outputs = BatchOutputs([])
+        elements: list[Element] = []
+        for row, (index, item) in enumerate(zip(call.owners, items, strict=True)):
+            element: Element = b""
+            try:
+                failure = context.request_processor[row].failure
+                if failure is not None:
+                    name, one = self._model, quote(context.get_request_id(row) or "")
+                    log.error("the model %s failed the request %s", name, one, exc_info=failure)
+                    raise failure
+                element = self._add_item(item, index, outputs)
+            except BaseException as error:  # noqa: BLE001  a row may have failed with anything
+                outputs.failures[index] = self.failure(error)
+            elements.append(element)
+            headers = response_headers(context, row)
+            if headers:
+                outputs.headers[index] = outputs.headers.get(index, {}) | headers
+            code, phrase = context.get_response_status(row)
+            if code != DEFAULT_STATUS:
+                self._set_status(code, phrase or "", index, element, outputs)
+        outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
+        return outputs
+
+    def chunk(self, items: Mapping[int, Any], owners: Sequence[int]) -> BatchOutputs:
+        """Return an intermediate answer."""
+        outputs = BatchOutputs([], only=frozenset(owners[row] for row in items))
+        elements: list[Element] = [b""] * len(owners)
+        for row, item in items.items():
+            elements[row] = self._add_item(item, owners[row], outputs)
+        outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
+        return outputs
+
+    @abstractmethod
+    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+        """Return an item as an element of the output.
+
+        Args:
+            outputs: Where its content type is noted, if the dialect has one.
+
+        Raises:
+            AnswerError: JSON cannot express it.
+        """
+
+    @abstractmethod
+    def _set_status(
+        self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
+    ) -> None:
+        """Note the status that the handler set for a row."""
+
+    def failure(self, error: BaseException) -> KsrvError:
+        """Return the answer to a request whose handler failed."""
+        if answers.is_prediction_exception(error):
+            status = error.error_code if 400 <= error.error_code <= 599 else 500  # type: ignore[attr-defined]
+            status = self.too_large if status == 413 else status
+            return InferenceError(cut(str(error.message)), status)  # type: ignore[attr-defined]
+        if isinstance(error, MemoryError) or "CUDA" in str(error):
+            return InferenceError(answers.OUT_OF_RESOURCES, self.out_of_resources)
+        return self._failure(error)
+
+    def _failure(self, error: BaseException) -> KsrvError:
+        """Return the answer after an error that tells no status."""
+        if isinstance(error, InvalidRequest):  # an envelope cannot read the body
+            return error
+        if isinstance(error, answers.AnswerError):
+            return HandlerFailed(f"the handler of the model {self._model} failed: {error}")
+        stage = answers.stage_of(error)
+        where = f" in {stage}" if stage else ""
+        return HandlerFailed(
+            f"the handler of the model {self._model} failed{where} with {type(error).__name__}"
+        )
+
+
+class RoutesForm(CallForm):
+    """TorchServe's own routes: a request is one row, and an item is the whole body of its answer.
+
+    Args:
+        decode: Whether parts of JSON and text are decoded; the others as of `CallForm`.
+    """
+
+    too_large = out_of_resources = 507
+
+    def __init__(self, model: str, bare: Entry, enveloped: Entry, *, decode: bool) -> None:
+        super().__init__(model, bare, enveloped)
+        self._decode = decode
+
+    def call(self, inputs: BatchInputs) -> Call:
+        """See `CallForm.call`."""
+        data = [rows.torchserve_row(inputs, one, self._decode) for one in inputs.requests]
+        return Call(self._enveloped, data, list(range(len(data))))
+
+    def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+        call = TorchServeCall.of(request)
+        assert call is not None
+        shown: dict[str, Any] = {
+            name: {"content-type": rows.media_type(call.content_types.get(name, ""))}
+            for name in inputs.tensors
+        }
+        return shown if call.explain is None else shown | {"explain": call.explain}
+
+    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+        element, content_type = answers.torchserve_item(item)
+        outputs.facts[index] = TorchServeAnswer(content_type).facts()
+        return element
+
+    def _set_status(
+        self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
+    ) -> None:
+        kind = TorchServeAnswer.of(outputs.facts.get(index, {})).content_type
+        outputs.facts[index] = TorchServeAnswer(kind, f"{code} {phrase}".rstrip()).facts()
+
+    def _failure(self, error: BaseException) -> KsrvError:
+        if isinstance(error, answers.AnswerError):
+            return InferenceError(error.shown, 503)
+        return InferenceError(answers.PREDICTION_FAILED, 503)
+
+
+class KServeV1Form(RoutesForm):
+    """KServe v1: the JSON body is one row for the envelope, as on TorchServe's own routes.
+
+    An archive without an envelope gets each of the `instances` as a row and its items answer as
+    `predictions`, which is what the `kserve` envelope does for one request; but here a row that fails
+    fails its own request alone.
+
+    Args:
+        envelope: The envelope's name, or "".
+        most_rows: Rows that a batch may have, or 1 if requests are never joined; the others as of
+            `RoutesForm`.
+    """
+
+    too_large = CallForm.too_large
+    out_of_resources = CallForm.out_of_resources
+
+    def __init__(
+        self,
+        model: str,
+        bare: Entry,
+        enveloped: Entry,
+        *,
+        decode: bool,
+        envelope: str,
+        most_rows: int,
+    ) -> None:
+        super().__init__(model, bare, enveloped, decode=decode)
+        self._most_rows = most_rows
+        self._opens_instances = not envelope
+        self._needs_instances = envelope in ("", *INSTANCE_ENVELOPES)
+
+    def call(self, inputs: BatchInputs) -> Call:
+        """See `CallForm.call`."""
+        data: list[Any] = []
+        owners: list[int] = []
+        refused: dict[int, KsrvError] = {}
+        for index, request in enumerate(inputs.requests):
+            row = rows.torchserve_row(inputs, request, self._decode)
+            try:
+                document = rows.predict_document(row, needs_instances=self._needs_instances)
+                instances = document.get("instances")
+                if isinstance(instances, list) and 1 < self._most_rows < len(instances):
+                    raise InvalidRequest(
+                        f"the request has {len(instances)} instances, above the batchSize ({self._most_rows}) of the "
+                        f"model {self._model}"
+                    )
+                own = rows.instance_rows(document) if self._opens_instances else [row]
+            except InvalidRequest as error:
+                refused[index] = error
+                continue
+            data += own
+            owners += [index] * len(own)
+        return Call(self._enveloped, data, owners, refused)
+
+    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+        """See `CallForm.outputs`."""
+        outputs = super().outputs(call, items, context)
+        (by_row,) = outputs.tensors
+        by_request: dict[int, list[bytes]] = {index: [] for index in (*call.owners, *call.refused)}
+        for index, element in zip(call.owners, by_row.data, strict=True):
+            by_request[index].append(bytes(element))
+        explained = context.get_request_header(0, "explain") == "True"
+        key = b"explanations" if explained else b"predictions"
+        outputs.tensors, outputs.parts = [], {}
+        for index, own in by_request.items():
+            body = (
+                b'{"%b":[%b]}' % (key, b",".join(own)) if self._opens_instances else b"".join(own)
+            )
+            outputs.parts[index] = (len(outputs.tensors), len(outputs.tensors) + 1)
+            outputs.tensors.append(Tensor(answers.OUTPUT, "BYTES", (1,), [body]))
+        return outputs
+
+    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+        if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
+            return super()._add_item(item, index, outputs)  # an envelope's finished text
+        outputs.facts[index] = TorchServeAnswer("application/json").facts()
+        return answers.json_item(item)
+
+    _failure = CallForm._failure
+
+
+class KServeForm(CallForm):
+    """KServe v2: each row of a request is a row, and an item is an element of the BYTES output.
+
+    Args:
+        envelope: The envelope's name, or ""; the others as of `CallForm`.
+    """
+
+    def __init__(self, model: str, bare: Entry, enveloped: Entry, *, envelope: str) -> None:
+        super().__init__(model, bare, enveloped)
+        # The tensor's rows are the instances that these envelopes unwrap from JSON.
+        self._skips_envelope = envelope in BARE_ENVELOPES
+
+    def call(self, inputs: BatchInputs) -> Call:
+        """See `CallForm.call`."""
+        owned = rows.kserve_rows(inputs)
+        owners = [index for index, _ in owned]
+        if self._skips_envelope:
+            return Call(self.bare, [value for _, value in owned], owners)
+        return Call(self._enveloped, [{"body": value} for _, value in owned], owners)
+
+    def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+        return {"body": {"content-type": ""}, "explain": str(inputs.explain)}
+
+    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+        return answers.kserve_element(item)
+
+    def _set_status(
+        self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
+    ) -> None:
+        given: Any = code  # a handler may set anything
+        if not isinstance(given, int):
+            outputs.failures[index] = HandlerFailed(
+                f"the handler of the model {self._model} set the status {quote(given)}; expected a whole number"
+            )
+        elif code >= 400:
+            text = bytes(element).decode("utf-8", "replace")
+            outputs.failures.setdefault(index, InferenceError(text, min(code, 599)))
+
+
+class KServeEnvelopeForm(KServeForm):
+    """KServe v2 for a handler behind the `kservev2` envelope, which reads and writes typed tensors."""
+
+    def call(self, inputs: BatchInputs) -> Call:
+        """See `CallForm.call`."""
+        if len(inputs.requests) != 1:
+            raise HandlerFailed(
+                f"requests to the model {self._model}, which has the {KSERVE_V2} envelope,"
+                f" cannot be joined: leave out its batching"
+            )
+        return Call(self._enveloped, [{"body": rows.kserve_document(inputs)}], [0])
+
+    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+        """See `CallForm.outputs`."""
+        outputs = BatchOutputs(kserve_tensors(items[0], self._model))
+        if headers := response_headers(context, 0):
+            outputs.headers[0] = headers
+        return outputs
+
+
+def response_headers(context: Context, row: int) -> dict[str, str]:
+    """Return the headers that the handler set for a row, without the real torchserve's mark of a chunk."""
+    return {
+        str(name): str(value)
+        for name, value in context.get_response_headers(row).items()
+        if name != STREAMED
+    }

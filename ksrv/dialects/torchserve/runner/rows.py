@@ -1,0 +1,196 @@
+"""The `data` of a TorchServe handler, made from a batch of requests.
+
+Requests that came over TorchServe's own routes become one row each, as TorchServe makes it: its parts
+by name, decoded by their content types. Requests over KServe v2 become one row for each of their batch
+rows, under `body`: BYTES as the undecoded bytearray, numbers as nested lists.
+
+The facts of such a route beside the HTTP headers, such as the content types of the parts, are a
+`ksrv.dialects.torchserve.calls.TorchServeCall`.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from ksrv.dialects.torchserve.base64_text import without_base64
+from ksrv.dialects.torchserve.calls import TorchServeCall
+from ksrv.errors import InvalidRequest
+from ksrv.model.datatypes import widen_bfloat16
+from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
+
+
+def is_description(inputs: BatchInputs) -> bool:
+    """Tell whether the batch is a request for the handler's description of its model."""
+    call = TorchServeCall.of(inputs.requests[0])
+    return len(inputs.requests) == 1 and call is not None and call.describe
+
+
+def described(answer: bytes) -> Any:
+    """Return the description that a handler answered, `{}` where it gave none."""
+    document = json.loads(answer)
+    return {} if document is None else document
+
+
+def torchserve_row(inputs: BatchInputs, request: BatchRequest, decode: bool) -> dict[str, Any]:
+    """Return the row of a request over one of TorchServe's routes: its parts by name.
+
+    Args:
+        decode: Whether JSON and text are decoded.
+    """
+    call = TorchServeCall.of(request)
+    kinds = call.content_types if decode and call is not None else {}
+    return {
+        name: decoded_part(tensor.data[request.slice.start], kinds.get(name, ""))
+        for name, tensor in inputs.tensors.items()
+    }
+
+
+def decoded_part(value: Element, content_type: str) -> Any:
+    """Return a part as TorchServe hands it over.
+
+    Args:
+        value: The part's bytes.
+        content_type: Its content type, or "".
+
+    Returns:
+        The parsed value for `application/json`, a str for `text...`, else a bytearray; also a
+        bytearray where JSON or text cannot be decoded.
+    """
+    raw = bytearray(value)
+    try:
+        if media_type(content_type) == "application/json":
+            return json.loads(raw)
+        if content_type.startswith("text"):
+            return raw.decode("utf-8")
+    except (ValueError, RecursionError):
+        pass  # TorchServe goes on with the undecoded bytes, and so do its handlers
+    return raw
+
+
+def predict_document(row: dict[str, Any], *, needs_instances: bool) -> dict[str, Any]:
+    """Return the document of a request over KServe v1.
+
+    Args:
+        row: The request's row, whose body may be undecoded.
+        needs_instances: Whether it must have `instances`.
+
+    Raises:
+        InvalidRequest: It is no such document.
+    """
+    body = row["body"]
+    try:
+        document = json.loads(body) if isinstance(body, bytearray) else body
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequest('a predict request is a JSON object, such as {"instances": [...]}')
+    instances = document.get("instances")
+    if needs_instances and not (isinstance(instances, list) and instances):
+        raise InvalidRequest(
+            "a predict request is a JSON object whose 'instances' are an array of at least one row"
+        )
+    return document
+
+
+def instance_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a document of KServe v1: objects as they are, other values as the row's body.
+
+    Raises:
+        InvalidRequest: A `b64` is no base64.
+    """
+    found: list[dict[str, Any]] = []
+    for place, instance in enumerate(document["instances"]):
+        try:
+            value = without_base64(instance) if isinstance(instance, dict) else instance
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(f"instance {place}: its 'b64' is no base64: {error}") from None
+        found.append(value if isinstance(value, dict) else {"body": value})
+    return found
+
+
+def media_type(content_type: str) -> str:
+    """Return a content type without its parameters."""
+    return content_type.partition(";")[0].strip()
+
+
+def kserve_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
+    """Return the rows of a batch of requests over KServe v2, each with the request that owns it.
+
+    A request whose tensors share no first dimension is one row of its own.
+    """
+    owned: list[tuple[int, Any]] = []
+    for index, request in enumerate(inputs.requests):
+        owned.extend((index, value) for value in _values_by_row(inputs, request))
+    return owned
+
+
+def _values_by_row(inputs: BatchInputs, request: BatchRequest) -> list[Any]:
+    tensors = inputs.tensors
+    if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
+        whole = {name: _whole(tensor) for name, tensor in tensors.items()}
+        return [next(iter(whole.values())) if len(whole) == 1 else whole]
+    columns = {name: _values(tensor, request.slice) for name, tensor in tensors.items()}
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    count = request.rows
+    return [{name: values[row] for name, values in columns.items()} for row in range(count)]
+
+
+def _whole(tensor: Tensor) -> Any:
+    if isinstance(tensor.data, np.ndarray):
+        return _numbers(tensor.data, tensor.datatype).tolist()
+    return [bytearray(element) for element in tensor.data]
+
+
+def _values(tensor: Tensor, rows: slice) -> list[Any]:
+    if isinstance(tensor.data, np.ndarray):
+        numbers: list[Any] = _numbers(tensor.data[rows], tensor.datatype).tolist()
+        return numbers
+    width = len(tensor.data) // max(tensor.shape[0], 1)
+    elements = [
+        bytearray(element) for element in tensor.data[rows.start * width : rows.stop * width]
+    ]
+    if len(tensor.shape) == 1:
+        return elements
+    count = rows.stop - rows.start
+    return [elements[row * width : (row + 1) * width] for row in range(count)]
+
+
+def _numbers(array: Array, kind: str) -> Array:
+    return widen_bfloat16(array) if kind == "BF16" else array
+
+
+def kserve_document(inputs: BatchInputs) -> dict[str, Any]:
+    """Return a request over KServe v2 as the JSON document that the `kservev2` envelope reads."""
+    request = inputs.requests[0]
+    document: dict[str, Any] = {
+        "inputs": [_kserve_input(tensor) for tensor in inputs.tensors.values()]
+    }
+    if request.id:
+        document["id"] = request.id
+    if request.parameters:
+        document["parameters"] = dict(request.parameters)
+    return document
+
+
+def _kserve_input(tensor: Tensor) -> dict[str, Any]:
+    if isinstance(tensor.data, np.ndarray):
+        data: list[Any] = _numbers(tensor.data, tensor.datatype).ravel().tolist()
+    else:
+        data = [_text(element) for element in tensor.data]
+    entry = {
+        "name": tensor.name,
+        "shape": list(tensor.shape),
+        "datatype": tensor.datatype,
+        "data": data,
+    }
+    return entry | {"parameters": dict(tensor.parameters)} if tensor.parameters else entry
+
+
+def _text(element: Element) -> str | bytearray:
+    raw = bytearray(element)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw

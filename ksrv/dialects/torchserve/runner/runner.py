@@ -1,0 +1,317 @@
+"""Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's own.
+
+The handler sees the context, the rows and the return rule that it was written for; the engine sees
+the same batches in and out as from any other handler. `ksrv.dialects.torchserve.runner.call_forms` has the differences
+between requests over TorchServe's own routes and over KServe v2.
+"""
+
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ksrv._native.batch.stages import BoundBatch
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
+from ksrv.dialects.torchserve.api import answers, streaming
+from ksrv.dialects.torchserve.api.context import BatchFields, Context, RequestProcessor
+from ksrv.dialects.torchserve.api.entry import find_entry
+from ksrv.dialects.torchserve.api.envelopes import find_envelope
+from ksrv.dialects.torchserve.api.frames import read_answers
+from ksrv.dialects.torchserve.api.metrics import Metrics
+from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2, ROUTES, ROUTES_V1
+from ksrv.dialects.torchserve.runner import rows
+from ksrv.dialects.torchserve.runner.call_forms import (
+    Call,
+    CallForm,
+    KServeEnvelopeForm,
+    KServeForm,
+    KServeV1Form,
+    RoutesForm,
+)
+from ksrv.dialects.torchserve.settings.metrics_file import DEFAULT_METRICS
+from ksrv.dialects.torchserve.shims import finder, torchvision, ts
+from ksrv.errors import HandlerFailed, quote
+from ksrv.handlers.batch_threads import working_for
+from ksrv.handlers.devices.choice import choose_device
+from ksrv.handlers.devices.lost import is_lost, note_lost
+from ksrv.handlers.diagnostics.debugging import add_traceback
+from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.imports.folder_modules import error_with_location
+from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
+from ksrv.handlers.models import Submit, refuse_calls
+from ksrv.handlers.runner import HandlerLoadError
+from ksrv.handlers.streaming.streams import may_stream
+from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec, TensorSpec
+from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
+
+log = logging.getLogger("ksrv.dialects.torchserve")
+
+UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
+UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
+
+
+class TorchServeRunner:
+    """One instance of an archive's handler.
+
+    Args:
+        threads: CPU threads that it may use; 0 leaves the framework's choice.
+
+    Attributes:
+        submit: As `ksrv.handlers.runner.Runner` has it; handlers of TorchServe call no models.
+        on_device_lost: As `ksrv.handlers.runner.Runner` has it.
+        lease_answer: As `ksrv.handlers.runner.Runner` has it.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        emit: Emit = discard,
+    ) -> None:
+        self.source = source
+        self._instance = instance
+        self._threads = threads
+        self._emit = emit
+        self.submit: Submit = refuse_calls
+        self.on_device_lost: Callable[[str], None] = note_lost
+        self.lease_answer: Callable[[int], Block] | None = None
+        self._dialects: dict[str, CallForm] = {}
+        self._service: Any = None
+        self._context: Context | None = None
+        self._archive: dict[str, Any] = {}
+        self._envelope = ""
+
+    def load(self) -> ModelSpec:
+        """Import the handler and let it initialize.
+
+        Raises:
+            HandlerLoadError: The handler, its model or its settings are at fault; the cause is chained.
+        """
+        config = self.source.config
+        archive = None if config is None else config.dialect.get(FORMAT)
+        if config is None or archive is None or self.source.error:
+            raise HandlerLoadError(
+                self.source.error
+                or f"{self.source.folder} is no TorchServe archive; torch-model-archiver makes one"
+            )
+        self._archive = archive
+        self._envelope = config.envelope or ""
+        folder = self.source.folder
+        try:
+            finder.install(ts.TsFinder(self.source.name))
+            if self._archive.get("torchvision", True):
+                finder.install(torchvision.TorchvisionFinder(self.source.name))
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+            if self.source.loaded is not None:
+                hold_sources(HeldSources(self.source.loaded.sources), str(folder))
+            if self._threads and config.model and not config.model.endswith(".onnx"):
+                import torch
+
+                torch.set_num_threads(self._threads)
+            self._context = self._make_context(config.device)
+            handler = self._archive["manifest"]["model"]["handler"]
+            bare, self._service = find_entry(handler, folder, self._context)
+            enveloped = bare
+            if self._envelope:
+                enveloped = find_envelope(self._envelope, folder)(bare).handle
+        except BaseException as error:
+            log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
+            text = " ".join(error_with_location(folder, error).split())
+            raise HandlerLoadError(
+                f"the model {self.source.name} cannot be loaded: {text}"
+            ) from error
+        name, decode = self.source.name, self._archive.get("decode", True)
+        envelope = self._envelope
+        kserve = KServeEnvelopeForm if envelope == KSERVE_V2 else KServeForm
+        self._dialects = {
+            ROUTES: RoutesForm(name, bare, enveloped, decode=decode),
+            ROUTES_V1: KServeV1Form(
+                name,
+                bare,
+                enveloped,
+                decode=decode,
+                envelope=envelope,
+                most_rows=config.batching.max_batch_size if config.batching else 1,
+            ),
+            "": kserve(name, bare, enveloped, envelope=envelope),
+        }
+        return self._spec()
+
+    def _make_context(self, wanted: str) -> Context:
+        device = choose_device(wanted, self.source.first_device + self._instance)
+        kind, _, index = device.partition(":")
+        gpu = int(index or 0) if kind != "cpu" else None
+        if gpu is not None and (ids := self._archive.get("device_ids")):
+            gpu = ids[self._instance % len(ids)]
+        return Context(
+            model_name=self._archive["manifest"]["model"].get("modelName", self.source.name),
+            model_dir=str(self.source.folder),
+            manifest=self._archive["manifest"],
+            batch_size=self._archive.get("batch_size", 1),
+            gpu=gpu,
+            mms_version=ts.VERSION,
+            metrics=Metrics(
+                self.source.name, self._emit, self._archive.get("metrics") or DEFAULT_METRICS
+            ),
+            model_yaml_config=self._archive.get("config") or {},
+        )
+
+    def _spec(self) -> ModelSpec:
+        config = self.source.config
+        assert config is not None
+        spec = config.spec(self.source.name, self.source.version)
+        outputs = () if self._envelope == KSERVE_V2 else (UNDECLARED_OUTPUT,)
+        device = getattr(self._service, "device", None)
+        return replace(
+            spec,
+            platform="torchserve",
+            inputs=spec.inputs or (UNDECLARED_INPUT,),
+            outputs=spec.outputs or outputs,
+            accepts_any_inputs=not spec.inputs,
+            device=str(device or "cpu"),
+            may_stream=may_stream(self._service),
+        )
+
+    def serve(self, receive: Callable[[], None]) -> None:
+        """See `ksrv.handlers.runner.Runner.serve`."""
+        receive()
+
+    def run(self, inputs: BatchInputs) -> BatchOutputs:
+        """Run one batch; every item that the handler returns belongs to one row.
+
+        Raises:
+            KsrvError: The whole batch failed.
+        """
+        dialect = self._dialects.get(inputs.requests[0].dialect)
+        if self._context is None or dialect is None:
+            raise HandlerFailed(f"the model {self.source.name} is not loaded")
+        if rows.is_description(inputs):
+            return self._description()
+        call = dialect.call(inputs)
+        if call.refused and not call.rows:
+            return BatchOutputs([], dict(call.refused))
+        self._context.newest = BatchFields()
+        bound = BoundBatch(self._context, inputs, self._context.newest)
+        try:
+            with working_for(bound):
+                return self._run(inputs, call, dialect)
+        finally:
+            bound.release()
+
+    def _run(self, inputs: BatchInputs, call: Call, dialect: CallForm) -> BatchOutputs:
+        assert self._context is not None
+        self._begin(inputs, call.owners, dialect)
+        self._context.rows_are_requests = call.entry is dialect.bare
+        start = time.perf_counter_ns()
+        try:
+            items = answers.checked_items(call.entry(call.rows, self._context), len(call.rows))
+        except SystemExit:  # it ends the handler's process, where it has one, as with TorchServe
+            raise
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
+            return self._failed(error, inputs, dialect)
+        taken = time.perf_counter_ns() - start
+        assert self._context.metrics is not None
+        self._context.metrics.add_time("PredictionTime", round(taken / 1e6, 2))
+        outputs = dialect.outputs(call, items, self._context)
+        outputs.failures.update(call.refused)
+        outputs.timings = {"inference": taken}
+        return outputs
+
+    def _begin(self, inputs: BatchInputs, owners: list[int], dialect: CallForm) -> None:
+        context = self._context
+        assert context is not None
+        requests = inputs.requests
+        ids = _distinct([request.id for request in requests])
+        context.request_ids = {row: ids[index] for row, index in enumerate(owners)}
+        context.request_processor = [
+            RequestProcessor(dialect.request_headers(requests[index], inputs)) for index in owners
+        ]
+        if context.metrics is not None:
+            context.metrics.request_ids = context.request_ids
+        emit = inputs.emit if len(owners) == inputs.rows else None
+        context.cl_socket = _Chunks(context, emit, owners, dialect)
+
+    def _failed(self, error: BaseException, inputs: BatchInputs, dialect: CallForm) -> BatchOutputs:
+        ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
+        log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
+        if is_lost(error):
+            self.on_device_lost(str(getattr(self._service, "device", "cuda")))
+        failure = dialect.failure(error)
+        if self.source.debug and not answers.is_prediction_exception(error):
+            add_traceback(failure, error, inputs, self.source.folder)
+        return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
+
+    def _description(self) -> BatchOutputs:
+        """Return the handler's own description of its model, as one JSON element."""
+        describe = getattr(self._service, "describe_handle", None)
+        try:
+            element, _ = answers.torchserve_item(describe() if callable(describe) else None)
+        except BaseException as error:
+            log.error("the model %s cannot be described", self.source.name, exc_info=error)
+            raise HandlerFailed(
+                f"describe_handle failed with {type(error).__name__}; the server's log has its traceback"
+            ) from error
+        return BatchOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
+
+    def lease(self, nbytes: int) -> Block:
+        """See `ksrv.handlers.runner.Runner.lease`."""
+        return buffer_pool.lease(nbytes)
+
+    def close(self) -> None:
+        """Let the handler go."""
+        self._service = self._context = None
+        self._dialects = {}
+
+
+class _Chunks:
+    """Where intermediate answers go: what `context.cl_socket` is to TorchServe.
+
+    Args:
+        context: The handler's context, which knows the ids of the rows.
+        emit: Takes chunks for the requests of the batch; None where no client streams.
+    """
+
+    def __init__(
+        self, context: Context, emit: Emitter | None, owners: Sequence[int], dialect: CallForm
+    ) -> None:
+        self._context = context
+        self._emit = emit
+        self._owners = owners
+        self._dialect = dialect
+
+    def send(self, items: Mapping[int, Any]) -> None:
+        """Send one chunk to the request of each row that has an item."""
+        if self._emit is None:
+            return
+        self._emit(self._dialect.chunk(items, self._owners))
+
+    def sendall(self, frame: bytes | bytearray) -> None:
+        """Send what the real torchserve's `send_intermediate_predict_response` has framed."""
+        found = read_answers(frame)
+        streaming.send_intermediate_predict_response(
+            list(found.values()), dict(enumerate(found)), "", 200, self._context
+        )
+
+    def listening(self, row: int | None) -> bool:
+        """Whether a client still waits for the batch, or for one row of it."""
+        if self._emit is None:
+            return True
+        waiting = self._emit.listening()
+        return bool(waiting) if row is None else self._owners[row] in waiting
+
+
+def _distinct(ids: Sequence[str]) -> list[str]:
+    """Return ids by which the requests of a batch can be told apart; clients choose their own."""
+    seen: dict[str, None] = {}
+    for given in ids:
+        own = given if given and given not in seen else str(uuid.uuid4())
+        seen[own] = None
+    return list(seen)

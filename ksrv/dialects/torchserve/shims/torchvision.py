@@ -1,0 +1,38 @@
+"""Lets `from torchvision import transforms` work in handlers when torchvision is not installed.
+
+Only the transforms of `ksrv.dialects.torchserve.shims.transforms` are there; any other name is an ImportError that says
+so. An installed torchvision is always found first and left alone.
+"""
+
+from types import ModuleType
+
+from ksrv.dialects.torchserve.shims import finder, transforms
+
+NAMES = ("Compose", "Resize", "CenterCrop", "ToTensor", "Normalize", "InterpolationMode")
+PACKAGE = "torchvision"
+VERSION = "0.28.0+ksrv"
+"""The release whose numbers the transforms have; handlers compare it."""
+MODULES = (PACKAGE, f"{PACKAGE}.transforms")
+
+
+class TorchvisionFinder(finder.StandInFinder):
+    """Finds `torchvision` and `torchvision.transforms`.
+
+    Args:
+        wanted_by: The model whose handler is loaded; errors name it.
+    """
+
+    def __init__(self, wanted_by: str) -> None:
+        lacks = (
+            "and torchvision is not installed; ksrv's stand-in has"
+            f" transforms.{', '.join(NAMES)} only: pip install torchvision"
+        )
+        super().__init__(PACKAGE, MODULES, wanted_by=wanted_by, lacks=lacks)
+
+    def fill(self, module: ModuleType) -> None:
+        """Put the version into the package, and the transforms into their module."""
+        if module.__name__ == PACKAGE:
+            module.__version__ = VERSION  # type: ignore[attr-defined]
+        else:
+            for name in NAMES:
+                setattr(module, name, getattr(transforms, name))
