@@ -21,7 +21,7 @@ from ksrv.engine.instances.host import ExecutorFactory
 from ksrv.engine.lazy_models import LazyModels
 from ksrv.engine.model import ModelVersion, Retired
 from ksrv.engine.model_versions import ModelState
-from ksrv.engine.readiness import why_not_ready
+from ksrv.engine.readiness import outage_of, why_not_ready
 from ksrv.engine.registry import ModelRegistry
 from ksrv.engine.requests.rate_limits import Permit, RateLimits
 from ksrv.engine.server_calls import ServerCalls
@@ -465,6 +465,7 @@ class Engine:
             return "the server is stopping"
         return why_not_ready(
             self._models.served(),
+            self._models.find,
             ready_when=self.settings.ready_when,
             loaded=self._loaded.is_set(),
             names=names,
@@ -496,22 +497,8 @@ class Engine:
             return error.message
         if self._draining:
             return "the server is stopping"
-        why = model.why_not_ready or self._why_needed_not_ready(model)
-        return why and f"the model {name} is not ready: {why}"
-
-    def _why_needed_not_ready(self, model: ModelVersion) -> str:
-        """Return why a model that this one calls does not serve; "" if all of them serve."""
-        for name, version in model.config.needs:
-            try:
-                needed = self._models.find(name, version)
-                why = needed.why_not_ready or self._why_needed_not_ready(needed)
-            except NotLoaded:
-                continue  # the call loads it
-            except (NotFound, NotReady) as error:
-                why = error.message
-            if why:
-                return f"it calls the model {name}: {why}"
-        return ""
+        outage = outage_of(model, self._models.find)
+        return f"the model {name} is not ready: {outage.reason}" if outage else ""
 
     def why_degraded(self, name: str, version: str = "") -> str:
         """Return why a model serves with fewer instances, or although its warm-up failed; "" if all is well.

@@ -34,6 +34,7 @@ from ksrv.engine.model_versions import (
     loading_versions,
     unloaded_versions,
 )
+from ksrv.engine.readiness import outage_of
 from ksrv.errors import (
     FilesChanged,
     HandlerFailed,
@@ -192,10 +193,11 @@ class ModelRegistry:
         lines = []
         for name in sorted(self._table):
             served = self._table[name]
-            lines += [
-                index_line(model, served.states.get(version))
-                for version, model in served.versions.items()
-            ]
+            for version, model in served.versions.items():
+                line = index_line(model, served.states.get(version))
+                if model.ready and (outage := outage_of(model, self.find)) is not None:
+                    line = dataclasses.replace(line, state="UNAVAILABLE", reason=outage.reason)
+                lines.append(line)
             lines += [
                 state for version, state in served.states.items() if version not in served.versions
             ]

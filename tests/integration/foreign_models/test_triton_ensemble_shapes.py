@@ -226,13 +226,24 @@ def test_an_ensemble_is_ready_while_its_steps_are(tmp_path):
             assert (rest.status_code == 200) == client.is_model_ready(model)
             return rest.status_code == 200, rest.text
 
+        def states():
+            lines = client.get_model_repository_index(as_json=True)["models"]
+            return [line["state"] for line in lines if line["name"] in ("inner", "outer")]
+
+        def server_is_ready():
+            rest = requests.get(f"{server.url}/v2/health/ready")
+            assert (rest.status_code == 200) == client.is_server_ready()
+            return rest.status_code == 200, rest.text
+
         wait_until(lambda: is_ready("scale")[0])
         for model in ("inner", "outer"):
             wait_until(lambda model=model: "slow" in is_ready(model)[1])
             assert not is_ready(model)[0]
+        assert states() == ["UNAVAILABLE", "UNAVAILABLE"]
         (slow / "go").touch()
         wait_until(lambda: is_ready("slow")[0])
         assert is_ready("inner")[0] and is_ready("outer")[0]
+        wait_until(lambda: server_is_ready()[0])
         repository = f"{server.url}/v2/repository/models/scale"
         requests.post(f"{repository}/unload").raise_for_status()
         for model in ("inner", "outer"):
@@ -246,6 +257,10 @@ def test_an_ensemble_is_ready_while_its_steps_are(tmp_path):
                 },
             )
             assert (answer.status_code, "scale" in answer.text) == (503, True), answer.text
+        ready, why = server_is_ready()
+        assert states() == ["UNAVAILABLE", "UNAVAILABLE"] and not ready
+        assert "the model inner is not ready: it calls the model scale" in why
         requests.post(f"{repository}/load").raise_for_status()
-        assert is_ready("inner")[0] and is_ready("outer")[0]
+        assert is_ready("inner")[0] and is_ready("outer")[0] and server_is_ready()[0]
+        assert states() == ["READY", "READY"]
         client.close()
