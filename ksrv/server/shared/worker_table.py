@@ -7,6 +7,7 @@ gunicorn knows of neither.
 
 import mmap
 import os
+import sys
 import time
 from enum import IntEnum
 
@@ -185,6 +186,10 @@ class WorkerTable:
         """Note from which position of the change log on the worker in `slot` makes the changes."""
         self._set(slot, 5, position)
         self._set(slot, 4, position)
+
+    def end_following(self, slot: int) -> None:
+        """Note that the worker in `slot` makes no changes from now on."""
+        self._set(slot, 5, sys.maxsize)
 
     def note_read(self, slot: int, position: int) -> None:
         """Note how far the worker in `slot` has read the change log."""

@@ -455,6 +455,8 @@ class Service:
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
         elif self._engine is not None:
+            # The closed engine refuses changes, which must not fail a call to a worker that serves.
+            self._table.end_following(self._slot)
             try:
                 self._engine.close(timeout)
             except KsrvError as error:

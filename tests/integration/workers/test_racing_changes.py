@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -17,6 +18,34 @@ from tests.support.wait_until import wait_until
 pytestmark = pytest.mark.long
 
 WORKERS = 3
+
+SLOW_TO_CLOSE = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def inference(self, x):
+        return {"y": x}
+
+    def close(self):
+        here = Path(__file__).parent
+        (here / "closing").touch()
+        while not (here / "go").exists():
+            time.sleep(0.01)
+"""
+
+
+class RecyclingServer(Server):
+    """Runs gunicorn's own command with the setting max_requests."""
+
+    def command(self, settings_file):
+        self._environment |= {
+            "KSRV_CONFIG": str(settings_file),
+            "KSRV_MODELS": ":".join(self.targets),
+        }
+        options = ["-c", "python:ksrv.server.gunicorn", "--max-requests", "20"]
+        return [sys.executable, "-m", "gunicorn", *options]
 
 
 @pytest.fixture
@@ -154,4 +183,19 @@ def test_what_another_worker_could_not_load_is_told_to_the_caller(models):
 
         wait_until(told)
         handler.write_text(source)
+        assert change(server, "load").status_code == 200
+
+
+def test_load_succeeds_while_max_requests_ends_a_worker(models):
+    slow = write_model(models, "slow", SLOW_TO_CLOSE, VECTOR)
+    with RecyclingServer(models, workers=2, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") == 2)
+        with requests.Session() as session:
+            for _ in range(20):
+                session.get(f"{server.url}/v2/models/m/ready", timeout=30).raise_for_status()
+        wait_until((slow / "closing").exists)
+        answer = change(server, "load")
+        (slow / "go").touch()
+        assert answer.status_code == 200, answer.text
+        wait_until(lambda: server.log.count("ready: True") == 3)
         assert change(server, "load").status_code == 200
