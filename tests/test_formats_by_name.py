@@ -48,10 +48,8 @@ NAMES = {
             "native/",
         ),
         (
-            "ksrv/handlers/triton/",
             "ksrv/loaders/openvino.py",
             "ksrv/repository/openvino/",
-            "ksrv/repository/triton/",
         ),
         {
             "ksrv/handlers/compile.py": "names of torch's compilers",

@@ -39,7 +39,6 @@ ARROWS = {
     "handlers": FOUNDATION | {"loaders"},
     "dialects": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "images", "loaders", "server"},
-    "triton_python": FOUNDATION | {"handlers"},
     "records": FOUNDATION,
     "repository": FOUNDATION | {"dialects"},
     "observe": FOUNDATION | {"protocol"},
@@ -70,7 +69,7 @@ ARROWS = {
     "__init__": {"errors", "handlers", "notebook", "installation"},
 }
 
-FORMATS = {"triton": {"handlers", "loaders"}, "openvino": {"loaders"}}
+FORMATS = {"openvino": {"loaders"}}
 """The readers of foreign formats write what the handlers and loaders of their format read."""
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.dialects.torchserve.archive.format import FORMAT as TORCHSERVE
+from ksrv.dialects.triton.config.model_config import FORMAT as TRITON
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Formats
 from ksrv.repository.openvino.server_config import FORMAT as OPENVINO
-from ksrv.repository.triton.model_config import FORMAT as TRITON
 
 FORMATS = Formats((TORCHSERVE, TRITON, OPENVINO))
 

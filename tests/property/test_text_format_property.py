@@ -14,7 +14,7 @@ from google.protobuf import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksrv.repository.triton.text_format import read_text_format
+from ksrv.dialects.triton.config.text_format import read_text_format
 from ksrv.repository.yaml_document import ConfigError
 
 

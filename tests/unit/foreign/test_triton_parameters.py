@@ -5,8 +5,8 @@ from http import HTTPStatus
 import numpy as np
 import pytest
 
-from ksrv.triton_python.api.errors import TritonModelException
-from ksrv.triton_python.api.response import checked_parameters
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
+from ksrv.dialects.triton.python_backend.api.response import checked_parameters
 
 
 def test_values_of_other_classes_are_taken_as_python_s_own():

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
+from ksrv.dialects.triton.handlers.ensemble import Ensemble, RunningSteps
 from ksrv.errors import Cancelled
-from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
-from ksrv.handlers.triton.ensemble import Ensemble, RunningSteps
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import BatchInputs, BatchRequest, InferResponse, Tensor
 
@@ -103,7 +103,7 @@ def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up
     ensemble = Ensemble()
     ensemble.context = SimpleNamespace(
         spec=spec_of("y"),
-        config=SimpleNamespace(dialect=TritonDialect(steps=(step,)).mapping()),
+        config=SimpleNamespace(dialect=TritonDeclarations(steps=(step,)).mapping()),
         submit=submit,
     )
     ends = []

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ksrv.handlers.triton.dialect import StateTensor, TritonDialect
-from ksrv.handlers.triton.sequence_model import TritonSequenceModel
+from ksrv.dialects.triton.declarations import StateTensor, TritonDeclarations
+from ksrv.dialects.triton.handlers.sequence_model import TritonSequenceModel
 
 KEPT = StateTensor(input="before", output="after", datatype="FP32", shape=(-1,), initial=(0,))
 
@@ -23,7 +23,9 @@ class GrowsOrFails(TritonSequenceModel):
 def model_of(*states):
     made = GrowsOrFails()
     sequences = [SimpleNamespace(state={"before": np.float32(state)}) for state in states]
-    config = SimpleNamespace(dialect=TritonDialect(states=(KEPT,)).mapping(), batching=object())
+    config = SimpleNamespace(
+        dialect=TritonDeclarations(states=(KEPT,)).mapping(), batching=object()
+    )
     spec = SimpleNamespace(outputs=(SimpleNamespace(name="y"),))
     batch = SimpleNamespace(sequences=sequences)
     made.context = SimpleNamespace(config=config, spec=spec, batch=batch, loaded=None)

@@ -5,10 +5,10 @@ import json
 import pytest
 from tritonclient.grpc import model_config_pb2
 
+from ksrv.dialects.triton.config.call_config import CHANGEABLE
+from ksrv.dialects.triton.config.model_config import MODEL_HANDLER, SEQUENCE_HANDLER
 from ksrv.protocol.load_parameters import read_config
 from ksrv.repository.layout import Repository
-from ksrv.repository.triton.call_config import CHANGEABLE
-from ksrv.repository.triton.model_config import MODEL_HANDLER, SEQUENCE_HANDLER
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -164,7 +164,7 @@ def test_what_a_call_leaves_out_stays_the_folders(tmp_path):
     config, error = loaded(tmp_path, "python", "max_batch_size: 3" + TENSORS)
     assert error is None
     assert (config.python, config.batching.max_batch_size) == ("env", 3)
-    assert config.runner.startswith("ksrv.triton_python.")
+    assert config.runner.startswith("ksrv.dialects.triton.python_backend.")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksrv.handlers.triton.dialect import TritonDialect
+from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.repository.layout import Repository
 
 ENDS = (
@@ -46,7 +46,7 @@ def scan(root, **configs):
 def test_an_ensemble_whose_models_are_there(tmp_path):
     entries = scan(tmp_path, model=MODEL, both=ENDS + WHOLE)
     assert entries["both"].error is None
-    (found,) = TritonDialect.of(entries["both"].versions["1"].config).steps
+    (found,) = TritonDeclarations.of(entries["both"].versions["1"].config).steps
     assert (found.model, found.inputs, found.outputs) == ("model", {"a": "x", "b": "x"}, {"c": "y"})
 
 

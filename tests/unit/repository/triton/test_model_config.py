@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from ksrv.handlers.triton.dialect import TritonDialect
+from ksrv.dialects.triton.config.backends import REFUSED
+from ksrv.dialects.triton.config.model_keys import ModelKeys
+from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.model.config import Batching, Cache, VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository
-from ksrv.repository.triton.backends import REFUSED
-from ksrv.repository.triton.model_keys import ModelKeys
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -324,10 +324,10 @@ def test_sequence_batching_becomes_sequences(tmp_path):
     text += STATE.partition("{")[2] % "TYPE_FP16"
     entry = entry_of(tmp_path, ONNX + text)
     config = entry.versions["1"].config
-    assert config.handler == "ksrv.handlers.triton.sequence_model:TritonSequenceModel"
+    assert config.handler == "ksrv.dialects.triton.handlers.sequence_model:TritonSequenceModel"
     assert config.sequences == SequenceLimits(max=3000, idle_timeout_ms=2)
     assert (config.batching.max_batch_size, config.batching.max_delay_ms) == (8, 3)
-    [state] = TritonDialect.of(config).states
+    [state] = TritonDeclarations.of(config).states
     assert (state.datatype, state.shape, state.initial) == ("FP16", (2, -1), (2, 1))
     assert "sequence_batching.oldest.preserve_ordering" in entry.report.ignored
     assert "answered 503, where Triton has it wait" in entry.report.applied["sequence_batching"]

@@ -4,7 +4,7 @@ import logging
 from enum import Enum
 from typing import ClassVar
 
-from ksrv.triton_python.api.model import running_model
+from ksrv.dialects.triton.python_backend.api.model import running_model
 
 
 class _Level(Enum):

@@ -4,9 +4,15 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from ksrv.repository.triton.backends import ENSEMBLE, Backend
-from ksrv.repository.triton.model_keys import DATA_TYPES, DataType, MapEntry, Message, ModelKeys
-from ksrv.repository.triton.sequence_batching import IDLE_MICROSECONDS
+from ksrv.dialects.triton.config.backends import ENSEMBLE, Backend
+from ksrv.dialects.triton.config.model_keys import (
+    DATA_TYPES,
+    DataType,
+    MapEntry,
+    Message,
+    ModelKeys,
+)
+from ksrv.dialects.triton.config.sequence_batching import IDLE_MICROSECONDS
 
 _NAMES = {name: shown for shown, name in DATA_TYPES.items()}
 

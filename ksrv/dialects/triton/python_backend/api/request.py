@@ -9,17 +9,17 @@ from typing import Any
 
 from ksrv._native.batch.stages import bound_batch
 from ksrv._native.queue.request_handle import deadline_of
-from ksrv.handlers.models import input_tensor
-from ksrv.request import InferRequest, RequestedOutput
-from ksrv.triton_python.api.calls import ResponseIterator, call
-from ksrv.triton_python.api.errors import TritonModelException
-from ksrv.triton_python.api.response import (
+from ksrv.dialects.triton.python_backend.api.calls import ResponseIterator, call
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
+from ksrv.dialects.triton.python_backend.api.response import (
     InferenceResponse,
     InferenceResponseSender,
     Receiver,
     checked_parameters,
 )
-from ksrv.triton_python.api.tensor import Tensor
+from ksrv.dialects.triton.python_backend.api.tensor import Tensor
+from ksrv.handlers.models import input_tensor
+from ksrv.request import InferRequest, RequestedOutput
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2

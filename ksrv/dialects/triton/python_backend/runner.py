@@ -21,6 +21,25 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
+from ksrv.dialects.triton.declarations import TritonDeclarations
+from ksrv.dialects.triton.handlers.sequence_model import control_value, dtype_of
+from ksrv.dialects.triton.python_backend import utils_module
+from ksrv.dialects.triton.python_backend.api.model import RunningModel, enter
+from ksrv.dialects.triton.python_backend.api.model_config import completed
+from ksrv.dialects.triton.python_backend.api.request import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    InferenceRequest,
+    InferenceTrace,
+)
+from ksrv.dialects.triton.python_backend.api.tensor import Tensor
+from ksrv.dialects.triton.python_backend.configuration import (
+    completed_spec,
+    full_configuration,
+    is_decoupled,
+    kind_of,
+)
+from ksrv.dialects.triton.python_backend.execution import Done, Executions, told_of
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, cut, without_paths
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import note_lost
@@ -31,31 +50,12 @@ from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.handlers.sequences import SequenceStates
-from ksrv.handlers.triton.dialect import TritonDialect
-from ksrv.handlers.triton.sequence_model import control_value, dtype_of
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, SequenceRequest
 from ksrv.request import Tensor as WireTensor
-from ksrv.triton_python import utils_module
-from ksrv.triton_python.api.model import RunningModel, enter
-from ksrv.triton_python.api.model_config import completed
-from ksrv.triton_python.api.request import (
-    SEQUENCE_END,
-    SEQUENCE_START,
-    InferenceRequest,
-    InferenceTrace,
-)
-from ksrv.triton_python.api.tensor import Tensor
-from ksrv.triton_python.configuration import (
-    completed_spec,
-    full_configuration,
-    is_decoupled,
-    kind_of,
-)
-from ksrv.triton_python.execution import Done, Executions, told_of
 
-log = logging.getLogger("ksrv.triton_python")
+log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
 RESERVED = ("sequence_id", "sequence_start", "sequence_end")
 """Parameters of a request that the model sees as its correlation id and flags."""
@@ -276,7 +276,7 @@ class PythonModelRunner:
     def _controls(self, sequence: SequenceRequest) -> list[Tensor]:
         """Return the inputs that tell of a request's sequence."""
         config = self.source.config
-        controls = TritonDialect.of(config).controls if config is not None else ()
+        controls = TritonDeclarations.of(config).controls if config is not None else ()
         found = []
         for control in controls:
             shape = (1, 1) if self._counts_rows else (1,)

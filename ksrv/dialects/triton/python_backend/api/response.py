@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ksrv.dialects.triton.python_backend.api.errors import TritonError, TritonModelException
+from ksrv.dialects.triton.python_backend.api.tensor import Tensor
 from ksrv.handlers.batch import parameter_of
-from ksrv.triton_python.api.errors import TritonError, TritonModelException
-from ksrv.triton_python.api.tensor import Tensor
 
 COMPLETE_FINAL = 1
 """TRITONSERVER_RESPONSE_COMPLETE_FINAL"""

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from ksrv.dialects.triton.declarations import BoundTensor, TritonDeclarations
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
-from ksrv.handlers.triton.dialect import BoundTensor, TritonDialect
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
 
@@ -40,11 +40,13 @@ class TritonModel(BaseHandler):
             self.model = NamedBinding(self.model, tensors)
 
     @cached_property
-    def dialect(self) -> TritonDialect:
+    def dialect(self) -> TritonDeclarations:
         """What the model's config.pbtxt says beside the settings of ksrv."""
-        return TritonDialect.of(self.context.config)
+        return TritonDeclarations.of(self.context.config)
 
-    def bound_tensors(self) -> tuple[TritonDialect, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    def bound_tensors(
+        self,
+    ) -> tuple[TritonDeclarations, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Return the tensors that the model takes and gives, with the specs of inputs and of outputs."""
         spec = self.context.spec
         return self.dialect, spec.inputs, spec.outputs
@@ -69,7 +71,7 @@ class NamedBinding:
         model: The model, with a method `run` that takes its inputs by name.
     """
 
-    def __init__(self, model: Any, tensors: TritonDialect) -> None:
+    def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
         self._model = model
         self._inputs = tensors.inputs
         self._outputs = {one.name: one for one in tensors.outputs}
@@ -103,7 +105,7 @@ class TorchBinding:
     Outputs are taken likewise from a tuple, a list or a dictionary.
     """
 
-    def __init__(self, model: Any, tensors: TritonDialect) -> None:
+    def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
         self._model = getattr(model, "module", model)  # without the wrapper for keywords
         self._inputs = tensors.inputs
         order = tensors.inputs
@@ -266,7 +268,7 @@ def _agree(declared: Sequence[int], own: Sequence[Dimension]) -> bool:
     return True
 
 
-def _differs(tensors: TritonDialect, loaded: LoadedModel) -> bool:
+def _differs(tensors: TritonDeclarations, loaded: LoadedModel) -> bool:
     bound = (*tensors.inputs, *tensors.outputs)
     fewer = bool(tensors.outputs) and len(tensors.outputs) != len(loaded.outputs)
     return fewer or any(one.model_shape is not None for one in bound)

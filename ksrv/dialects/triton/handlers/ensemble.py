@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.errors import Cancelled, HandlerFailed, InvalidRequest, NotFound, NotReady
 from ksrv.handlers.deferred import DeferredHandler, Ended, Result
 from ksrv.handlers.models import Submit, input_tensor
-from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
 from ksrv.model.spec import ModelSpec, TensorSpec, fits
 from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
 
@@ -43,7 +43,7 @@ class Ensemble(DeferredHandler):
     @cached_property
     def _steps(self) -> tuple[EnsembleStep, ...]:
         context: Any = self.context
-        return TritonDialect.of(context.config).steps
+        return TritonDeclarations.of(context.config).steps
 
     def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
         """See `DeferredHandler.begin`; the error is that of the first step that failed.

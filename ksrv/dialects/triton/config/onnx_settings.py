@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ksrv.dialects.triton.config.model_keys import Accelerator, ModelKeys, Optimization
 from ksrv.model.config import OnnxSettings
 from ksrv.repository.report import Report
-from ksrv.repository.triton.model_keys import Accelerator, ModelKeys, Optimization
 from ksrv.repository.yaml_document import Document, KeyPath
 
 LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from ksrv.handlers.triton.dialect import EnsembleStep, TritonDialect
+from ksrv.dialects.triton.config.model_keys import ModelKeys, NameMap
+from ksrv.dialects.triton.config.tensors import Tensors
+from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.triton.model_keys import ModelKeys, NameMap
-from ksrv.repository.triton.tensors import Tensors
 from ksrv.repository.yaml_document import Document, KeyPath
 
 
@@ -98,7 +98,9 @@ def _configs(entry: ModelEntry) -> Iterable[ModelConfig]:
 
 
 def _called(entry: ModelEntry) -> list[str]:
-    return [step.model for config in _configs(entry) for step in TritonDialect.of(config).steps]
+    return [
+        step.model for config in _configs(entry) for step in TritonDeclarations.of(config).steps
+    ]
 
 
 def _circle(name: str, calls: Mapping[str, set[str]]) -> str:
@@ -122,7 +124,7 @@ def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
         tensors: dict[str, _Declared] = {}
         for own in (*config.inputs, *config.outputs):
             tensors[own.name] = _Declared("the ensemble", own, config.counts_rows)
-        for step in TritonDialect.of(config).steps:
+        for step in TritonDeclarations.of(config).steps:
             shown = f"{entry.path}: the ensemble calls the model {step.model!r}"
             model = entries.get(step.model)
             if model is None:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ksrv.dialects.triton.config.model_keys import InstanceGroup
 from ksrv.repository.report import Report
-from ksrv.repository.triton.model_keys import InstanceGroup
 
 MOST_INSTANCES = 1024
 

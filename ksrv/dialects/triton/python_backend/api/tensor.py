@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.dialects.triton.python_backend.api.datatypes import NUMBERS
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
 from ksrv.handlers.models import array_of
 from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.request import Array, Element
 from ksrv.request import Tensor as WireTensor
-from ksrv.triton_python.api.datatypes import NUMBERS
-from ksrv.triton_python.api.errors import TritonModelException
 
 _CPU = (1, 0)
 """DLPack's device of the memory of CPUs."""

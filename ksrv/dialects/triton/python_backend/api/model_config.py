@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ksrv.triton_python.api.errors import TritonModelException
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
 
 _SIDES = {
     "input": ("name", "data_type", "dims", "optional"),

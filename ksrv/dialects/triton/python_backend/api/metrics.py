@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
+from ksrv.dialects.triton.python_backend.api.model import running_model
 from ksrv.statistics import MetricRecord
-from ksrv.triton_python.api.errors import TritonModelException
-from ksrv.triton_python.api.model import running_model
 
 Labels = tuple[tuple[str, str], ...]
 

@@ -9,8 +9,26 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
+from ksrv.dialects.triton.config.backends import (
+    BACKENDS,
+    ENSEMBLE,
+    IGNORED,
+    PLATFORMS,
+    REFUSED,
+    Backend,
+)
+from ksrv.dialects.triton.config.call_config import merge_call_config
+from ksrv.dialects.triton.config.configuration import configuration
+from ksrv.dialects.triton.config.ensembles import check_ensembles, read_steps
+from ksrv.dialects.triton.config.instance_groups import instances_of
+from ksrv.dialects.triton.config.model_keys import DynamicBatching, ModelKeys
+from ksrv.dialects.triton.config.onnx_settings import note_ignored, read_onnx
+from ksrv.dialects.triton.config.python_models import PYTHON_PARAMETERS, python_settings
+from ksrv.dialects.triton.config.sequence_batching import read_sequence_batching, with_delay
+from ksrv.dialects.triton.config.tensors import Tensors, read_tensors
+from ksrv.dialects.triton.config.text_format import read_text_format
+from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.errors import LEADS_OUT
-from ksrv.handlers.triton.dialect import TritonDialect
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.machine.cgroups import usable_cores
 from ksrv.model.config import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
@@ -19,31 +37,13 @@ from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Format
 from ksrv.repository.report import Report
 from ksrv.repository.settings.labels import LabelError, read_labels
-from ksrv.repository.triton.backends import (
-    BACKENDS,
-    ENSEMBLE,
-    IGNORED,
-    PLATFORMS,
-    REFUSED,
-    Backend,
-)
-from ksrv.repository.triton.call_config import merge_call_config
-from ksrv.repository.triton.configuration import configuration
-from ksrv.repository.triton.ensembles import check_ensembles, read_steps
-from ksrv.repository.triton.instance_groups import instances_of
-from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
-from ksrv.repository.triton.onnx_settings import note_ignored, read_onnx
-from ksrv.repository.triton.python_models import PYTHON_PARAMETERS, python_settings
-from ksrv.repository.triton.sequence_batching import read_sequence_batching, with_delay
-from ksrv.repository.triton.tensors import Tensors, read_tensors
-from ksrv.repository.triton.text_format import read_text_format
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
 
 CONFIG_NAME = "config.pbtxt"
-MODEL_HANDLER = "ksrv.handlers.triton.model:TritonModel"
-SEQUENCE_HANDLER = "ksrv.handlers.triton.sequence_model:TritonSequenceModel"
-ENSEMBLE_HANDLER = "ksrv.handlers.triton.ensemble:Ensemble"
+MODEL_HANDLER = "ksrv.dialects.triton.handlers.model:TritonModel"
+SEQUENCE_HANDLER = "ksrv.dialects.triton.handlers.sequence_model:TritonSequenceModel"
+ENSEMBLE_HANDLER = "ksrv.dialects.triton.handlers.ensemble:Ensemble"
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's, where dynamic_batching stands without max_batch_size."""
 LARGEST_QUEUE = 1_000_000
@@ -215,7 +215,7 @@ class _Settings:
             inputs=tensors.inputs,
             outputs=tensors.outputs,
             runtime=self.backend.name if self.backend.name == "openvino" else "",
-            dialect=TritonDialect(
+            dialect=TritonDeclarations(
                 inputs=tensors.bound_inputs,
                 outputs=tensors.bound_outputs,
                 controls=sequences.controls if sequences else (),
@@ -461,7 +461,7 @@ class _Settings:
             platform=ENSEMBLE.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
-            dialect=TritonDialect(steps=steps).mapping(),
+            dialect=TritonDeclarations(steps=steps).mapping(),
             needs=tuple((step.model, step.version) for step in steps),
             labels=self._labels(),
             row_limit=keys.max_batch_size or 0,

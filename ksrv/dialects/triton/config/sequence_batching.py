@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ksrv.handlers.triton.dialect import ControlTensor, StateTensor
+from ksrv.dialects.triton.config.model_keys import Control, ModelKeys, SequenceBatching, State
+from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
 from ksrv.model.config import Batching
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
-from ksrv.repository.triton.model_keys import Control, ModelKeys, SequenceBatching, State
 from ksrv.repository.yaml_document import Document, KeyPath
 
 IDLE_MICROSECONDS = 1_000_000

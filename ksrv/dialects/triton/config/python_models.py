@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from ksrv.dialects.triton.config.model_keys import ModelKeys
 from ksrv.repository.report import Report
-from ksrv.repository.triton.model_keys import ModelKeys
 
-PYTHON_RUNNER = "ksrv.triton_python.runner:PythonModelRunner"
+PYTHON_RUNNER = "ksrv.dialects.triton.python_backend.runner:PythonModelRunner"
 EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 """What stands for the model's folder in the value."""

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from msgspec.structs import fields, replace
 
-from ksrv.repository.triton.configuration import plain
-from ksrv.repository.triton.model_keys import ModelKeys
+from ksrv.dialects.triton.config.configuration import plain
+from ksrv.dialects.triton.config.model_keys import ModelKeys
 from ksrv.repository.yaml_document import KeyPath
 
 CHANGEABLE = frozenset(

@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ksrv.handlers.triton.dialect import BoundTensor
+from ksrv.dialects.triton.config.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
+from ksrv.dialects.triton.declarations import BoundTensor
 from ksrv.model.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 from ksrv.repository.report import Report
-from ksrv.repository.triton.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
 from ksrv.repository.yaml_document import Document, KeyPath
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")

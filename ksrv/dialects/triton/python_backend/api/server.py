@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
+from ksrv.dialects.triton.python_backend.api.model import running_model
 from ksrv.errors import KsrvError
 from ksrv.handlers.models import SERVER
 from ksrv.request import InferRequest, Parameter
-from ksrv.triton_python.api.errors import TritonModelException
-from ksrv.triton_python.api.model import running_model
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:

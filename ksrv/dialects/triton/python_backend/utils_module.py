@@ -3,7 +3,7 @@
 import sys
 from types import ModuleType
 
-from ksrv.triton_python.api import (
+from ksrv.dialects.triton.python_backend.api import (
     calls,
     datatypes,
     errors,

@@ -78,7 +78,7 @@ class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, str]
 
 
-class TritonDialect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TritonDeclarations(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a config.pbtxt declares; tensors are empty where the model file knows them.
 
     Attributes:
@@ -98,6 +98,6 @@ class TritonDialect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return {NAME: msgspec.to_builtins(self)}
 
     @staticmethod
-    def of(config: ModelConfig) -> "TritonDialect":
+    def of(config: ModelConfig) -> "TritonDeclarations":
         """Return what `mapping` wrote; empty for models of other formats."""
-        return msgspec.convert(config.dialect.get(NAME, {}), TritonDialect)
+        return msgspec.convert(config.dialect.get(NAME, {}), TritonDeclarations)

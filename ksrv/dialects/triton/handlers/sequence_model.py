@@ -13,12 +13,17 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.tensor import datatype
+from ksrv.dialects.triton.declarations import (
+    BoundTensor,
+    ControlTensor,
+    StateTensor,
+    TritonDeclarations,
+)
+from ksrv.dialects.triton.handlers.model import TritonModel
 from ksrv.errors import InvalidRequest, quote
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
-from ksrv.handlers.triton.dialect import BoundTensor, ControlTensor, StateTensor, TritonDialect
-from ksrv.handlers.triton.model import TritonModel
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import SequenceRequest
 
@@ -28,7 +33,9 @@ _POSITION = re.compile(r".+__([0-9]{1,4})")
 class TritonSequenceModel(TritonModel):
     """Serves the model file of a Triton repository whose requests belong to sequences."""
 
-    def bound_tensors(self) -> tuple[TritonDialect, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    def bound_tensors(
+        self,
+    ) -> tuple[TritonDeclarations, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Return the tensors of config.pbtxt with those that are filled in here."""
         tensors, inputs, outputs = super().bound_tensors()
         batch = (-1,) if self._batched else ()
@@ -170,8 +177,8 @@ def control_value(control: ControlTensor, sequence: OpenSequence | SequenceReque
 
 
 def replace_tensors(
-    tensors: TritonDialect, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> TritonDialect:
+    tensors: TritonDeclarations, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> TritonDeclarations:
     """Return tensors with more that the model has."""
     sides = [
         tuple(
@@ -182,7 +189,7 @@ def replace_tensors(
         )
         for side in (inputs, outputs)
     ]
-    return TritonDialect(
+    return TritonDeclarations(
         inputs=(*tensors.inputs, *sides[0]),
         outputs=(*tensors.outputs, *sides[1]),
         controls=tensors.controls,

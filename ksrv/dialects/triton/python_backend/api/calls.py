@@ -4,12 +4,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ksrv.dialects.triton.python_backend.api.errors import (
+    TritonError,
+    TritonModelException,
+    of_call,
+)
+from ksrv.dialects.triton.python_backend.api.model import running_model
+from ksrv.dialects.triton.python_backend.api.response import InferenceResponse
+from ksrv.dialects.triton.python_backend.api.tensor import Tensor
 from ksrv.errors import KsrvError, StreamNeeded
 from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle
-from ksrv.triton_python.api.errors import TritonError, TritonModelException, of_call
-from ksrv.triton_python.api.model import running_model
-from ksrv.triton_python.api.response import InferenceResponse
-from ksrv.triton_python.api.tensor import Tensor
 
 
 def call(

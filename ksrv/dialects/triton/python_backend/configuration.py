@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from ksrv._native.tensor import datatype
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ANY_SIZE_OR_NONE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
-from ksrv.triton_python.api.errors import TritonModelException
 
 _DATATYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
 _TENSOR = {

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv._native.batch.stages import BoundBatch
+from ksrv.dialects.triton.python_backend.api.errors import TritonModelException, to_client
+from ksrv.dialects.triton.python_backend.api.request import RELEASE_RESCHEDULE, InferenceRequest
+from ksrv.dialects.triton.python_backend.api.response import InferenceResponse
 from ksrv.errors import Cancelled, HandlerFailed, InferenceError, KsrvError, StreamNeeded
 from ksrv.handlers.batch_threads import working_for
 from ksrv.request import BatchInputs, BatchOutputs, Parameter
 from ksrv.request import Tensor as WireTensor
-from ksrv.triton_python.api.errors import TritonModelException, to_client
-from ksrv.triton_python.api.request import RELEASE_RESCHEDULE, InferenceRequest
-from ksrv.triton_python.api.response import InferenceResponse
 
-log = logging.getLogger("ksrv.triton_python")
+log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
 Done = Callable[[BatchOutputs | KsrvError], None]
 MakeRequests = Callable[[BatchInputs], tuple[dict[int, InferenceRequest], dict[int, KsrvError]]]
@@ -35,7 +35,7 @@ _DROPPED = "Unable to send response. Response sender has been closed."
 
 
 class Answering:
-    """The responses to one request: a `ksrv.triton_python.api.response.Receiver`.
+    """The responses to one request: a `ksrv.dialects.triton.python_backend.api.response.Receiver`.
 
     Args:
         batch: The batch that the request belongs to.

@@ -1,0 +1,1 @@
+"""Triton Inference Server: `config.pbtxt`, the handlers of its models, and the Python backend."""

@@ -1,0 +1,1 @@
+"""Models of Triton: tensors under the names and shapes of `config.pbtxt`, ensembles, and sequences."""
