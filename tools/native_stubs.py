@@ -2,8 +2,17 @@
 
     python tools/native_stubs.py
 
-setup.py does the same when it builds the native core. docs/native.md says where the types come from,
-and what to write in a .pyx where its C types do not say enough.
+setup.py does the same when it builds the native core. A type is the first of these that exists:
+
+- an annotation in the .pyx: `def f(list rows not None: list[int]) -> bool`, `NAMES: tuple[str, ...] = ...`
+- an annotation in the class body, after the `cdef` lines, for a `cdef public` or `cdef readonly` attribute:
+  `rows: list[int]`; `readonly` makes a property
+- the C type: bint, integers, double, str, bytes, a cdef class; with `| None` if the default is None; `Any` for object
+- the literal's type: `LIMIT = 64`, `NAMES = ("a", "b")`
+- `Mapping[str, str].register(Fields)` gives `Fields` a base class
+
+list, dict and tuple need an annotation, because the C type does not name their items. A public name without a type ends
+the build with an error that names the line. Import a name that only annotations use below `if not cython.compiled:`.
 """
 
 import ast

@@ -1,9 +1,11 @@
 """Drives the parsers with whole, cut and damaged requests, for a run under valgrind.
 
-    PYTHONMALLOC=malloc valgrind --quiet python tools/native_valgrind.py [rounds]
+    PYTHONMALLOC=malloc valgrind --log-file=valgrind.log python tools/native_valgrind.py [rounds]
+    grep -c _native/ valgrind.log
 
-Each body lies in heap memory of exactly its size, so that valgrind sees a read of one byte too far, as
-it sees a branch on a byte that was never written. `docs/native.md` says how to read what it prints.
+The second command must print 0: the interpreter and the loading of libraries cause reports, ksrv's code none. Build with
+KSRV_TRACE=1 to see lines of a module in a report. Each body is in heap memory of exactly its size, so that valgrind
+sees a read of one byte too far, and a branch on a byte that was never written.
 """
 
 import random

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "native/README.md"]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 PATH = re.compile(r"`((?:ksrv|native|tests|tools|benchmarks|examples|protos|docs)/[\w./-]*)`")
 
 MADE = {"benchmarks/results/"}
