@@ -47,10 +47,7 @@ NAMES = {
             "ksrv/model/",
             "native/",
         ),
-        (
-            "ksrv/loaders/openvino.py",
-            "ksrv/repository/openvino/",
-        ),
+        ("ksrv/loaders/openvino.py",),
         {
             "ksrv/handlers/compile.py": "names of torch's compilers",
             "ksrv/images/preparer.py": SOURCE,

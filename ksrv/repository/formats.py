@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ksrv.dialects.openvino.server_config import FORMAT as OPENVINO
 from ksrv.dialects.torchserve.archive.format import FORMAT as TORCHSERVE
 from ksrv.dialects.triton.config.model_config import FORMAT as TRITON
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.format import Formats
-from ksrv.repository.openvino.server_config import FORMAT as OPENVINO
 
 FORMATS = Formats((TORCHSERVE, TRITON, OPENVINO))
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.dialects.kserve_v1.models import V1ModelListResource, V1ModelResource
+from ksrv.dialects.openai import routes as openai_routes
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.protocol.metadata import working_extensions
@@ -26,14 +28,12 @@ from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
-from ksrv.server.openai import routes as openai_routes
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
 from ksrv.server.rest.cross_origin import CrossOrigin
 from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import V1, InferResource
-from ksrv.server.rest.kserve_v1 import V1ModelListResource, V1ModelResource
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.dialects.kserve_v1 import bodies as kserve_v1
 from ksrv.errors import InvalidRequest
-from ksrv.protocol import kserve_v1, rest
+from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access

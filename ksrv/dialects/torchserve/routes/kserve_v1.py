@@ -40,7 +40,7 @@ class PredictResource(InferResource):
     """POST /v1/models/{name}[/versions/{version}]:predict, and :explain.
 
     An archive reads the body itself, in its handler process. Other models get the rows of
-    `ksrv.protocol.kserve_v1`.
+    `ksrv.dialects.kserve_v1.bodies`.
     """
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:

@@ -1,7 +1,7 @@
 """The keys of a config.json for models with state: their variables belong to sequences of requests."""
 
+from ksrv.dialects.openvino.config_keys import ModelKeys
 from ksrv.model.spec import SequenceLimits
-from ksrv.repository.openvino.config_keys import ModelKeys
 from ksrv.repository.report import Report
 
 STATEFUL_HANDLER = "ksrv.handlers.builtin.stateful_model:StatefulModel"

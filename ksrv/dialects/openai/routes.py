@@ -9,17 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
-from ksrv.limits import show_limit
-from ksrv.model.spec import ModelSpec
-from ksrv.observe.traffic import count_refusal
-from ksrv.protocol.error_texts import json_fault
-from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
-from ksrv.server.http.answers import error_headers, send_json, set_fields
-from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import watch_client
-from ksrv.server.http.request_ids import REQUEST_ID
-from ksrv.server.openai.bodies import (
+from ksrv.dialects.openai.bodies import (
     IS_NO_CHAT,
     EmbeddingsCall,
     RerankCall,
@@ -31,6 +21,16 @@ from ksrv.server.openai.bodies import (
     rerank_answer,
     shortened,
 )
+from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.limits import show_limit
+from ksrv.model.spec import ModelSpec
+from ksrv.observe.traffic import count_refusal
+from ksrv.protocol.error_texts import json_fault
+from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
+from ksrv.server.http.answers import error_headers, send_json, set_fields
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.client_watch import watch_client
+from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import Needs
 

@@ -11,13 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ksrv.errors import LEADS_OUT
-from ksrv.loaders.openvino import OpenVinoOptions
-from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
-from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
-from ksrv.repository.entry import ModelEntry, is_model_name
-from ksrv.repository.format import Format
-from ksrv.repository.openvino.config_keys import (
+from ksrv.dialects.openvino.config_keys import (
     IGNORED,
     REFUSED,
     ModelItem,
@@ -26,8 +20,14 @@ from ksrv.repository.openvino.config_keys import (
     ServerKeys,
     VersionPolicyKeys,
 )
-from ksrv.repository.openvino.json_document import read_json
-from ksrv.repository.openvino.stateful import STATEFUL_HANDLER, read_sequences
+from ksrv.dialects.openvino.json_document import read_json
+from ksrv.dialects.openvino.stateful import STATEFUL_HANDLER, read_sequences
+from ksrv.errors import LEADS_OUT
+from ksrv.loaders.openvino import OpenVinoOptions
+from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
+from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.format import Format
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
