@@ -33,7 +33,7 @@ machine:
 make bench-peers
 ```
 
-The command installs each server in an environment of its own, gives all servers the same work, checks the answers,
+The command installs each server in a separate environment, gives all servers the same work, checks the answers,
 measures, and writes this page. This run took {minutes:.0f} minutes on {cores} cores, with {rounds}
 of {seconds:g} s for each row. The client shares the cores with the servers.
 
@@ -53,7 +53,7 @@ W4), or a loop over the model without a server (W3, W5, W6). A limit of 0.6 mean
 ## Latency at a fixed rate
 
 Requests arrive at random times, whether or not the server has answered earlier requests. A latency counts from the
-time at which the request was due. Each server gets half and 80 % of its own capacity, and half and 80 % of the
+time at which the request was due. Each server gets half and 80 % of its capacity, and half and 80 % of the
 capacity of the slowest server.
 
 ![99th percentile of latency at fixed rates](images/bench-latency.svg)
@@ -61,7 +61,7 @@ capacity of the slowest server.
 ## Above the capacity
 
 Each server gets 150 % of its capacity for {overload:g} s, then half of it. Goodput counts the answers in the first
-part, divided by the capacity. Recovery is the time until latencies are again at most twice the usual ones.
+part, divided by the capacity. Recovery is the time until latencies are again at most twice the usual latencies.
 
 ![Goodput and recovery](images/bench-overload.svg)
 
@@ -82,7 +82,7 @@ loop, higher is better.** The client is written in Python and limits the `tree` 
 
 WHY = """
 
-Why, as far as it is known:
+Known causes:
 
 - **W6 and `tree` over REST**: ksrv, MLServer and Triton are asked by the JSON of KServe v2, the others by `instances`
   of v1. ksrv reads `instances`, too, but with Python: a request then needs the CPU time of FastAPI.

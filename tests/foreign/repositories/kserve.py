@@ -123,6 +123,6 @@ REPOSITORY = Repository(
         "`torchserve/v1/torchserve_grpc_client.py`": "its messages are generated from pytorch/serve's protos, which are in another checkout",
         "`tensorflow/grpc_client.py`": "speaks the gRPC of TensorFlow Serving, which ksrv does not serve",
         "`python/kserve/test`": "tests of KServe's own server, which they run in their process",
-        "explanations of Alibi, ART and AIX, transformers, pipelines, notebooks": "need a cluster, or servers of their own",
+        "explanations of Alibi, ART and AIX, transformers, pipelines, notebooks": "need a cluster, or other servers",
     },
 )

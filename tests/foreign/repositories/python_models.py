@@ -417,7 +417,7 @@ MODELS_LEFT_OUT = {
     "qa/variable_gpu_output": GPU,
     "qa/dlpack_test": "needs cupy, and a GPU",
     "examples/preprocessing": "needs TensorRT",
-    "qa/python_based_backends/add_sub_backend": "is a backend of its own, which Triton loads for other models",
+    "qa/python_based_backends/add_sub_backend": "is a backend, which Triton loads for other models",
     "qa/bls_memory": BUSY,
     "qa/bls_memory_async": BUSY,
     "qa/bls_model_loading": "loads models in `initialize`, and brings their files along, which ksrv refuses",

@@ -144,7 +144,7 @@ ON_THE_WEB = (
 MANAGEMENT = {
     "Model Re-Registration Densenet161": ON_THE_WEB,
     "Register Model - Invalid URL": ON_THE_WEB,
-    "Register Model - Empty URL , Valid Model Name": "ksrv answers 400 to an empty url, as to a missing one",
+    "Register Model - Empty URL , Valid Model Name": "ksrv answers 400 to an empty url, as to a missing url",
     "Register Mnist Model with Invalid Handler*": OF_ARCHIVE,
     "Register Model with Additional Params": OF_ARCHIVE,
     "Register Model with Batch Size": OF_ARCHIVE,
@@ -305,10 +305,10 @@ REPOSITORY = Repository(
     {
         "`workflow_*_collection.json`": "workflows are not served (docs/torchserve.md)",
         "`test/pytest` that registers models": "starts TorchServe itself",
-        "`increased_timeout_inference.json`, `large_model_inference_data.json`, rows whose archive lies on the web": "download their models",
+        "`increased_timeout_inference.json`, `large_model_inference_data.json`, rows whose archive is on the web": "download their models",
         "other tests of `ts/torch_handler/unit_tests`": "download their models, or read weights that are not in the checkout",
         "`fastrcnn`, `maskrcnn`, `fcn_resnet_101`, `deeplabv3_resnet_101_eager`": "download the weights of their backbones",
         "`stateful`, `continuous batching`, DeepSpeed, PiPPy, vLLM, DALI, DLRM": "refused by name (docs/torchserve.md)",
-        "tests of TorchServe's gRPC": "register archives that lie on the web; tests/integration/foreign_models/test_torchserve_grpc.py makes the calls",
+        "tests of TorchServe's gRPC": "register archives from the web; tests/integration/foreign_models/test_torchserve_grpc.py makes the calls",
     },
 )

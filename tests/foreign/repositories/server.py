@@ -131,7 +131,7 @@ WORDING = "refused as it should be, with another text than Triton's"
 STATUS = "refused as it should be, with another status than Triton's (400 for a client's mistake, 403 for what is switched off)"
 NAMED = "it asserts that the server's name is `triton`; ksrv's is `ksrv`"
 FILES = "loads that bring the files of a model are refused (docs/triton.md), with 400 where Triton has 500"
-RESTRICTED = "`--http-restricted-api` gives routes a key of their own; ksrv has tokens for callers (docs/security.md)"
+RESTRICTED = "`--http-restricted-api` gives routes a separate key; ksrv has tokens for callers (docs/security.md)"
 
 
 def suite(
@@ -203,7 +203,7 @@ def regions(test: str, protocol: str, serving: Serving = SHARING) -> Case:
         fresh=True,
         changed="",
         failing={
-            "SharedMemoryTest.test_client_shm_disabled_by_default": "where shared memory is off there are no routes and calls for it, status included",
+            "SharedMemoryTest.test_client_shm_disabled_by_default": "if shared memory is off, its routes and calls do not exist, status included",
             **dict.fromkeys(
                 (f"SharedMemoryTest.{test}" for test in OTHER_WORDS[protocol]), WORDING
             ),
@@ -265,7 +265,7 @@ REPOSITORY = Repository(
                     ),
                     WORDING,
                 ),
-                "GenerateEndpointTest.test_duplicate_inputs": "of a key that stands twice in the JSON the last one holds; Triton refuses it",
+                "GenerateEndpointTest.test_duplicate_inputs": "if a key is twice in the JSON, the last value counts; Triton refuses it",
                 "GenerateEndpointTest.test_generate_stream_response_error": "a failure before the first event is JSON with its status here, an event with an error status in Triton",
             },
         ),
