@@ -1,4 +1,4 @@
-"""The memory that this process may use, and how much of it requests in flight may hold."""
+"""The memory that this process may use, and how much of it requests in flight may take."""
 
 import os
 
@@ -15,9 +15,9 @@ def machine_memory() -> int:
 
 
 def bytes_in_flight(limits: Limits) -> int:
-    """Return the bound on what requests in flight hold: a quarter of the memory unless set.
+    """Return the most bytes that requests in flight may take: the setting, or else a quarter of the memory.
 
     Args:
-        limits: Where it may be set.
+        limits: The bounds, with the setting.
     """
     return limits.in_flight or machine_memory() // _SHARE

@@ -11,14 +11,13 @@ ChangeKind: TypeAlias = Literal["load", "update", "unload", "remove"]
 
 
 class RepositoryChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of one model. What is to be loaded was read once, so that all who make the change load the same.
+    """One change of one model. Its files were read once, so that all workers load the same.
 
     Attributes:
         kind: "load" loads the model, also where it serves already. "update" loads the versions that differ from
-            those that serve, unless the model was unloaded on purpose. "remove" is for models without files.
-        name: The model's name.
-        entry: What is to be loaded.
-        config: The text of a config.pbtxt that `entry` was read by, in place of the model's own.
+            the serving versions, unless the model was unloaded on purpose. "remove" is for models without files.
+        entry: The model to load.
+        config: The text of the config.pbtxt that replaced the model's file when `entry` was read.
     """
 
     kind: ChangeKind

@@ -68,11 +68,11 @@ class CallFromBatch:
         return _is_abandoned(self._callers)
 
 
-class CallBehindLoad:
-    """A call to a model that is loaded for it. A thread of its own waits for that: the calling thread may serve others.
+class CallAfterLoad:
+    """A call to a model that must be loaded first. A separate thread waits: the calling thread may serve others.
 
     Args:
-        submit: Waits for the load, and submits the request.
+        submit: Waits for the load, then submits the request.
 
     Raises:
         Overloaded: The system has no thread.
@@ -197,7 +197,7 @@ class ModelCalls:
         try:
             return CallFromBatch(self._submit(request, allow_inline=alone, waits=False), handles)
         except NotLoaded:
-            return CallBehindLoad(lambda: CallFromBatch(self._submit(request), handles), handles)
+            return CallAfterLoad(lambda: CallFromBatch(self._submit(request), handles), handles)
 
 
 class CallGraph:
@@ -235,11 +235,11 @@ class CallGraph:
 
 
 class Inherited(NamedTuple):
-    """What the calls of one batch have of its requests.
+    """The part of a batch's requests that the calls of the batch inherit.
 
     Attributes:
-        callers: The models that wait for the called one, the batch's own among them.
-        headers: The ids that the requests share, and that one came by proxy.
+        callers: The models that wait for the called model, including the model that runs the batch.
+        headers: The ids that the requests share, and whether any request came through a proxy.
         deadline_ns: The latest of their deadlines, or None.
     """
 
@@ -278,7 +278,7 @@ def inherit(caller: BatchInputs, name: str) -> Inherited:
 
 
 def inherited_headers(requests: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return a call's headers: the ids that a batch's requests share, and that one came by proxy."""
+    """Return a call's headers: the ids that a batch's requests share, and whether any of them came through a proxy."""
     found: dict[str, str] = {}
     for name in ("x-request-id", TRACEPARENT):
         values = {headers.get(name, "") for headers in requests}

@@ -71,8 +71,8 @@ class Engine:
         unknown_requests: How many requests named an unknown model or version.
         lazy: Loads models for the requests that name them; None where all are loaded at the start.
         on_table_change: Called when what requests reach has changed, before the change is reported done.
-        carry_out: Makes the changes that a client asked for; where there are other workers, by `follow` in all of
-            them and in one order.
+        carry_out: Makes the changes that a client asked for. With several workers, `follow` makes them in all
+            workers, in one order.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Engine:
         Args:
             wait: Whether to return only when every model has been loaded or has failed.
             unloaded: Models that are not loaded until a client asks for that.
-            models: Returns the models in place of those on the disk, and which of them are not loaded.
+            models: Returns the models that replace the models on the disk, and which of them are not loaded.
 
         Raises:
             RepositoryError: A path of the repository holds no models (only with `wait`).
@@ -255,10 +255,10 @@ class Engine:
         Args:
             version: The version's, or "" for the highest.
             waits: Whether the calling thread may wait while a model that is not loaded is.
-            deadline_ns: `time.monotonic_ns` until which it waits, if that comes before the model's `timeout_ms`.
+            deadline_ns: `time.monotonic_ns` until which it waits, at most the model's `timeout_ms`.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotLoaded: The model is dormant, and the thread may not wait.
             DeadlineExceeded: It is still being loaded then.
             NotReady: It does not serve now.
@@ -289,7 +289,7 @@ class Engine:
             version: The version's, or "" for the highest.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotReady: It does not serve now.
         """
         return self._served(name, version).spec
@@ -300,7 +300,7 @@ class Engine:
         call: Callable[[], object],
         refuse: Callable[[Exception], object],
     ) -> bool:
-        """Have a call run once a dormant model is loaded, on another thread; False where no load is waited for.
+        """Run a call on another thread once a dormant model is loaded; return False if no load is waited for.
 
         Args:
             refuse: Called in its place with why there was no load in the model's `timeout_ms`.
@@ -314,7 +314,7 @@ class Engine:
         """Return the description of a model for a client that is about to call it; a dormant model is loaded for that.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotLoaded: The model is dormant, and enough threads wait for loads in order to describe models.
             NotReady: It does not serve now.
         """
@@ -398,7 +398,7 @@ class Engine:
         """Check a request, run it and wait for its answer.
 
         Raises:
-            KsrvError: Why there is none.
+            KsrvError: The request failed.
         """
         while True:
             model = request.target or self.find(
@@ -478,7 +478,7 @@ class Engine:
             version: The version's, or "" for the highest.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
         """
         return not self.why_model_not_ready(name, version)
 
@@ -489,7 +489,7 @@ class Engine:
             version: The version's, or "" for the highest.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
         """
         try:
             model = self._models.find(name, version)
@@ -507,17 +507,17 @@ class Engine:
             version: The version's, or "" for the highest.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotReady: It does not serve now.
         """
         model = self._models.find(name, version)
         return model.degraded or model.warm_up_error
 
     def versions(self, name: str) -> list[str]:
-        """Return the versions of a model that serve, in rising order; none for an unversioned one.
+        """Return the versions of a model that serve, in rising order; an empty list for an unversioned model.
 
         Raises:
-            NotFound: There is no such model.
+            NotFound: The model is unknown.
         """
         return [model.spec.version for model in self._models.models(name) if model.spec.version]
 
@@ -563,7 +563,7 @@ class Engine:
             version: A version's, or "" for all.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotReady: The version named does not serve.
         """
         return [model.statistics() for model in self._models.models(name, version)]
@@ -577,16 +577,16 @@ class Engine:
         *,
         adjust: Callable[[ModelEntry], ModelEntry] | None = None,
     ) -> None:
-        """Load a model, or load it anew while the old one serves.
+        """Load a model, or load it again while the old version serves.
 
         Args:
-            adjust: Returns the model to load from the model of the repository: with fewer versions, in another order, of
-                which the last one is the default, or with other settings.
+            adjust: Returns the model to load, made from the model of the repository: with fewer versions, in another
+                order, of which the last version is the default, or with other settings.
             config: The text of a config.pbtxt to load it by until the next load, in every worker.
 
         Raises:
             NotFound: The repository holds no such model.
-            InvalidRequest: There is a `config`, and the model's format takes none.
+            InvalidRequest: `config` was given, and the model's format takes none.
             KsrvError: It cannot be loaded; what served before still serves.
         """
         self._check_control("load")
@@ -607,7 +607,7 @@ class Engine:
         """Take a model out of service; its requests are finished first.
 
         Raises:
-            NotFound: There is no such model.
+            NotFound: The model is unknown.
         """
         self._check_control("unload")
         self.carry_out(lambda: [RepositoryChange(kind="unload", name=name)])
@@ -651,7 +651,9 @@ class Engine:
         return self._models.made_of(change)
 
     def _carry_out_here(self, look: Look) -> None:
-        order = next(self._orders)  # before the disk is looked at: what was seen later holds
+        order = next(
+            self._orders
+        )  # before the disk is read: of two changes, the later reading wins
         changes = look()
         if len(changes) == 1:
             self.follow(changes[0], order)

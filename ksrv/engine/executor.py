@@ -1,4 +1,4 @@
-"""The interface of executors, whether the handler runs here or in a process of its own.
+"""The interface of executors, whether the handler runs here or in a separate process.
 
 An executor is one instance of one model version: it runs one batch at a time. The engine knows only
 this protocol; batches go in as arrays over blocks and come back the same way, so that a third kind
@@ -33,13 +33,13 @@ class ExecutorAbsent(ExecutorDied):
 
 
 class Executor(Protocol):
-    """One instance of a model: the handler and whatever it runs in, this process or one of its own.
+    """One instance of a model: the handler and the process that it runs in.
 
     Attributes:
         any_thread: Whether `run` may be called from any thread, one at a time.
         keeps_deadlines: Whether `run` returns at its deadline, whatever the handler does.
-        ring: The memory for batches that reach the handler's process without Python; None where there
-            is none. A process that replaces another one has a ring of its own.
+        ring: The memory for batches that reach the handler's process without Python, or None. A process that
+            replaces another has a new ring.
     """
 
     any_thread: bool
@@ -69,7 +69,7 @@ class Executor(Protocol):
     def lease(self, nbytes: int) -> Any:
         """Return a writable block of at least `nbytes` bytes for assembling a batch.
 
-        Tensors that lie in such a block reach the handler without another copy. The block may be
+        Tensors in such a block reach the handler without another copy. The block may be
         leased again as soon as nothing refers to it.
         """
 

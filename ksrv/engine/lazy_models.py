@@ -2,11 +2,11 @@
 
 A model that is not loaded is *dormant*: the repository knows it, readiness does not wait for it, and the first request
 that names it waits while it is loaded. Before a load that would pass the bound, and after one that has, the models that were
-used least recently are put away, except those with a request or an open sequence. Models are loaded side by side, because
+used least recently are put away, unless they have a request or an open sequence. Models are loaded in parallel, because
 one that is warming up may call another; what their loads take counts as soon as they have it.
 
 Requests for loaded models share the GIL with loads. So Python's switch interval is shorter while models are loaded, and the
-garbage of a model that was put away is collected only where its memory did not come free by itself: a collection stops every
+garbage of a model that was put away is collected only if its memory was not freed without it: a collection stops every
 thread that needs the GIL for as long as it takes to look at all objects.
 
 Memory is what the worker and its handler processes hold beyond what the worker held before its first model: anonymous pages,
@@ -43,7 +43,7 @@ SWITCH_SECONDS = 0.0005
 """The longest that a load keeps the GIL while a request waits for it; Python's own interval is 5 ms."""
 
 WAITING_THREADS = 64
-"""Models whose loads requests in the usual form wait for at a time; those of further models wait for their turn."""
+"""Threads that wait for loads, one for each model. Requests for further models wait for a thread."""
 
 
 class Waiting(NamedTuple):
@@ -65,8 +65,8 @@ class LazyModels:
     """Loads dormant models for the requests that name them.
 
     Args:
-        bound: Bytes that all models may hold; 0 for no bound.
-        measure: Returns the bytes that this process and its handler processes hold.
+        bound: Bytes that all models may take; 0 for no bound.
+        measure: Returns the bytes that this process and its handler processes take.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class LazyModels:
         self._away = 0
 
     def counts(self) -> LazyCounts:
-        """Return how many models were loaded and put away, and what the loaded ones hold."""
+        """Return how many models were loaded and put away, and how many bytes the loaded models take."""
         loaded = sum(1 for served in self._registry.served().values() if served.versions)
         return LazyCounts(self._loaded, self._away, loaded, self._held())
 
     def _held(self) -> int:
-        """Return the bytes that the models hold."""
+        """Return the bytes that the models take."""
         return max(0, self._measure() - self._before)
 
     def wait_for(self, name: str, seconds: float) -> None:
@@ -156,7 +156,7 @@ class LazyModels:
             try:
                 if failure is None:
                     _wait(name, waiting.load, waiting.until - time.monotonic())
-            except Exception as error:  # noqa: BLE001  its client is told
+            except Exception as error:  # noqa: BLE001  sent to the client
                 failure = error
             try:
                 if failure is None:
@@ -179,12 +179,12 @@ class LazyModels:
             sys.setswitchinterval(min(self._usual_switch_seconds, SWITCH_SECONDS))
         try:
             self._load(name)
-        except BaseException as error:  # noqa: BLE001  the requests that wait are told
+        except BaseException as error:  # noqa: BLE001  sent to the requests that wait
             ended = partial(load.set_exception, error)
         else:
             ended = partial(load.set_result, None)
         with self._lock:
-            del self._loads[name]  # first: who is told may ask for the next load
+            del self._loads[name]  # before the callbacks, because they may start the next load
             if not self._loads:
                 sys.setswitchinterval(self._usual_switch_seconds)
         ended()
@@ -221,11 +221,11 @@ class LazyModels:
             held = self._held_after(held, self._sizes.get(name, 0))
 
     def _held_after(self, held: int, size: int) -> int:
-        """Return what the models hold after one of them was put away.
+        """Return the bytes that the models take after a model was put away.
 
         Args:
-            held: What they held before.
-            size: What the load of that one took.
+            held: The bytes before.
+            size: The bytes that loading the model took.
         """
         buffer_pool.trim_malloc()
         left = self._held()

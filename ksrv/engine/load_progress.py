@@ -39,8 +39,8 @@ def told_while_loading(
     teller = threading.Thread(target=tell, name="ksrv-load-progress", daemon=True)
     try:
         teller.start()
-    except RuntimeError as error:  # there is no thread to be had; the load goes on without lines
-        log.warning("what %s is at is not told: %s", subject, error)
+    except RuntimeError as error:  # the system has no thread; the load continues without lines
+        log.warning("no progress of %s will be logged: %s", subject, error)
     try:
         yield
     finally:

@@ -63,7 +63,7 @@ class ModelVersion(InstanceHost):
         warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
         warm_up_ns: How long they took to warm up; 0 until they have.
-        load_step: What its load is at.
+        load_step: The current step of its load.
         validator: Checks requests; it knows what the handlers declare once they are loaded.
         instances: Its instances, by their numbers.
         inline_runs: For each slot what runs requests that may be joined on it, on a thread that claimed it.
@@ -231,7 +231,7 @@ class ModelVersion(InstanceHost):
 
         Raises:
             Retired: Another version has taken over; submit it there.
-            KsrvError: Why there is no answer.
+            KsrvError: The request failed.
         """
         if self.cache is not None or self.sequences is not None or self.recording is not None:
             return self.submit(request, caller_blocks=True).wait()
@@ -248,7 +248,7 @@ class ModelVersion(InstanceHost):
 
     def _push_next(self, handle: QueuedRequest, push: Callable[[QueuedRequest], int]) -> int:
         """Push a request as the next of its sequence; see `SequenceTable.push`."""
-        assert self.sequences is not None, "there is no sequence that it could belong to"
+        assert self.sequences is not None, "the model serves no sequences"
         if self.queue.closed:
             return native.CLOSED  # before it is looked for among sequences that have ended
         try:
@@ -339,7 +339,7 @@ class ModelVersion(InstanceHost):
         return own if deadline is None or own < deadline else deadline
 
     def deadline_exceeded(self, waited_ms: int, *, running: bool) -> DeadlineExceeded:
-        """Return what a request is told whose deadline passed.
+        """Return the error for a request whose deadline has passed.
 
         Args:
             running: Whether a handler had it.
@@ -397,7 +397,7 @@ class ModelVersion(InstanceHost):
         self.lifetime.count_record(outcome, count)
 
     def follow(self, old: "ModelVersion") -> None:
-        """Carry on the counts of the load that this one replaces, which may still be finishing."""
+        """Continue the counts of the version that this version replaces, which may still be finishing."""
         if self.sequences is not None and old.sequences is not None:
             self.sequences.follow(old.sequences)
         self.carry_on(old.lifetime)

@@ -1,4 +1,4 @@
-"""The versions of one model, those that serve and those that do not, and the lines that an index has of them."""
+"""The versions of one model, whether they serve or not, and their lines in the repository index."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class ModelVersions:
         required: Whether the server is ready only with the model: it was in the repository when the server started, a call
             has loaded it, or it has served. A new model that polling finds must not take ready servers away.
         fingerprints: The fingerprint of each version on disk at its last load, also if that failed.
-        entry: What it was loaded by; of a dormant model, what its first request loads it by.
+        entry: The entry that it was loaded from; for a dormant model, the entry that its first request loads.
         dormant: Whether the first request that names the model loads it.
         retry_at: The time (`time.monotonic`) before which a dormant model whose load failed is not tried again.
         counters: The counts of versions of a dormant model, from earlier loads.

@@ -1,12 +1,12 @@
 """Which versions of which models serve, and how that changes: load, unload, reload.
 
-A new version is built and warmed up aside, while the old one serves; then it takes over in one
-assignment, and the old one finishes what it accepted and is freed. A load that fails leaves the old
-one where it is and keeps the reason. Readers take no lock: the table is replaced, never changed.
+A new version is built and warmed up while the old version serves; then it takes over in one
+assignment, and the old version finishes what it accepted and is freed. A load that fails leaves the old
+version in place and keeps the reason. Readers take no lock: the table is replaced, never changed.
 
-Each model has a lock of its own, so that no model's load waits for another's; a bound on the loads
-at a time keeps the memory that loading takes in check. Changes are numbered in the order in which they hold: a
-change that comes after a later one of the same model is left out.
+Each model has a lock, so that no model's load waits for another's; a bound on the loads
+at a time limits the memory that loading takes. Changes are numbered in the order in which they were decided: a
+change that arrives after a later change of the same model is left out.
 """
 
 import dataclasses
@@ -57,10 +57,10 @@ log = logging.getLogger("ksrv.engine")
 _Item = TypeVar("_Item")
 
 MOST_COMPARED = 32
-"""Among how many models' names the nearest one is looked for, for a request that names an unknown one."""
+"""How many models' names are compared to find the nearest name, if a request names an unknown model."""
 
 RETRY_SECONDS = 10.0
-"""After a failed load of a dormant model, how long requests are told of it before one tries the load again."""
+"""After a failed load of a dormant model, how long requests get its error before a request tries the load again."""
 
 UNLIMITED_SECONDS = 3600.0
 """How long a request waits for the load of a dormant model whose `timeout_ms` is 0."""
@@ -106,7 +106,7 @@ class ModelRegistry:
         self._table: dict[str, ModelVersions] = {}
         self._has_read_repository = False
         self._table_lock = threading.Lock()  # while the table is replaced
-        # A lock lives while it is held or waited for: callers name models that there are not.
+        # Weak references, because callers name unknown models: a lock lives while it is held or waited for.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._applied: dict[str, int] = {}  # by model, the order of the last change that was made
         self._parallel_loads = parallel_loads
@@ -127,7 +127,7 @@ class ModelRegistry:
             version: The version's, or "" for the highest.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotLoaded: It is dormant.
             NotReady: It does not serve now, or the repository was not read yet.
         """
@@ -174,7 +174,7 @@ class ModelRegistry:
             version: A version's, or "" for all.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotReady: The version does not serve now, or the repository was not read yet.
         """
         if name and version:
@@ -272,8 +272,8 @@ class ModelRegistry:
     def put_away(self, name: str, seconds: float) -> bool:
         """Make a model dormant again, and wait until its memory is free.
 
-        Its next load is one of the files as they were, as that of a replaced handler process is. Memory in cycles comes
-        free by the next collection.
+        Its next load uses the files as they were, as the load of a replaced handler process does. Memory in cycles is
+        freed by the next collection.
 
         Returns:
             Whether it was loaded, and is dormant now. A model that is being changed stays: its load may wait for the
@@ -298,17 +298,17 @@ class ModelRegistry:
         return True
 
     def apply(self, change: RepositoryChange, order: int) -> KsrvError | None:
-        """Make a change, unless a later one of the same model was made already.
+        """Make a change, unless a later change of the same model was made already.
 
         Args:
-            change: The change. The old versions serve while new ones are loaded.
+            change: The change. The old versions serve while the new versions are loaded.
             order: Its place among all changes, from 1 on.
 
         Returns:
             Why a model could not be brought up to date, which serves as before; else None.
 
         Raises:
-            NotFound: There is no such model to unload.
+            NotFound: The model is unknown.
             NotReady: The engine is being closed, or the repository was not read yet.
             KsrvError: A version cannot be loaded.
         """
@@ -344,7 +344,7 @@ class ModelRegistry:
             change: The change, the last one of its model.
 
         Returns:
-            The versions as they were loaded, by this change or before, and those that failed; None where it loaded none.
+            The versions that were loaded, by this change or before, and the versions that failed; None if it loaded none.
         """
         served = self._table.get(change.name)
         if served is None or change.entry is None:
@@ -401,7 +401,7 @@ class ModelRegistry:
         self._retire(served.versions.values())
 
     def _update(self, served: ModelVersions | None, entry: ModelEntry) -> list[KsrvError]:
-        """Load the versions of a model that differ from those that serve, and say so in the log."""
+        """Load the versions of a model that differ from the serving versions, and log each load."""
         if served is not None and not _differs(served, entry):
             return []  # another worker has seen the same
         if self._lazy and (served is None or served.dormant):
@@ -592,7 +592,7 @@ class ModelRegistry:
     def _retire(
         self, models: Iterable[ModelVersion], *, collects: bool = True
     ) -> list[threading.Thread]:
-        """Retire versions, each on a thread of its own, and return the threads."""
+        """Retire versions, each on a separate thread, and return the threads."""
         with self._table_lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         begun = []

@@ -1,4 +1,4 @@
-"""What handlers ask of the server itself: whether a model serves, and to load and unload one."""
+"""Handlers' calls to the server itself: ask whether a model serves, load a model, unload a model."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class ServerCalls:
 
     Args:
         ready: Tells whether a model and version serve.
-        load: Loads a model, by a configuration or by its own.
+        load: Loads a model, with the configuration of the call or with the model's.
         unload: Unloads a model.
     """
 
@@ -31,7 +31,7 @@ class ServerCalls:
         self._unload = unload
 
     def __call__(self, request: InferRequest) -> RequestHandle:
-        """Begin a call; a load takes seconds, and has a thread of its own."""
+        """Begin a call, on a separate thread because a load takes seconds."""
         answered: Future[bool] = Future()
 
         def run() -> None:
@@ -39,7 +39,7 @@ class ServerCalls:
                 answered.set_result(self._answer(request.parameters))
             except KsrvError as error:
                 answered.set_exception(error)
-            except Exception as error:  # noqa: BLE001  the handler is told, whatever it is
+            except Exception as error:  # noqa: BLE001  sent to the handler
                 text = f"the server cannot answer the handler: {type(error).__name__}: {error}"
                 answered.set_exception(HandlerFailed(text))
 
@@ -72,7 +72,7 @@ class AnswerToHandler:
         return InferResponse("", "", "", [], {"answer": self._answered.result()})
 
     def cancel(self) -> bool:
-        """See `RequestHandle.cancel`: a load that has begun goes on."""
+        """See `RequestHandle.cancel`. A load that has begun is not cancelled."""
         return False
 
     def done(self) -> bool:

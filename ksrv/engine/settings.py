@@ -1,4 +1,4 @@
-"""The settings of the engine as a whole; each model brings its own settings with its source."""
+"""The settings of the engine as a whole; each model's settings are in its source."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         model_control: Which changes of the models callers may ask for.
         models_memory: Bytes that the models of a worker may hold with `model_control="lazy"`; 0 for no bound.
         workers: How many processes serve the same models, any of which may get a request.
-        notes: The folder that these processes share for notes of what handlers write; "" for one of the engine's own.
+        notes: The folder that these processes share for notes of what handlers write; "" for a folder of this engine.
     """
 
     limits: Limits = Limits()
@@ -54,5 +54,5 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.cores or usable_cores()
 
     def bytes_in_flight(self) -> int:
-        """Return the bound on what all accepted requests hold: a quarter of the memory unless set."""
+        """Return the most bytes that all accepted requests may take: the setting, or else a quarter of the memory."""
         return bytes_in_flight(self.limits)

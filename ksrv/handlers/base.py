@@ -25,7 +25,7 @@ from ksrv.model.spec import ModelSpec
 from ksrv.torch_interop import imported_torch
 
 _LIKE_INFERENCE = ("infer", "predict", "forward", "__call__")
-"""What other frameworks call the method that answers."""
+"""The names of the inference method in other frameworks."""
 
 
 class BaseHandler:
@@ -78,8 +78,8 @@ class BaseHandler:
             spec: The inputs and outputs that model.yaml declares.
 
         Returns:
-            The spec, with the tensors that this handler knows. By default as it is; open tensors come
-            from the model file, as far as the handler keeps the default stages.
+            The spec, with the tensors that this handler knows. By default it is unchanged; tensors that stay open
+            are taken from the model file, if the handler keeps the default stages.
         """
         return spec
 
@@ -110,10 +110,10 @@ class BaseHandler:
 
         Args:
             inputs: The value that `preprocess` returned.
-            named: Or its entries, where that is a mapping.
+            named: The entries of that value, if it is a mapping.
 
         Returns:
-            What the model gives.
+            The model's result.
         """
         if self.model is None:
             raise RuntimeError(missing_inference(self))
@@ -154,7 +154,7 @@ class BaseHandler:
             context: The handler's context.
 
         Returns:
-            What `postprocess` or `explain` returned.
+            The value that `postprocess` or `explain` returned.
         """
         context.stage = "preprocess"
         began = perf_counter_ns()
@@ -202,4 +202,4 @@ def missing_inference(handler: BaseHandler) -> str:
         if alike
         else f"write the method inference in {name}, or name a model file under model: in model.yaml"
     )
-    return f"{name} has no method inference, and there is no model to call; {remedy}"
+    return f"{name} has no method inference, and the model has no file to call; {remedy}"

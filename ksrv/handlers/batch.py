@@ -1,4 +1,4 @@
-"""The batch as a handler sees it: inputs by name, whose rows they are, and what goes back per request.
+"""The batch as a handler sees it: inputs by name, the request of each row, and the handler's answers to each request.
 
 Arrays are passed on as the engine assembled them. Other forms (a torch tensor, an object array of
 bytes, the NCHW view of images) are made on first use.
@@ -35,14 +35,14 @@ class Batch(Mapping[str, Array]):
         names: The names of the inputs, in order.
         absent: The names of the optional inputs that the requests of the batch have left out.
         rows: How many rows the batch has.
-        requests: For each request its `slice` of the rows, its number of `rows`, id, parameters (also those of its inputs and
-            outputs, by name) and headers.
+        requests: For each request its `slice` of the rows, its number of `rows`, id, parameters (also the parameters of
+            its inputs and outputs, by name) and headers.
         explain: Whether the clients asked for explanations.
         failures: The errors of failed requests, by index in `requests`.
         headers: Response headers, by index in `requests`.
         parameters: Response parameters, by index in `requests`.
         ended_rows: The rows that get no further chunk of a stream.
-        sequences: The sequence of each row, where the model serves sequences.
+        sequences: The sequence of each row, if the model serves sequences.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Batch(Mapping[str, Array]):
             out is None.
 
         Raises:
-            KeyError: There is no such input.
+            KeyError: The input is unknown.
         """
         array = self._arrays.get(name)
         if array is None:
@@ -119,7 +119,7 @@ class Batch(Mapping[str, Array]):
         """Return an input as a torch tensor on the handler's device.
 
         The tensor shares the array's memory on the CPU; a read-only array is copied first, so that
-        an in-place operator writes to memory of its own.
+        an in-place operator cannot change it.
 
         Args:
             name: The input's name.
@@ -128,8 +128,8 @@ class Batch(Mapping[str, Array]):
             The tensor; bfloat16 for BF16. An optional input that was left out is None.
 
         Raises:
-            KeyError: There is no such input.
-            TypeError: It is BYTES, which torch cannot hold.
+            KeyError: The input is unknown.
+            TypeError: The input is BYTES, for which torch has no datatype.
         """
         if name in self.absent:
             return cast("torch.Tensor", None)
@@ -220,13 +220,13 @@ class Batch(Mapping[str, Array]):
         """Send an intermediate answer to every request of the batch, before the final one.
 
         It waits for clients that read slowly, but not on the event loop of a handler with coroutines: there
-        the request of a client that is far behind is ended.
+        the request of a client that has fallen too far behind is ended.
 
         Args:
             outputs: Outputs in any form that `postprocess` may return, with every row of the batch.
 
         Returns:
-            Whether it was sent: False where no client takes intermediate answers (clients that do
+            Whether it was sent. False if no client takes intermediate answers (clients that do
             not stream get the final answer alone), and once no client waits for the batch.
 
         Raises:
@@ -239,7 +239,7 @@ class Batch(Mapping[str, Array]):
     def end(self, row: int) -> None:
         """End the stream of the request that owns a row, while the others of the batch go on.
 
-        A request with several rows ends once each of them has. It is told with the next chunk.
+        A request with several rows ends once each of them has ended; the client learns of it with the next chunk.
 
         Args:
             row: The row.
@@ -254,8 +254,8 @@ class Batch(Mapping[str, Array]):
         """Whether a client still waits for the batch's answer.
 
         A request of a stream whose client has left, or whose deadline has passed, waits no more; a
-        handler that works for it alone may stop, and whatever it then returns is dropped. Where no
-        request of the batch takes intermediate answers this is not known, and taken to be so.
+        handler that works for it alone may stop, and its result is dropped. If no
+        request of the batch takes intermediate answers, this is not known, and the result is True.
 
         Args:
             row: Ask for the request that owns this row alone.
@@ -369,7 +369,7 @@ def check_answers(batch: Batch) -> None:
 
 
 def fail_rest(batch: Batch, failure: KsrvError) -> bool:
-    """Fail the requests of a batch that have not failed for reasons of their own.
+    """Fail the requests of a batch that have no error yet.
 
     Returns:
         Whether any has.

@@ -15,7 +15,7 @@ from typing import Any
 from ksrv._native.batch.stages import WORKS_FOR, BoundBatch, bound_batch
 
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
-"""Modules whose threads run the work of many batches: a batch that starts such a thread is not the one it works for."""
+"""Modules whose threads work for many batches, not only for the batch that starts such a thread."""
 
 _start = Thread.start
 _submit = ThreadPoolExecutor.submit

@@ -1,8 +1,8 @@
 """`torch.compile` from the `pt2:` section, with the eager model as the documented fallback.
 
-Strategy: `torch.compile` itself is lazy: the real work happens in the first calls,
-which are the warm-up's. So the compiled model is wrapped: when a call fails for the compiler's
-reasons the wrapper says so once, goes back to the eager model for good, and repeats the call; with
+`torch.compile` itself is lazy: the real work happens in the first calls,
+which are the warm-up's. So the compiled model is wrapped: when a call fails because of the compiler,
+the wrapper logs it once, uses the eager model from then on, and repeats the call; with
 `required: true` the failure is the model's.
 """
 
@@ -65,15 +65,15 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
 
 
 def graphed_model(model: Any, loaded: LoadedModel, context: Context) -> Any:
-    """Return the model that handlers call: recorded in graphs where `cuda_graphs:` asks for it.
+    """Return the model that handlers call: recorded in graphs if `cuda_graphs:` asks for it.
 
     Args:
-        model: What `compile_model` returned.
+        model: The model that `compile_model` returned.
     """
     if not (context.config.cuda_graphs and loaded.is_torch):
         return model
     if records_graphs(read_plan(context.config.pt2).arguments):
-        log.warning("the model %s: pt2 has graphs of its own", context.model_name)
+        log.warning("the model %s: pt2 already records graphs", context.model_name)
         return model
     device = cast("HandlerContext", context).opened_device
     if not isinstance(device, StreamDevice):
@@ -128,8 +128,8 @@ class CompiledModel:
         except Exception as error:
             if not _is_compilers(error):
                 raise
-            # Tracing also fails on inputs that the model itself refuses: then the eager call fails
-            # as well, with the model's own error, and compilation is not to blame.
+            # Tracing also fails on inputs that the model itself refuses. Then the eager call raises
+            # the model's error, and compilation is not to blame.
             result = self.eager(*args, **kwargs)
             self._give_up(error)
             return result
@@ -155,7 +155,7 @@ def _compile(module: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _is_compilers(error: Exception) -> bool:
-    """Whether an error came from compiling rather than from the model's own code."""
+    """Whether an error came from compiling rather than from the model's code."""
     import torch._dynamo.exc as dynamo
     import torch._inductor.exc as inductor
 

@@ -1,7 +1,7 @@
-"""Handlers with coroutines: many batches under way at a time, on an event loop of the handler's own.
+"""Handlers with coroutines: many batches under way at a time, on the handler's event loop.
 
-The loop runs on one thread. Each batch is a task with a context of its own: `self.context` is that of the
-batch whose task runs. A batch that no client waits for has its task cancelled.
+The loop runs on one thread. Each batch is a task with a separate context: `self.context` is the context of the
+batch whose task runs. If no client waits for a batch any more, its task is cancelled.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def is_asynchronous(handler: Any) -> bool:
 
 
 class Cancellation:
-    """Tells the end of a batch that no client waits for from a `CancelledError` of the handler's own.
+    """Distinguishes the end of a batch that no client waits for from a `CancelledError` that the handler raised.
 
     Attributes:
         requested: Whether the batch's task was cancelled because nobody waits for it.
@@ -155,7 +155,7 @@ class ConcurrentBatches:
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
                     # A task of the handler raised it; asyncio hands it to the task's waiters as well.
-                    log.exception("a task of a handler ended its event loop, which goes on")
+                    log.exception("a task of a handler ended its event loop, which continues")
 
     def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
         """Run a batch.
@@ -221,7 +221,7 @@ class ConcurrentBatches:
     async def _run(
         self, inputs: BatchInputs, cancellation: Cancellation
     ) -> BatchOutputs | KsrvError:
-        """Return a batch's answer, to which nothing here refers any more: it is sent from where it lies."""
+        """Return a batch's answer. Nothing here may refer to it afterwards, because it is sent without a copy."""
         runner = self._runner
         context = BatchContext(runner.context, inputs, runner.make_batch, cancellation)
         failure: KsrvError | None = None

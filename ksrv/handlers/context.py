@@ -1,6 +1,6 @@
 """A handler's context: its model, its device, its settings, the running batch.
 
-`Context` is the half that handlers use. ksrv's own half, which loads the model and runs batches, is
+`Context` is the half that handlers use. ksrv's half, which loads the model and runs batches, is
 `ksrv.handlers.handler_context`.
 """
 
@@ -29,8 +29,8 @@ class Context(ABC):
         source: The version on disk.
         config: Its settings.
         instance: The number of this handler among the model's instances.
-        threads: CPU threads that this instance may use; 0 for no limit of its own.
-        metrics: Reports values of the handler's own to the metrics page.
+        threads: CPU threads that this instance may use; 0 for no limit.
+        metrics: Reports the handler's values to the metrics page.
 
     Attributes:
         model_name: The model's name.
@@ -41,8 +41,8 @@ class Context(ABC):
         parameters: The `parameters:` of the settings.
         labels: Class labels by index, or None.
         instance: The number of this handler among the model's instances.
-        threads: CPU threads that this instance may use; 0 for no limit of its own.
-        metrics: Reports values of the handler's own to the metrics page.
+        threads: CPU threads that this instance may use; 0 for no limit.
+        metrics: Reports the handler's values to the metrics page.
         config: Every setting of the model.
         loaded: The model that the loader returned, or None.
         stage: The stage that is running.
@@ -122,7 +122,7 @@ class Context(ABC):
             Its path.
 
         Raises:
-            ValueError: There is no such file, or it lies outside the model's folder.
+            ValueError: The file does not exist, or is outside of the model's folder.
         """
         _, root = self._folders
         for folder in self._folders:

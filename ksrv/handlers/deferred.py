@@ -1,6 +1,6 @@
-"""Handlers that answer their batches later: they have neither coroutines nor a thread of their own.
+"""Handlers that answer their batches later, with neither coroutines nor a thread.
 
-Such a handler begins a batch and says so when it has ended, on whatever thread knows that first. So many
+Such a handler begins a batch and calls `ended` when it has ended, on the thread that learns of it first. So many
 batches are under way at a time, as with coroutines, without the changes of thread that an event loop costs.
 """
 
@@ -13,12 +13,12 @@ from ksrv.handlers.context import Context
 from ksrv.request import BatchInputs, Tensor
 
 Result: TypeAlias = list[Tensor] | BaseException
-"""The outputs, which are not compared with the declared ones; or why there are none."""
+"""The outputs, which are not compared with the declared outputs; or the error."""
 Ended: TypeAlias = Callable[[Result], None]
 
 
 class DeferredHandler(BaseHandler):
-    """A handler that answers its batches later. Each batch is one request; there is no warm-up."""
+    """A handler that answers its batches later. Each batch is one request, and the model is not warmed up."""
 
     def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
         """Begin a batch.

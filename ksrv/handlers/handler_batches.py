@@ -101,7 +101,7 @@ class HandlerBatches(StageRunner):
             nbytes: How many bytes.
 
         Raises:
-            MemoryError: There is none.
+            MemoryError: No memory is left.
         """
         return self.device.lease(nbytes)
 
@@ -162,7 +162,7 @@ class HandlerBatches(StageRunner):
     ) -> BatchOutputs:
         """Return the answer whose tensors are read for each request alone.
 
-        The rows of one request may have other sizes than those of another, and a row that is wrong fails no other
+        The rows of one request may have other sizes than the rows of another, and a wrong row fails no other
         request.
 
         Args:
@@ -202,10 +202,10 @@ class HandlerBatches(StageRunner):
             yield
 
     def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
-        """Return what clients are told of an error of the handler; the log has its traceback.
+        """Return the error that clients get for an error of the handler, and log its traceback.
 
-        Not so of refusals and deadlines of the models that it calls, which are logged as for any request, nor of a
-        stream that was not asked for as one.
+        Refusals and deadlines of the models that it calls are not logged here, because they are logged for the called
+        model. A stream that was not requested as a stream is not logged either.
         """
         if isinstance(error, InferenceError):
             return excess(error.headers) or error
@@ -232,7 +232,7 @@ class HandlerBatches(StageRunner):
         kind = ProgramError if isinstance(error, PROGRAM_ERRORS) else HandlerFailed
         if stage == "inference" and self.runs_file:
             kind = FileFailed
-        # Clients are told the type alone; a warm-up has none, and whoever starts the server sees what to mend.
+        # Clients get the type alone. A warm-up has no client, so the text tells the operator what to mend.
         where = ""
         if _is_warm_up(inputs):
             where = _where_it_failed(error, self.source.root)
@@ -250,7 +250,7 @@ class HandlerBatches(StageRunner):
 
 
 def _is_warm_up(inputs: BatchInputs) -> bool:
-    """Whether the server itself made all requests of a batch. A client's have the id of their call beside their own."""
+    """Whether the server itself made all requests of a batch. A client's request also has the header x-request-id."""
     return all(one.id == WARM_UP and "x-request-id" not in one.headers for one in inputs.requests)
 
 

@@ -1,6 +1,6 @@
-"""ksrv's own half of a handler's context: how its model is loaded, and the batch that runs.
+"""ksrv's half of a handler's context: how its model is loaded, and the batch that runs.
 
-Only the batch and the timings change from call to call: what `RunningBatch` holds.
+Only the batch and the timings change from call to call: the content of `RunningBatch`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class HandlerContext(RunningBatch, Context):
             raise HandlerError("onnx: in model.yaml is for a .onnx file; name one under model:")
         if self.model_file is None and self.config.model_class is None:
             if self.config.runtime_properties:
-                raise HandlerError("runtime_properties: are for a model file, and there is none")
+                raise HandlerError("runtime_properties: needs a model file, and the model has none")
             return None
         request = LoadRequest(
             path=self.model_file,

@@ -1,8 +1,8 @@
 """Finds the handler that `handler:` names and makes an object of it.
 
-A target is a class or a function. Of a whole file the one handler class is taken; a file without
-one may hold a function `handle(batch, context)`, or a function `inference` that gets what the
-default `preprocess` returns.
+A target is a class or a function. If it is a whole file, its only handler class is taken; a file without
+a handler class may have a function `handle(batch, context)`, or a function `inference` that gets the result of the
+default `preprocess`.
 
 How a function can be called decides whether it is a handler. `inspect.signature` follows `functools.wraps` to the
 innermost function, but a decorator around it may fill arguments in, drop some or choose among several functions.
@@ -99,7 +99,7 @@ def handler_of(found: Any, target: str) -> Any:
     if _name_of(found, target) == "handle" and callable(found):
         if why_not_callable(found, None, None):
             raise HandlerError(
-                f"{target}: a function called handle gets two arguments, handle(batch, context), and this one is "
+                f"{target}: a function called handle gets two arguments, handle(batch, context), but the file has "
                 f"handle{signature_of(found)}; give a function of the inputs another name"
             )
         return HandleFunctionHandler(found)

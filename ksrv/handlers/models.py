@@ -38,7 +38,7 @@ Submit = Callable[[InferRequest, BatchInputs | None], RequestHandle]
 
 
 def refuse_calls(request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
-    """Refuse a call where there are no other models: a `Submit`."""
+    """Refuse a call, because no other models are there: a `Submit`."""
     raise HandlerFailed(
         f"the handler called the model {request.model_name}, but runs outside of a server"
     )
@@ -57,7 +57,7 @@ class ModelCall:
         The arrays belong to the caller, who may write to them. Further calls return the same arrays.
 
         Raises:
-            KsrvError: Why there are none.
+            KsrvError: The call failed.
         """
         return {tensor.name: array_of(tensor) for tensor in self._own_outputs()}
 
@@ -65,7 +65,7 @@ class ModelCall:
         """Return the outputs by name as tensors, which know their datatypes.
 
         Raises:
-            KsrvError: Why there are none.
+            KsrvError: The call failed.
         """
         await self._ended()
         return {tensor.name: tensor for tensor in self._own_outputs()}
@@ -120,7 +120,7 @@ class CalledModel:
             The outputs by name; BYTES are object arrays of `bytes`.
 
         Raises:
-            KsrvError: Why there are none: what a client of the model would be told.
+            KsrvError: The call failed, with the error that a client of the model would get.
         """
         return self.submit(inputs, **options).result()
 

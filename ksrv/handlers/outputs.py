@@ -42,13 +42,13 @@ class BFloat16Bits:
 
 
 class OutputConverter:
-    """Reads what one model's handler returns.
+    """Reads the results of one model's handler.
 
     Args:
-        fetch: Returns a result with the tensors that lie on a device brought into memory.
+        fetch: Returns a result with the tensors on a device copied into memory.
 
     Attributes:
-        fixed: Reads a result that is just what is declared, where all outputs have fixed dimensions.
+        fixed: Reads a result that is exactly as declared, if all outputs have fixed dimensions.
     """
 
     def __init__(self, spec: ModelSpec, fetch: Callable[[Any], Any] | None = None) -> None:
@@ -140,7 +140,7 @@ class OutputConverter:
             The parts, which `read` takes; None if the result does not have one row for each row of the batch.
 
         Raises:
-            KsrvError: The result is none that a handler may return.
+            KsrvError: A handler may not return such a result.
         """
         values = _by_name(result, NOT_DECLARED if inputs.explain else self._declared)
         if any(_count(value) != inputs.rows for value in values.values()):
@@ -165,7 +165,7 @@ class OutputConverter:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return an array, a torch tensor or a list of texts as a tensor of its own datatype.
+    """Return an array, a torch tensor or a list of texts as a tensor with the datatype of the value.
 
     Raises:
         HandlerFailed: KServe v2 cannot carry it.
@@ -347,13 +347,13 @@ def _is_torch(value: Any) -> bool:
 
 
 def _from_torch(name: str, tensor: Any) -> Any:
-    """Return the tensor's own memory as an array."""
+    """Return the tensor's memory as an array."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise HandlerFailed(
             f"the handler returned a {tensor.layout} tensor as the output {name!r}; "
-            f"expected a dense one, as to_dense() or dequantize() makes it"
+            f"expected a dense tensor, as to_dense() or dequantize() makes it"
         )
     tensor = tensor.cpu()
     if tensor.is_neg() or not tensor.is_contiguous():

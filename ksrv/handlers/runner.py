@@ -66,7 +66,7 @@ from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
 
-# Errors whose text says all; a traceback would show ksrv's own code only.
+# Errors whose text says all; a traceback would show ksrv's code only.
 EXPECTED = (ModelLoadError, HandlerError, DeviceError, CompileError)
 
 
@@ -77,14 +77,14 @@ class HandlerLoadError(Exception):
 def make_runner(
     source: ModelSource, *, instance: int = 0, threads: int = 0, emit: Emit = discard
 ) -> "Runner":
-    """Return the runner that the model's settings name; ksrv's own, except for archives.
+    """Return the runner that the model's settings name; `Runner`, except for archives.
 
     Args:
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
 
     Raises:
-        HandlerLoadError: There is no such runner.
+        HandlerLoadError: The runner is unknown.
     """
     pass_batches_on()
     named = source.config.runner if source.config else ModelConfig().runner
@@ -134,8 +134,8 @@ class Runner(HandlerBatches):
         emit: Takes the values that the handler reports with `context.metrics`.
 
     Attributes:
-        submit: Submits what the handler calls; set before `load`.
-        lease_answer: Leases the memory that outputs on a device are copied to; None for the device's own.
+        submit: Submits the handler's calls; set before `load`.
+        lease_answer: Leases the memory that outputs on a device are copied to; None for the device's memory.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Runner(HandlerBatches):
         if loaded is not None and loaded.forget is not None:
             self.run = forgetting(loaded.forget, self.run)  # type: ignore[assignment, method-assign]
         if imported_torch() is None or (loaded is not None and not loaded.is_torch):
-            return  # ONNX Runtime has copies and streams of its own
+            return  # ONNX Runtime has separate copies and streams
         if context.spec.device != context.device:
             return
         self.device = context.opened_device
@@ -259,10 +259,10 @@ class Runner(HandlerBatches):
         return make_handler(config.handler, context.modules)
 
     def serve(self, receive: Callable[[], None]) -> None:
-        """Serve in a process of the handler's own, on the thread that has loaded it.
+        """Serve in the handler's process, on the thread that has loaded it.
 
         Args:
-            receive: Runs or begins the batches that come, until none will come any more.
+            receive: Runs or begins the batches that arrive, until no further batch can arrive.
         """
         receive()
 
@@ -329,7 +329,7 @@ class Runner(HandlerBatches):
         check_answers(batch)
 
     def _fail_rest(self, failure: KsrvError, batch: Batch | None) -> None:
-        """Fail the requests of a batch that have not failed for reasons of their own."""
+        """Fail the requests of a batch that have no error yet."""
         if batch is None or not fail_rest(batch, failure):
             raise failure.with_traceback(None)
 

@@ -15,14 +15,14 @@ ENDED_EARLY = 256
 class Sequence:
     """The sequence of a row, as its handler sees it: `batch.sequences[row]`.
 
-    Rows of one request have the same one. A batch never has two requests of a sequence.
+    Rows of one request have the same sequence. A batch never has two requests of a sequence.
 
     Attributes:
         id: The client's id.
         start: Whether this is the sequence's first request.
         end: Whether this is the sequence's last request.
-        state: What the handler keeps from one request of the sequence to the next; empty at the start. It is filled
-            in place, because another object put in its stead would be lost with the batch.
+        state: A dict that the handler keeps from one request of the sequence to the next; empty at the start. Fill it
+            in place, because another object in its stead would be lost with the batch.
     """
 
     __slots__ = ("_state", "end", "id", "start")
@@ -52,9 +52,9 @@ class Sequence:
 
 
 class SequenceStates:
-    """The states of the sequences that one handler object serves.
+    """The states of the sequences that a handler object serves.
 
-    A state is made for the first request of a sequence, and let go of with the last one. Where the client of
+    A state is made for the first request of a sequence, and released with the last. If the client of
     the first leaves as its batch begins, the sequence may end before it has a state.
     """
 
@@ -67,7 +67,7 @@ class SequenceStates:
         """Return the sequence of each row.
 
         Args:
-            inputs: The batch. Requests without a sequence (those of a warm-up) get one of their own.
+            inputs: The batch. Requests without a sequence, as in a warm-up, get separate sequences.
             failures: Gets the error of a request whose state is not here, by the request's index.
         """
         found: list[Sequence] = []

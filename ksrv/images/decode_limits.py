@@ -1,7 +1,7 @@
 """The header of an encoded image, checked against the limits before the image is decoded.
 
 Everything that decodes an image for a client asks here first: the rows of a batch in the worker, and
-handlers in processes of their own.
+handlers in separate processes.
 """
 
 from collections.abc import Collection

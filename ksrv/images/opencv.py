@@ -55,7 +55,7 @@ _process = _Process()
 
 
 def own_process() -> None:
-    """Keep cv2 from starting threads of its own, in a process that belongs to ksrv.
+    """Keep cv2 from starting threads in a process that belongs to ksrv.
 
     ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
     holds for the whole process: a worker calls this when it starts, and it is not called in a process

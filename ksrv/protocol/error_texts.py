@@ -185,7 +185,7 @@ def _spaces(body: memoryview, offset: int) -> int:
 
 
 _NO_INPUTS = (
-    "; plain JSON such as {\"age\": 40} goes to the same path with /generate in place of /infer, and the 'instances' of "
+    "; send plain JSON such as {\"age\": 40} to the same path with /generate in place of /infer, and the 'instances' of "
     "protocol v1 to /v1/models/NAME:predict"
 )
 
@@ -240,7 +240,7 @@ def _tensor_fault(error: BodyError, body: memoryview, subject: str) -> str | Non
         case "data_and_size":
             return f"{subject} has both 'data' and 'binary_data_size'; exactly one may be set"
         case "data_and_shared":
-            return f"{subject} has a shared memory region beside data of its own"
+            return f"{subject} has a shared memory region and data too"
         case "size_mismatch":
             return (
                 f"input byte size mismatch for {subject}. Expected {error.expected} by datatype and "
@@ -312,7 +312,7 @@ def numbers_fault(
 
     Args:
         error: The fault that the native reader reported.
-        begin: Where the array begins in it.
+        begin: The index at which the array begins in it.
         count: The values that its shape asks for.
     """
     subject = f"input {quote(name)} (index {index})"
@@ -351,14 +351,14 @@ def json_too_large(size: int, limit: int) -> KsrvError:
 
 
 def json_refusal(subject: str, most: int, limits: Limits) -> Callable[[int, int], KsrvError]:
-    """Return what makes the answer for JSON above the bound of a route that has one of its own.
+    """Return a function that makes the error for JSON that exceeds the route's limit.
 
-    The setting is named only where it is the lower of the two, so that another value would help.
+    The setting is named only if it is the lower of the two limits, because only then would another value help.
 
     Args:
-        subject: What is bounded, such as "a generate request".
-        most: The route's own bound in bytes.
-        limits: Where all JSON is bounded.
+        subject: The JSON's name in the error, such as "a generate request".
+        most: The route's limit in bytes.
+        limits: The limits, with the limit for all JSON.
     """
     if limits.json < most:
         return json_too_large

@@ -1,9 +1,9 @@
 """The generate extension of Triton and KServe, which is plain JSON for every model: flat JSON in, flat JSON out.
 
-`{"text_input": "...", "parameters": {...}}` becomes an infer request of the model's own inputs: each key that
+`{"text_input": "...", "parameters": {...}}` becomes an infer request of the model's inputs: each key that
 is the name of an input is its value, `text_input` is the only BYTES input whatever its name, and all
-other keys are parameters. A list of such objects is the rows of one request, and is answered by a list. Outputs have
-their own names; for a request with texts the only BYTES output is `text_output` as well.
+other keys are parameters. A list of such objects is the rows of one request, and is answered by a list. Outputs keep
+their names; for a request with texts the only BYTES output is also called `text_output`.
 """
 
 import math
@@ -30,7 +30,7 @@ class GenerateRequest(NamedTuple):
     """A generate request.
 
     Attributes:
-        request: The infer request that it stands for.
+        request: The equivalent infer request.
         form: How its answer is written.
     """
 
@@ -39,11 +39,11 @@ class GenerateRequest(NamedTuple):
 
 
 class AnswerForm(NamedTuple):
-    """How the answer of a generate request is written, which is as the request was.
+    """How the answer of a generate request is written: in the form of the request.
 
     Attributes:
-        as_text: Whether the only BYTES output stands under `text_output`.
-        own_names: Whether that output stands under its own name too.
+        as_text: Whether the only BYTES output is called `text_output`.
+        own_names: Whether that output is also given under its declared name.
         has_rows: Whether values have a dimension of rows.
         records: Whether the answer is a list with an object for each row.
         as_base64: Whether the client asked for BYTES in base64.
@@ -97,7 +97,7 @@ def _read_object(
     text_name: str | None,
     limits: Limits,
 ) -> AnswerForm:
-    """Fill the infer request that one object stands for."""
+    """Fill the infer request for one object."""
     name = document.pop("id", None)
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(f"'id' of a generate request must be a string, not {quote(name)}")
@@ -141,7 +141,7 @@ def _read_object(
 def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
     if isinstance(value, list | dict):
         found = "an array" if isinstance(value, list) else "an object"
-        infer = "; a request with 'inputs' goes to the same path with /infer in place of /generate"
+        infer = "; send a request with 'inputs' to the same path with /infer in place of /generate"
         raise InvalidRequest(
             f"{plain_json.unknown(key, spec)}; as a parameter {quote(key)} is {found}, and expected is a string, a "
             f"number or a boolean{infer if key == 'inputs' else ''}"
@@ -149,7 +149,7 @@ def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
 
 
 def _text_name(spec: ModelSpec) -> str | None:
-    """Return the input that `text_input` stands for."""
+    """Return the name of the input that `text_input` means."""
     if spec.input(TEXT_INPUT) is not None:
         return TEXT_INPUT
     texts = [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]

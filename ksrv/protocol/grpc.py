@@ -1,9 +1,9 @@
 """ModelInferRequest bytes to an `InferRequest`, and an `InferResponse` to ModelInferResponse bytes.
 
-Strategy: one scan over the received bytes notes their fields (`native/protobuf`), and tensors are
+One scan over the received bytes notes their fields (`native/protobuf`), and tensors are
 views into them. A message that is not in the ordinary form is parsed and written again by the
-protobuf class and then scanned like any other, so that there are two readers but one meaning.
-Answers always carry their tensors in raw_output_contents, copied once, or not at all where the
+protobuf class and then scanned like any other, so that the scan alone decides what a message means.
+Answers always carry their tensors in raw_output_contents, copied once, or not at all if the
 message is sent in parts (`native/response`).
 """
 
@@ -139,13 +139,13 @@ def parse_infer(
 
     Args:
         metadata: The call's metadata, names in lower case.
-        regions: The shared memory that the request may name; None where that is off.
+        regions: The shared memory that the request may name; None if that is off.
 
     Returns:
-        The request. Its tensors are views into `message` where they lie aligned there.
+        The request. Its tensors are views into `message` if they are aligned there.
 
     Raises:
-        KsrvError: The message is malformed or contradicts itself, or there is no such model.
+        KsrvError: The message is malformed or contradicts itself, or the model is unknown.
     """
     found = read_request(message, limits)
     spec = spec_of(found.model_name, found.model_version)
@@ -216,7 +216,7 @@ def _inputs(
         tensor = tensors[index]
         if found.inputs[index].fields:
             raise InvalidRequest(
-                f"{subject(tensor.name, index)} has a shared memory region beside data of its own"
+                f"{subject(tensor.name, index)} has a shared memory region and data too"
             )
         tensor.data = read_tensor(
             regions,

@@ -90,13 +90,13 @@ def elements_in_json(elements: Sequence[Element], *, as_base64: bool) -> list[An
 
 
 def to_element(value: object, is_base64: bool, subject: str, place: int) -> Element:
-    """Return the element that a value of JSON stands for.
+    """Return the element for a value of JSON.
 
     Args:
         is_base64: Whether a string is base64, and not a text.
 
     Raises:
-        InvalidRequest: It stands for none.
+        InvalidRequest: The value is no element.
     """
     text = value
     if isinstance(value, dict) and value.keys() == {B64}:

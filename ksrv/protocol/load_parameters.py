@@ -25,7 +25,7 @@ def check_parameters(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name != "unload_dependents":
             raise InvalidRequest(
-                f"parameter {quote(name)} is not accepted: a call loads what the repository holds"
+                f"parameter {quote(name)} is not accepted: a call loads the files in the repository"
             )
         if not isinstance(value, bool):
             raise InvalidRequest("parameter 'unload_dependents' must be true or false")
@@ -35,7 +35,7 @@ def read_config(given: Mapping[str, Any]) -> str | None:
     """Return the configuration that a load call brings.
 
     Returns:
-        The text of a config.pbtxt, or None where the model's own holds.
+        The text of a config.pbtxt, or None if the call has none.
 
     Raises:
         InvalidRequest: Another parameter is given, or `config` is not the JSON of a configuration.

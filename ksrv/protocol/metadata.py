@@ -67,12 +67,12 @@ def model_metadata(
     """Describe a model's tensors.
 
     Args:
-        versions: The versions that can be called; "" stands for an unversioned model.
-        limits: Where the size of images is bounded; the defaults if left out.
+        versions: The versions that can be called; an unversioned model has the version "".
+        limits: The limits on the size of images; the defaults if left out.
 
     Returns:
-        The document; `properties` is there only if an input takes encoded images or may be left out, an output can be had as
-        images, the model may answer in parts, or classes have labels, which stand there as a JSON list.
+        The document. It has `properties` only if an input takes encoded images or may be left out, an output is available as
+        images, the model may answer in parts, or classes have labels, which are listed there as a JSON list.
     """
     document: Document = {
         "name": spec.name,
@@ -153,7 +153,7 @@ def model_config(spec: ModelSpec) -> Document:
     """Describe a model in the form of Triton's configuration.
 
     Args:
-        spec: The model. Where it batches, the shapes stand without their batch dimension. A model of Triton's is
+        spec: The model. If it batches, the shapes have no batch dimension. A model of Triton's is
             described by its config.pbtxt, which the tensors and the device of the loaded model complete.
     """
     own = spec.configuration or {}
@@ -268,7 +268,7 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def model_config_document(spec: ModelSpec) -> Document:
-    """Describe a model as Triton's REST route does: every field that is no message stands there, set or not."""
+    """Describe a model as Triton's REST route does: with every field that is no message, set or not."""
     return _document(to_message("inference.ModelConfig", model_config(spec)))
 
 

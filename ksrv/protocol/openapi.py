@@ -102,7 +102,7 @@ def _server_paths(metrics: bool) -> Document:
         "/v2/health/ready": {"get": ready},
         "/v2/models": {"get": _operation("The models", "server", _json(_ref("Models")))},
         "/v2/models/stats": {
-            "get": _operation("What all models have done", "server", _json(_OBJECT))
+            "get": _operation("The statistics of all models", "server", _json(_OBJECT))
         },
         "/v2/repository/index": {
             "post": _operation(
@@ -113,9 +113,9 @@ def _server_paths(metrics: bool) -> Document:
             )
         },
         "/v2/logging": {
-            "get": _operation("What is logged", "server", _json(_ref("LogSettings"))),
+            "get": _operation("The log settings", "server", _json(_ref("LogSettings"))),
             "post": _operation(
-                "Change what is logged",
+                "Change the log settings",
                 "server",
                 _json(_ref("LogSettings")),
                 requestBody={"content": _json(_ref("LogSettings"))},
@@ -143,7 +143,7 @@ def _openai_operation(summary: str, required: list[str]) -> Document:
     }
     body = {"required": True, "content": _json(schema)}
     operation = _operation(summary, "openai", _json(_OBJECT), requestBody=body)
-    # Errors of the route have OpenAI's form; those of every route (credentials, limits) have ksrv's.
+    # Errors of the route have OpenAI's form; errors of every route (credentials, limits) have ksrv's.
     either = {
         "type": "object",
         "required": ["error"],
@@ -155,8 +155,10 @@ def _openai_operation(summary: str, required: list[str]) -> Document:
 
 def _trace_operations(tag: str) -> Document:
     settings = _json(_ref("TraceSettings"))
-    change = _operation("Change what is traced", tag, settings, requestBody={"content": settings})
-    return {"get": _operation("What is traced", tag, settings), "post": change}
+    change = _operation(
+        "Change the trace settings", tag, settings, requestBody={"content": settings}
+    )
+    return {"get": _operation("The trace settings", tag, settings), "post": change}
 
 
 def _model_paths(spec: ModelSpec) -> Document:
@@ -168,7 +170,7 @@ def _model_paths(spec: ModelSpec) -> Document:
         f"{base}/ready": {"get": ready},
         f"{base}/config": {"get": _operation("Configuration", name, _json(_OBJECT))},
         f"{base}/trace/setting": _trace_operations(name),
-        f"{base}/stats": {"get": _operation("What the model has done", name, _json(_OBJECT))},
+        f"{base}/stats": {"get": _operation("The model's statistics", name, _json(_OBJECT))},
         f"{base}/infer": {"post": _infer(spec)},
         f"{base}/generate": {"post": _generate(spec, _json({"type": ["object", "array"]}))},
         f"{base}/generate_stream": {"post": _generate(spec, {"text/event-stream": {}})},

@@ -1,7 +1,7 @@
 """Request, input and output parameters: the names that the protocol reserves, and their types.
 
 A reserved name is understood or refused; every other scalar reaches the handler. The names are those of
-`native/infer/infer_header_reader.hpp`, the sentences those of `error_texts`.
+`native/infer/infer_header_reader.hpp`, the errors are in `error_texts`.
 """
 
 from collections.abc import Mapping
@@ -96,10 +96,10 @@ def check_priority(value: int) -> int:
 def take_input_parameters(
     owner: str, index: int, given: Mapping[str, object]
 ) -> tuple[dict[str, Parameter], SharedMemoryRef | None]:
-    """Return an input's own parameters, and where in shared memory it lies, if it does.
+    """Return an input's parameters, and its reference into shared memory, if it has one.
 
     Args:
-        given: Values by name, without those of the wire form such as `binary_data_size`.
+        given: Values by name, without parameters of the wire form such as `binary_data_size`.
 
     Raises:
         InvalidRequest: A value is not a scalar, or a reserved name has the wrong type.

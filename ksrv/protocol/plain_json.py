@@ -54,7 +54,7 @@ def read_value(declared: TensorSpec, value: Any, index: int, limits: Limits) -> 
         index: Of the input in the request, for errors.
 
     Raises:
-        InvalidRequest: The value is, or holds, something else.
+        InvalidRequest: The value is, or has in it, something else.
     """
     values, inner = flat(
         value if isinstance(value, list) else [value], declared.name, index, limits
@@ -173,7 +173,7 @@ def read_tensor(
     datatype = "FP64" if declared is None else declared.datatype
     if None in values and declared is not None and not _has_nan(declared):
         raise InvalidRequest(
-            f"{owner} holds null; only inputs of floating-point numbers take null, as NaN, and this one takes {datatype}: "
+            f"{owner} holds null; only floating-point inputs take null, as NaN, and this input takes {datatype}: "
             f"give each row a value"
         )
     if datatype == "BYTES" or (values and isinstance(values[0], str | dict)):
@@ -227,8 +227,8 @@ def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[A
             )
         if any(not isinstance(value, list) or len(value) != shape[-1] for value in values):
             raise InvalidRequest(
-                f"{subject(name, index)}: the rows are not of one shape; send rows of different shapes as requests of "
-                "their own"
+                f"{subject(name, index)}: the rows are not of one shape; send rows of different shapes as separate "
+                "requests"
             )
         values = [inner for value in values for inner in value]
     return values, shape

@@ -1,6 +1,6 @@
-"""The protobuf messages of the gRPC services, made from a descriptor pool of ksrv's own.
+"""The protobuf messages of the gRPC services, made from a private descriptor pool.
 
-A client library in the same process registers its own `inference.*` messages in protobuf's default
+A client library in the same process registers other `inference.*` messages in protobuf's default
 pool, and a second registration there is an error. So the classes here come from a private pool that
 is filled, on first use, from `descriptors.binpb`; `protos/generate.py` writes that file. Importing
 this module does not import protobuf.
@@ -54,10 +54,10 @@ def check_backend() -> None:
 
 
 def pool() -> "DescriptorPool":
-    """Return ksrv's own descriptor pool.
+    """Return ksrv's descriptor pool.
 
-    Several threads may have the first calls; messages of two pools would not go together, and two threads that ask
-    a pool for what it has not made yet end the process.
+    Several threads may make the first call, so a lock is taken: messages of two pools cannot be combined, and two
+    threads that ask a pool for a message that it has not made yet crash the process.
 
     Raises:
         RuntimeError: See `check_backend`.
@@ -85,7 +85,7 @@ def message_class(name: str) -> type[Any]:
         name: The full name, such as "inference.ModelInferRequest".
 
     Raises:
-        KeyError: There is no such message.
+        KeyError: The message is unknown.
     """
     from google.protobuf.message_factory import GetMessageClass
 
@@ -101,7 +101,7 @@ def methods(service: str) -> Mapping[str, tuple[type[Any], type[Any]]]:
         service: The full name, such as "inference.GRPCInferenceService".
 
     Raises:
-        KeyError: There is no such service.
+        KeyError: The service is unknown.
     """
     with _pool_lock:
         return MappingProxyType(

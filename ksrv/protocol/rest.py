@@ -221,8 +221,8 @@ def _requested(entry: Output, index: int, regions: SharedMemoryRegistry | None) 
 def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[int, ...] | None:
     """The shape of a raw tensor of so many bytes, or None when no shape fits.
 
-    The rows are counted where they alone are open. Where another size of a model that batches is open too, there is
-    one row, as in Triton.
+    If only the number of rows is open, it follows from the length. If another size of a model that batches is open too,
+    the tensor has one row, as in Triton.
     """
     sizes = [entry if isinstance(entry, int) else -1 for entry in declared.shape]
     if batches and declared.batched and sizes.count(-1) > 1:
@@ -241,7 +241,7 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     inputs = spec.required_inputs or spec.inputs
     if len(inputs) != 1:
         raise InvalidRequest(
-            f"a raw binary request ({HEADER_LENGTH}: 0) needs a model with one input, and this one "
+            f"a raw binary request ({HEADER_LENGTH}: 0) needs a model with one input, and this model "
             f"declares {len(inputs)}"
         )
     declared = inputs[0]
@@ -358,7 +358,7 @@ def _document(
     limits: Limits,
     regions: SharedMemoryRegistry | None,
 ) -> InferRequest:
-    """Read a request in JSON, with the binary tensors behind it."""
+    """Read a request in JSON, followed by the binary tensors."""
     size = len(view)
     if json_length > limits.json:
         raise json_too_large(json_length, limits.json)
@@ -396,13 +396,13 @@ def _document(
 
 
 def _with_counts(view: memoryview, json_length: int) -> tuple[memoryview, int] | None:
-    """Return a body in which texts of shape [-1] have their number in its place, and the length of the JSON.
+    """Return a body with the number of texts instead of each -1 in the shapes of texts, and the length of the JSON.
 
-    KServe's examples send such requests to servers that do not look at shapes. None where there are no such
-    texts, or the document is larger than such requests are.
+    KServe's examples send such requests to servers that do not look at shapes. None if the document has no such
+    texts, or is larger than such requests are.
 
     Raises:
-        Overloaded: There is no room in the memory budget for the document as objects.
+        Overloaded: The memory budget has no room for the document as objects.
     """
     if json_length > COUNTED_JSON_BYTES:
         return None
@@ -412,7 +412,7 @@ def _with_counts(view: memoryview, json_length: int) -> tuple[memoryview, int] |
     held = 4 * json_length + VALUE_BYTES * values
     if not PROCESS.reserve(held):
         raise Overloaded(
-            f"requests in flight hold {PROCESS.held} bytes; with the {held} that this one takes while it is read they "
+            f"requests in flight hold {PROCESS.held} bytes; with the {held} that reading this request takes they "
             f"would pass the {show_limit('in_flight', PROCESS.bound)}",
             "memory",
         )
@@ -546,8 +546,8 @@ def render_infer(
         parameters = dict(tensor.parameters)
         ref = asked.shared_memory if asked is not None else None
         if ref is not None:
-            # The answer does not say where, as Triton's: the C++ client of Triton takes an output
-            # with parameters for a binary one.
+            # The answer does not name the region, as in Triton: the C++ client of Triton takes an output
+            # with parameters for a binary output.
             write_tensor(regions, ref, tensor)
         elif binary:
             any_binary = True

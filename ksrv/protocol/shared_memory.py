@@ -1,4 +1,4 @@
-"""Tensors that lie in the client's shared memory: the rules that REST and gRPC share.
+"""Tensors in the client's shared memory: the rules that REST and gRPC share.
 
 A region is read into memory of ours and written from it, never mapped: a client that shrinks a region
 under a request gets an error, and no tensor changes while a handler reads it.
@@ -35,12 +35,12 @@ def check_total(received: int, refs: Iterable[SharedMemoryRef], limits: Limits) 
     """Return the bytes of a request together with those in shared memory.
 
     Args:
-        received: The bytes of the request's own body or message.
-        refs: Where its inputs lie.
-        limits: Where the sum is bounded.
+        received: The bytes of the request's body or message.
+        refs: The shared memory of its inputs.
+        limits: The limits, with the largest sum.
 
     Raises:
-        BodyTooLarge: They are more than a body may hold.
+        BodyTooLarge: The sum is larger than a body may be.
     """
     total = received + sum(ref.byte_size for ref in refs)
     if total > limits.body:
@@ -66,16 +66,16 @@ def read_tensor(
     is_image: bool,
     limits: Limits,
 ) -> Array | list[Element]:
-    """Return the values of an input that lies in shared memory.
+    """Return the values of an input in shared memory.
 
     Args:
         regions: The registered regions; None where shared memory is off.
-        ref: Where the input lies.
+        ref: The input's part of a region.
         datatype: The datatype of its bytes; BYTES elements have length prefixes.
         is_image: Whether a sole element may come without its prefix.
 
     Raises:
-        KsrvError: There is no such region, or its size is not what datatype and shape ask for.
+        KsrvError: The region is unknown, or the size does not fit datatype and shape.
     """
     owner = subject(name, index)
     if regions is None:
@@ -107,13 +107,13 @@ def write_tensor(
     """Write an output into shared memory.
 
     Args:
-        ref: Where the output goes.
+        ref: The part of a region to write to.
 
     Returns:
-        The parameters that tell the client where it lies.
+        The parameters with which the answer names that part.
 
     Raises:
-        KsrvError: There is no such region, or the output does not fit.
+        KsrvError: The region is unknown, or the output does not fit.
     """
     owner = f"output {quote(tensor.name)}"
     if regions is None:

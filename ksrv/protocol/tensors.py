@@ -1,6 +1,6 @@
 """From a declared datatype and shape and received bytes to an array, and the errors on that way.
 
-The sentences are those of `header_errors`, so that the same mistake reads the same over REST.
+The texts are taken from `header_errors`, so that the same mistake reads the same over REST.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _OTHER_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
     "str": "BYTES",
     "string": "BYTES",
 }
-"""What Python and numpy call the datatypes."""
+"""The names of the datatypes in Python and numpy."""
 
 
 def no_datatype(subject: str, given: str) -> str:
@@ -46,7 +46,7 @@ def measure(
         datatype: The client's datatype; for BYTES each element counts as one byte.
 
     Raises:
-        InvalidRequest: There is no such datatype, or the shape has no size within the limits.
+        InvalidRequest: The datatype is unknown, or the shape has no size within the limits.
     """
     if not is_datatype(datatype):
         raise InvalidRequest(no_datatype(subject(name, index), datatype))
@@ -92,14 +92,14 @@ def view(
     shape: Sequence[int],
     elements: int,
 ) -> Array:
-    """Return the tensor that lies at `offset` of a received buffer.
+    """Return the tensor at `offset` of a received buffer.
 
     The array refers to the buffer itself where its address is a multiple of the item size;
     otherwise the bytes are copied, and counted. It is writable as the buffer is.
 
     Args:
         buffer: The received bytes.
-        offset: Where the tensor begins.
+        offset: The offset of the tensor's first byte.
         datatype: Any datatype but BYTES.
     """
     dtype = DTYPES[datatype]

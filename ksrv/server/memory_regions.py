@@ -201,7 +201,7 @@ class SharedMemory:
             name: A region's name, or "" for all.
 
         Raises:
-            NotFound: There is no such region.
+            NotFound: The region is unknown.
         """
         with self._lock:
             if not name:

@@ -3,7 +3,7 @@
 gunicorn keeps processes, signals and settings. The HTTP server owns the listeners and the connections, serves
 fast-path inference, health and descriptions, and receives every other message whole; a thread takes such a
 message from it, calls the Falcon app and leaves the answer to it. A handler can occupy such a thread, so
-metadata and metrics are answered by a few threads of their own. Only the main thread touches the worker's
+metadata and metrics are answered by a few separate threads. Only the main thread touches the worker's
 state.
 """
 

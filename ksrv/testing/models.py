@@ -289,7 +289,7 @@ def _choice(path: Path, found: Mapping[str, ModelEntry], model: str | None) -> s
 
 
 def _entries_of(path: Path, *, alone: bool) -> dict[str, ModelEntry]:
-    """Return the models of a path, without processes of their own."""
+    """Return the models of a path, without separate processes."""
     repository = Repository([path], archive_readers())
     repository.check()
     entries = repository.scan()

@@ -1,4 +1,4 @@
-"""A real server for tests: a process of its own on free ports.
+"""A real server for tests: a separate process on free ports.
 
     with Server("models/") as server:  # or Server(Cats), a handler of this file
         requests.get(f"{server.url}/v2/health/ready")

@@ -62,7 +62,7 @@ def parse_predict(
     view = memoryview(body)
     if header_length is not None:
         raise InvalidRequest(
-            "a predict request of protocol v1 is JSON alone; binary data goes to /v2/models/M/infer"
+            "a predict request of protocol v1 is JSON alone; send binary data to /v2/models/M/infer"
         )
     most = min(limits.json, MOST_BYTES)
     if len(view) > most:
@@ -140,9 +140,9 @@ def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Lim
 
 
 def _row_shape(declared: TensorSpec | None, own: list[int], name: str, index: int) -> list[int]:
-    """Return the shape of a row: the declared one where it is fixed, else its own.
+    """Return the shape of a row: the declared shape if it is fixed, else the shape of the value.
 
-    A row may have fewer dimensions than the declared ones where it holds as many values.
+    A row with fewer dimensions than declared is accepted if it has as many values.
     """
     if declared is None:
         return own

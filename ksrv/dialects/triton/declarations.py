@@ -1,4 +1,4 @@
-"""What a config.pbtxt says of a model beside the settings of ksrv: `ModelConfig.dialect["triton"]`.
+"""The contents of a config.pbtxt that are no settings of ksrv: `ModelConfig.dialect["triton"]`.
 
 The reader of config.pbtxt writes it, and the handlers of this folder read it.
 """
@@ -30,11 +30,11 @@ class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of a model that tells it of the sequence of each row.
+    """An input of a model that gets the sequence of each row.
 
     Attributes:
         kind: "start", "end", "ready" or "corrid", the sequence's id.
-        false: The value for false, where it is no id.
+        false: The value for false, unless the input is an id.
         true: The value for true.
     """
 
@@ -79,12 +79,12 @@ class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonDeclarations(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a config.pbtxt declares; tensors are empty where the model file knows them.
+    """The declarations of a config.pbtxt; tensors are empty if the model file knows them.
 
     Attributes:
-        controls: The inputs that tell of sequences.
+        controls: The inputs that get sequences.
         states: The states of sequences.
-        steps: The models of an ensemble, each behind those that it waits for.
+        steps: The models of an ensemble, each after the models that it waits for.
     """
 
     inputs: tuple[BoundTensor, ...] = ()

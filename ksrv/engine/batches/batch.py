@@ -62,14 +62,14 @@ class RunnableBatch(Protocol):
         """Tell whether requests can be added."""
 
     def add(self, handles: list[QueuedRequest]) -> None:
-        """Add requests of the same group behind those that the batch has.
+        """Append requests of the same group to the batch.
 
         Args:
-            handles: The requests; one whose images cannot be decoded goes to `failed`.
+            handles: The requests. A request whose images cannot be decoded is put into `failed`.
         """
 
     def truncate(self, count: int) -> None:
-        """Drop all requests but the first ones, after adding others has failed."""
+        """Drop all requests but the first `count`, after adding others has failed."""
 
     def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
         """Add requests, and answer the requests that cannot be added."""
@@ -123,7 +123,7 @@ def leased(lease: Callable[[int], Any], nbytes: int) -> Any:
         lease: Returns a writable block of at least so many bytes.
 
     Raises:
-        HandlerFailed: There is no memory.
+        HandlerFailed: No memory is left.
     """
     try:
         return lease(nbytes)

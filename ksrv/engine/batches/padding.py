@@ -63,7 +63,7 @@ class BatchPadding:
     def of_one_length(
         self,
     ) -> tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None:
-        """Return what the native server needs to pad rows of one length; None where there are none, or several.
+        """Return what the native server needs to pad rows along one length; None unless the model has exactly one.
 
         Returns:
             The name of the length, which lengths are joined, and by input the bytes of one element of its padding and
@@ -96,7 +96,7 @@ class BatchPadding:
                 continue  # an optional input
             tail = _padded_tail(one.spec, given, longest)
             if len(handles) == 1 and given is not None and given.shape[1:] == tail:
-                found[one.spec.name] = given  # its own memory, as there is nothing to add
+                found[one.spec.name] = given  # without a copy, because nothing is padded
                 continue
             shape = (rows, *tail)
             out: Array = np.ndarray(
@@ -124,7 +124,7 @@ def _tensor(handle: QueuedRequest, name: str) -> Tensor | None:
 def _padded_tail(
     spec: TensorSpec, given: Tensor | None, longest: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the dimensions behind the first of an input of a batch."""
+    """Return the dimensions after the first of an input of a batch."""
     if given is None:
         return (longest[spec.mask_of],)
     return tuple(

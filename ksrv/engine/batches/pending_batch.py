@@ -1,6 +1,6 @@
 """Makes one batch out of the requests that were taken together.
 
-A request alone keeps the arrays it came with, without a copy. Where several are joined, each raw
+A request alone keeps the arrays it came with, without a copy. When several are joined, each raw
 tensor is copied once into its rows of a leased block, and each image is decoded once into its rows.
 A `PendingBatch` can grow while an earlier batch still runs: its images are decoded as they arrive, its
 raw tensors are copied when it is known that they do not stay alone. Inputs that are padded are joined last, when the
@@ -84,7 +84,7 @@ class PendingBatch:
         self._lease = lease
         self._room = room
         self._filled: dict[str, Array] = {}
-        self._copied = 0  # handles whose raw tensors lie in `_filled`
+        self._copied = 0  # handles whose raw tensors were copied into `_filled`
         self.handles: list[QueuedRequest] = []
         self.failed: list[tuple[QueuedRequest, KsrvError]] = []
         self.rows = 0
@@ -93,10 +93,10 @@ class PendingBatch:
         self.ran_ns = 0
 
     def add(self, handles: Sequence[QueuedRequest]) -> None:
-        """Add requests of the same group behind those that the batch has.
+        """Append requests of the same group to the batch.
 
         Args:
-            handles: The requests; one whose images cannot be decoded goes to `failed`.
+            handles: The requests. A request whose images cannot be decoded is put into `failed`.
         """
         if len(handles) == 1 and not self.handles and self._stays_alone(handles[0]):
             self.handles.append(handles[0])
@@ -220,8 +220,8 @@ class PendingBatch:
         if name in self._filled:
             rows = like.shape[0] if len(self.handles) == 1 else self.rows  # it need not be batched
             data = self._filled[name][:rows]
-            # Images have become what the model declares; all else is of the requests' own datatype,
-            # which in open inputs need not be the one that a client is shown.
+            # Images have become what the model declares. Other tensors keep the requests' datatype, which for
+            # inputs without a declared datatype may differ from the datatype in the model's metadata.
             declared = self._spec.input(name) if name in self._images else None
             kind = like.datatype if declared is None else declared.datatype
             return Tensor(name, kind, data.shape, data)
@@ -262,7 +262,7 @@ class PendingBatch:
         given = {tensor.name for tensor in first.inputs}
         for name, images in self._images.items():
             if name not in given:
-                continue  # an optional input; the requests of a group have the same ones
+                continue  # an optional input; the requests of a group have the same inputs
             target = self._image_rows(name, first)
             row = began
             elements: list[Element] = []

@@ -1,6 +1,6 @@
 """Makes each request's answer out of a batch's outputs.
 
-An answer goes to the socket from the memory in which the handler left it only where the aliasing check
+An answer is sent from the memory in which the handler left it only if the aliasing check
 proves that nothing else can reach that memory. Everything else is copied, and counted. So a handler that
 returns the same memory every time, or keeps a part of it, never changes an answer that is being sent.
 """
@@ -122,7 +122,7 @@ def _wanted(
     """Return the outputs that a request asks for, in its order.
 
     Args:
-        may_lack: Whether the answer may come without an output: where requests have tensors of their own.
+        may_lack: Whether an output may be missing in the answer, because each request has separate tensors.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     chosen = []

@@ -1,10 +1,10 @@
 """Intermediate answers of a running batch, on their way to the requests that want them.
 
 A handler sends one chunk for every request of its batch at once. Each is split off like a final
-answer, so that a chunk that is being sent never changes under the handler's hands. A request that
-has ended, because its client left or its deadline passed, is skipped. A chunk that is the last one, or without
-tensors, ends the requests that it is for, while the others of the batch go on; one for nobody only tells that the
-handler streams.
+answer, so that the handler cannot change a chunk while it is being sent. A request that
+has ended, because its client left or its deadline passed, is skipped. A chunk that is marked as the last, or has no
+tensors, ends the requests that it is for, while the other requests of the batch go on. A chunk for no request only
+shows that the handler streams.
 """
 
 import logging
@@ -152,7 +152,7 @@ class ChunkSender:
 def chunk_sender(
     spec: ModelSpec, handles: Sequence[QueuedRequest], queue: Queue | None = None
 ) -> ChunkSender | None:
-    """Return where the batch's intermediate answers go, or None where no client streams.
+    """Return what takes the batch's intermediate answers, or None if no client streams.
 
     Args:
         queue: The queue that the requests came from.

@@ -39,8 +39,8 @@ class ConcurrentInstance:
         self._restarts = restarts
         self._most = most
         self._room = threading.Semaphore(most)
-        # Of the batches whose process has died one runs at a time, so that the one that ended the process
-        # ends no other a second time.
+        # After a process died, its batches run again one at a time. So a batch that killed the process
+        # cannot fail the others a second time.
         self._again = threading.Semaphore(1)
 
     def serve(self) -> None:
@@ -71,7 +71,7 @@ class ConcurrentInstance:
             self._room.acquire()
 
     def _restart(self) -> bool:
-        """Start the executor anew once the batches of the one that died have ended."""
+        """Start the executor again once the batches of the dead process have ended."""
         for _ in range(self._most - 1):
             self._room.acquire()
         restarted = self._restarts.restart()
@@ -80,7 +80,7 @@ class ConcurrentInstance:
         return restarted
 
     def _begin(self, batch: RunnableBatch) -> bool:
-        """Start a batch; False where none of its requests still waits, or it cannot be started."""
+        """Start a batch; return False if none of its requests still waits, or it cannot be started."""
         handles = batch.handles
         queue, instance, spec = self._host.queue, self._instance, self._host.spec
         trace: BatchTrace | None = None

@@ -2,8 +2,8 @@
 
 An instance decodes the images of the requests that it takes, and the next requests wait for that. A
 request of many million pixels, or of a JPEG with many scans, would so keep all clients from a model
-whose handler is idle. Such a request goes through a thread of the model's own, one after the other,
-and is queued again for the instances when its images are decoded.
+whose handler is idle. A separate thread for each model decodes such requests, one after the other,
+and queues each again for the instances when its images are decoded.
 """
 
 import logging
@@ -70,5 +70,5 @@ class DecodeThread:
             try:
                 self._decode(handles)
                 del handles
-            except BaseException:  # the thread goes on: instances wait for it when they end
+            except BaseException:  # instances wait for this thread when they end, so it must go on
                 log.exception("a request of the model %s cannot be decoded", self._model)

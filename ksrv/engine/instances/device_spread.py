@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ksrv.model.config import ModelSource
 
 SPREAD = ("auto", "cuda", "xpu")
-"""The devices that name no number of their own."""
+"""The devices without a number."""
 
 
 class DeviceSpread:

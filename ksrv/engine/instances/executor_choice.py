@@ -30,7 +30,7 @@ def executor_for(
     Args:
         threads: CPU threads that it may use.
         emit: Takes the values that the handler reports.
-        limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
+        limits: Bounds on requests, which a handler in a separate process applies when it decodes.
         submit: `Engine.submit`, for handlers that call other models.
         ask: Answers what handlers ask of the server itself.
         debug: See `EngineSettings`.

@@ -1,4 +1,4 @@
-"""What the threads of one model version share: the instances', the prefetch thread and the decode thread."""
+"""The state that the threads of one model version share: instances, prefetch thread and decode thread."""
 
 from collections import deque
 from collections.abc import Callable
@@ -44,9 +44,9 @@ class InstanceHost:
         runs_inline: Whether requests may be run on the threads that submit them.
         sequences: The open sequences, or None where the model serves none.
         stats: Counts requests that no instance has run.
-        all_stats: The counts of its parts: these, and those of each instance.
-        degraded: Why it has lost instances, while others serve; "" where it has not.
-        note_refused: Called where an instance is given up, because a file of the model has changed.
+        all_stats: `stats`, and the counts of each instance.
+        degraded: Why it has lost instances, while others serve; "" if it has lost none.
+        note_refused: Called when an instance is given up, because a file of the model has changed.
     """
 
     def __init__(self, source: ModelSource, make_executor: ExecutorFactory, cores: int) -> None:

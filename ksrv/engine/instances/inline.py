@@ -30,7 +30,7 @@ class InlineExecutor(RunnerCalls):
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
         submit: Submits what the handler calls of other models.
-        make: Makes the runner; by default the one that the model's settings name.
+        make: Makes the runner; by default the runner that the model's settings name.
     """
 
     runner: Runner | None
@@ -115,7 +115,7 @@ class InlineExecutor(RunnerCalls):
             self.runner.sequences.end(numbers)
 
     def on_death(self, callback: Callable[[str], None]) -> None:
-        """See `Executor.on_death`; there is no process that could die."""
+        """See `Executor.on_death`. Never called, because the handler has no process."""
 
     def close(self) -> None:
         """See `Executor.close`."""

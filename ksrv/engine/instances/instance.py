@@ -1,6 +1,6 @@
-"""One instance of a model version: a handler, and a thread of its own that runs batches on it.
+"""One instance of a model version: a handler, and the thread that runs batches on it.
 
-The handler is loaded, warmed up and normally run on this one thread, because the libraries under a
+The handler is loaded, warmed up and normally run on this thread, because the libraries under a
 handler may keep state for each thread. If the executor dies, the requests of its batch go to the next
 idle instance, while this instance starts its executor anew (`restarts`).
 
@@ -10,9 +10,9 @@ server may do so only after the handler has proven quick, because it serves othe
 slow runs end that. A thread that would only wait for its request may do so at once if the executor
 enforces deadlines by itself.
 
-The requests of the fast path need no Python here where the handler runs in a process: the instance's
-thread serves the process's ring without the GIL (`ksrv._native.process`), and comes back for all
-that is not plain.
+Requests of the fast path need no Python here if the handler runs in a process: the instance's
+thread serves the process's ring without the GIL (`ksrv._native.process`), and returns to Python for
+all other requests.
 """
 
 import logging
@@ -71,7 +71,7 @@ class Instance(BatchRunner):
         warm: Done once the instance takes batches.
         stats: The counts and times of the instance.
 
-    What is done with each batch is compiled: see `BatchRunner`.
+    The steps of each batch are compiled: see `BatchRunner`.
     """
 
     executor: Executor
@@ -254,7 +254,7 @@ class Instance(BatchRunner):
                 break
 
     def _take_dispatcher(self, room: int) -> BatchDispatcher | None:
-        """Return what serves the ring of the executor's process, or None where there is no ring."""
+        """Return the dispatcher of the ring of the executor's process, or None if it has no ring."""
         ring = self.executor.ring
         if self._dispatcher is not None and self._dispatcher.ring is not ring:
             self._leave_ring()

@@ -1,10 +1,10 @@
 """Joins the next batch while every instance still runs one.
 
-Where joining takes time (images are decoded, large tensors copied), an instance should find its next
+If joining takes time (images are decoded, large tensors copied), an instance should find its next
 batch ready. So this thread takes requests ahead, and fills its open batch up with the requests that
 arrive as long as no instance is idle; then it publishes the batch. While an instance is idle, the
 thread takes nothing: the instance takes the queued requests itself. Requests of the fast path are joined
-without Python as long as no other requests come between them: these end the open batch and get their own.
+without Python as long as no other requests arrive between them: these end the open batch and get a new batch.
 """
 
 import threading

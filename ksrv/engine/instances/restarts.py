@@ -45,7 +45,7 @@ class ExecutorRestarts:
         return self._deaths != self._answered_deaths or not self._executor.alive
 
     def first_start(self) -> ModelSpec:
-        """Load the handler; once more, up to `FIRST_STARTS` times, where its process was killed meanwhile.
+        """Load the handler. If its process is killed meanwhile, try again, `FIRST_STARTS` times in all.
 
         Raises:
             KsrvError: As `Executor.start`.
@@ -97,11 +97,11 @@ class ExecutorRestarts:
                 self.count += 1
                 return True
             reason = "it ended before it took a batch"
-        host.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
+        host.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed; the last error: {reason}")
         return False
 
     def _warm_up_again(self) -> None:
-        """Warm up the new executor; it serves cold if that fails, and the next one if it dies of that."""
+        """Warm up the new executor. It serves cold if that fails; if it dies, the next executor does not warm up."""
         if self.warm_up is None:
             return
         try:

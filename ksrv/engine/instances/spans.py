@@ -2,9 +2,9 @@
 
 Every request has a server span below the span of its caller: it begins when the request is queued and ends
 with its answer. Below it is the time in the queue. The batch is a span below its first request that is
-sampled, with the stages below it; it links to the other requests, and they to it. While the handler runs, the batch's span is the current
-one, so that what the handler traces, here or in a process of its own, and the requests of its calls to
-other models stand below it.
+sampled, with the stages below it; it links to the other requests, and they to it. While the handler runs, the batch's
+span is the current span. So the spans of the handler, here or in a separate process, and of its calls to other models
+are children of that span.
 """
 
 import contextlib
@@ -169,7 +169,7 @@ class BatchTrace:
 
 
 class TracedExecutor:
-    """An executor whose batches run below their spans; everything else is the executor's own.
+    """An executor that runs each batch below its span; otherwise as the wrapped executor.
 
     Batches reach a handler process by messages, which carry the span, and not by the ring.
     """

@@ -88,7 +88,7 @@ class WarmUp:
     def _run_zeros(self, instance: Instance) -> None:
         """Run zeros at every batch size.
 
-        A model that fails serves nevertheless if its handler may not take zeros: the handler's own code refuses them,
+        A model that fails serves nevertheless if its handler may not take zeros: the handler's code refuses them,
         or raises what other values may not raise, at the smallest and at the largest size.
         """
         request = warmup_requests.generated(self._spec)
@@ -194,7 +194,7 @@ def _raise_if_broken(text: str, error: KsrvError) -> None:
     """Raise if an error shows that the model cannot serve, whatever a client sends.
 
     Args:
-        text: What was run, and its error.
+        text: The message: what was run, and its error.
         error: The error.
 
     Raises:

@@ -7,11 +7,11 @@ They are generated from the model's description (zeros), or come from its sample
 - `.npy`: an array for the model's only input;
 - any other file: its bytes, as one image or element of the model's only input.
 
-A model whose shapes are open, or that takes BYTES which are no images, can be warmed up by samples
-only. Zeros may be nothing that a handler accepts, so what they fail with is told and no more. An
-answer that is not what model.yaml declares fails the load, and so does a sample that fails. Where
-zeros fail, and do not with the channels of images in the other order, model.yaml declares the wrong
-one: that fails the load as well.
+A model with open shapes, or with BYTES inputs that are no images, can be warmed up by samples
+only. A handler may refuse zeros, so an error with zeros is only logged. An
+answer that is not what model.yaml declares fails the load, and so does a sample that fails. If
+zeros fail, but pass with the channels of images in the other order, model.yaml declares the wrong
+order: that fails the load as well.
 """
 
 import json
@@ -58,7 +58,7 @@ def generated(spec: ModelSpec) -> InferRequest | None:
 
 
 def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
-    """Return a request of one row of ones, or zeros beside a padding of ones, for a model whose `pad` says `exact`.
+    """Return a request of one row filled with 1, or of zeros with a padding of 1, for a model whose `pad` is `exact`.
 
     Returns:
         The request, whose lengths may be doubled; None for other models, and if the description leaves a shape open.
@@ -189,7 +189,7 @@ def samples(spec: ModelSpec, path: Path) -> list[InferRequest]:
 
 
 def sizes(spec: ModelSpec) -> list[int]:
-    """Return the batch sizes to warm up: every one up to 8, the powers of two, and the largest."""
+    """Return the batch sizes to warm up: 1 to 8, the powers of two, and the largest."""
     most = spec.max_batch_size
     if most <= 1:
         return [1]

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: the worker's end, and in `child` the process's."""
+"""Handlers in separate processes: the worker's side, and in `child` the side of the process."""
 
 from ksrv.model.spec import ModelSpec
 
@@ -6,8 +6,8 @@ from ksrv.model.spec import ModelSpec
 def uses_ring(spec: ModelSpec) -> bool:
     """Tell whether batches of a model may reach a handler process by its ring.
 
-    What is said of sequences comes over the channel, in order with the batches; and the ring has its batches
-    one after the other. Its records hold the tensors of all inputs, so that none may be left out.
+    Sequences need the channel, because messages about them must stay in order with the batches. Coroutines need it,
+    because the ring runs one batch at a time. Optional inputs need it, because a record has the tensors of all inputs.
 
     Args:
         spec: The model's description, completed by the handler.

@@ -1,12 +1,12 @@
-"""The book of a handler process: the batches that it runs, and the calls to other models that they make.
+"""The batches of one handler process, and the calls to other models that those batches make.
 
-One thread at a time receives what the process sends: the one that waits for a batch; the thread of the instance,
-where a batch of the ring sends a message; or a thread of the book's own, where the handler has coroutines and runs
-batches beside one another. A call is submitted when it comes, and its result is sent by the thread that ended the
-call. Every CALL has one RESULT, also where it was given up, and the process answers a batch once it has all of them.
+One thread at a time receives what the process sends: the thread that waits for a batch; the thread of the instance,
+if a batch of the ring sends a message; or, if the handler has coroutines and runs several batches at once, a separate
+thread. A call is submitted when it arrives, and the thread that ends the call sends its result.
+Every CALL gets one RESULT, also if it was given up, and the process answers a batch once it has all of them.
 
-The process runs user code: what does not add up ends it. A batch whose deadline has passed is given up: a handler
-that streams or has coroutines is told so and has `CANCEL_GRACE_NS` to end it, and any other process is killed.
+The process runs user code, so an invalid message ends it. A batch whose deadline has passed is given up: a handler
+that streams or has coroutines is notified and has `CANCEL_GRACE_NS` to end it, and any other process is killed.
 """
 
 import logging
@@ -49,7 +49,7 @@ LOOK_NS = 50_000_000
 FLUSH_NS = 5_000_000
 """Between two tries to send what the socket had no room for."""
 CANCEL_GRACE_NS = 2_000_000_000
-"""For a handler that was told that its batch is given up to end it."""
+"""How long a handler that was notified of a given-up batch may take to end it."""
 
 LOST = "the result of the call is lost"
 _OF_CALLS = (MessageType.CALL, MessageType.CANCEL_CALL)
@@ -99,14 +99,14 @@ class ProcessBatch:
         return batch
 
     def hold(self, batch: BatchInputs) -> None:
-        """Have the batch itself from now on, because the dispatcher has handed it over and runs the next one."""
+        """Keep the batch itself, because the dispatcher has handed it over and runs the next batch."""
         before = self._caller  # which the end of a call may let go of meanwhile
         batch.inherited = self._inherited if before is None else before.inherited
         self._inputs = lambda: batch
         self._caller = batch
 
     def rest(self) -> None:
-        """Let go of the batch where no call of it is under way."""
+        """Release the batch if none of its calls is under way."""
         batch = self._caller  # which the end of another call may let go of meanwhile
         if not self.calls and batch is not None:
             self._inherited, self._caller = batch.inherited, None
@@ -119,7 +119,7 @@ class ProcessBatch:
                 pending.cancel()
 
     def cancel_abandoned_calls(self) -> None:
-        """Give up the calls once no client waits for the batch; the handler is told of each."""
+        """Give up the calls once no client waits for the batch, and notify the handler of each."""
         handles = self.caller().handles if self.calls else []
         if handles and all(handle.done() for handle in handles):
             self.cancel_calls()
@@ -179,7 +179,7 @@ class ProcessBatches:
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no batch runs beside others; return whether that is so."""
         if not self.has_coroutines:
-            return True  # the executor's lock, which its caller holds, tells that none runs
+            return True  # the caller holds the executor's lock, so no batch runs
         give_up = time.monotonic() + timeout_s
         while self._open and time.monotonic() < give_up:
             time.sleep(0.01)
@@ -227,7 +227,7 @@ class ProcessBatches:
 
         Raises:
             ExecutorAbsent: The process has gone.
-            Overloaded: There is no memory for the message.
+            Overloaded: No memory is left for the message.
         """
         return partial(self._cancel, self._give(batch, done, deadline_ns))
 
@@ -249,7 +249,7 @@ class ProcessBatches:
             pass  # the thread that receives ends this batch with all others
         except Exception as error:
             if self._open.pop(number, None) is None:
-                return one  # the thread has ended it, and told of it
+                return one  # the receiving thread has ended it, and reported the error
             if isinstance(error, MemoryError):
                 raise Overloaded(str(error), "memory") from error
             raise
@@ -305,7 +305,7 @@ class ProcessBatches:
         return one.outcome is None
 
     def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
-        """Wait for the answer of a batch of the ring that comes in a message; see `run`."""
+        """Wait for the answer, in a message, to a batch of the ring; see `run`."""
         one = self._in_ring(dispatched.batch_number, lambda: batch)
         one.hold(batch)
         one.due_ns = dispatched.deadline_ns
@@ -332,7 +332,7 @@ class ProcessBatches:
     # ---- receiving --------------------------------------------------------------------------
 
     def _serve(self, until: Callable[[], bool]) -> None:
-        """Receive what the process sends until a condition holds; once it sends nothing more, all batches end."""
+        """Receive what the process sends until `until` returns True. If the channel ends first, all batches fail."""
         failure: KsrvError
         try:
             while not until():
@@ -364,7 +364,8 @@ class ProcessBatches:
             self._look()
             return
         self._take(frame)
-        # A process that goes on sending does not put a deadline off; that of a batch in the ring is looked after there.
+        # Check here too, because a process that sends without pause would put a deadline off. The ring checks
+        # the deadline of its batch.
         if until_ns and time.monotonic_ns() >= until_ns:
             self._look()
 
@@ -438,7 +439,7 @@ class ProcessBatches:
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
         one = self._open.pop(number, None)
         if one is None:
-            return  # it could not be sent, which its sender was told
+            return  # it could not be sent; its sender has the error
         one.cancel_calls()
         one.outcome = one.failure or outcome
         if one.done is None:
@@ -497,7 +498,7 @@ class ProcessBatches:
         outcome: InferResponse | KsrvError,
         kind: MessageType = MessageType.RESULT,
     ) -> None:
-        """Send the result of a call, or an intermediate one; it is kept where the process does not take it now."""
+        """Send the result of a call, or an intermediate result; keep it if the socket has no room now."""
         with suppress(ChannelClosed):  # whoever waits for the batch learns of it
             try:
                 self._send_result(batch_number, number, outcome, kind)
@@ -526,7 +527,7 @@ class ProcessBatches:
         kept, most = self.outbox.kept_bytes, self.link.imported.most_bytes
         if kept and kept + nbytes > most and not answer.failures:
             raise Overloaded(
-                f"the results of calls that the handler has not taken have {kept} bytes, and this one "
+                f"the results of calls that the handler has not taken have {kept} bytes, and this result has "
                 f"{nbytes}; together they have at most {most}, the larger of --limits-body and "
                 f"--limits-in-flight. Take results before you make further calls"
             )

@@ -1,11 +1,11 @@
 """The Python interpreters of handler processes: the server's, or one that a model names or has built; their variables.
 
-A model's interpreter has packages of its own. It needs nothing of ksrv: if it is of the server's Python version, the process
+A model's interpreter has other packages. It needs no ksrv: if it is of the server's Python version, the process
 imports ksrv from the server (`child.bootstrap`). Compiled modules fit one version of Python, so for another version ksrv is
-built once from the server's own sources into the folder of the built environments, with what it needs beside it. That is not
-necessary where the server's release is installed in the interpreter.
+built once from the server's sources into the folder of the built environments, together with the packages it needs. That is
+not necessary if the interpreter has the server's release of ksrv.
 
-What is wrong with an interpreter is found by asking it, before a process is started in it.
+Before a process is started in an interpreter, a test program asks the interpreter for its version and packages.
 """
 
 import fcntl
@@ -40,9 +40,9 @@ LENT_PACKAGES = {
     "numpy": "numpy",
     "yaml": "PyYAML",
 }
-"""What ksrv needs in a handler process, besides itself, and how an index calls it; an interpreter's own are preferred."""
+"""The packages that ksrv needs in a handler process, and their names in an index; the interpreter's are preferred."""
 OLDEST_PYTHON = (3, 11)
-"""That ksrv runs on."""
+"""The oldest Python that ksrv runs on."""
 
 _PROBE = """
 import json, sys, sysconfig
@@ -61,8 +61,8 @@ class Interpreter(NamedTuple):
     """An interpreter that handler processes are started in.
 
     Attributes:
-        program: The arguments that start a handler process, before its own.
-        is_servers: Whether it is the server's own.
+        program: The arguments that start a handler process, before the process's arguments.
+        is_servers: Whether it is the server's interpreter.
     """
 
     program: list[str]
@@ -252,7 +252,7 @@ def _with_requirements(base: Path, file: Path) -> Path:
 
 
 def _installer(with_pip: Path, python: Path) -> list[str]:
-    """Return the command that installs packages for an interpreter: by uv where it is there, else by another one's pip."""
+    """Return the command that installs packages for an interpreter: uv if it is there, else another interpreter's pip."""
     uv = which("uv")
     if uv is not None:
         return [uv, "pip", "install", "--python", str(python)]
@@ -318,7 +318,7 @@ def _run(command: list[str], made: str, lock: int) -> None:
     """Run a program of a build.
 
     Args:
-        made: What is built, for the sentence that says why it cannot be.
+        made: The thing that is built, for the error message.
         lock: The descriptor of the locked file. The program has it too, because it outlives a worker that is killed,
             and nobody else may build in its folder meanwhile.
     """
@@ -331,7 +331,8 @@ def _run(command: list[str], made: str, lock: int) -> None:
             timeout=BUILD_TIMEOUT_S,
             check=False,
             pass_fds=(lock,),
-            env=os.environ | {"UV_NO_WRAP": "1"},  # the last line is the sentence that is told
+            env=os.environ
+            | {"UV_NO_WRAP": "1"},  # the last line of the output becomes the error message
         )
     except subprocess.TimeoutExpired:
         raise HandlerFailed(f"{made} was not built within {BUILD_TIMEOUT_S:g} s") from None

@@ -1,8 +1,8 @@
 """The contents of messages: batches, answers, faults, descriptions, events, as records and checked JSON.
 
 Names, parameters and headers are JSON, read into the classes below, so that an answer of the wrong
-form is refused where it comes in. What JSON proper cannot say (NaN, lone surrogates) goes through
-the standard library's reader and writer, and the message says so.
+form is refused when it is read. Values that JSON cannot express (NaN, lone surrogates) pass through
+the standard library's reader and writer, and the message is marked.
 """
 
 import json
@@ -51,9 +51,9 @@ CHUNK_BYTES_UNDER_WAY = 1 << 18
 MOST_CALLS = 1024
 """Calls of one process that are under way, or whose results it has not taken."""
 KEPT_BYTES = 1 << 29
-"""Of the blocks that a handler process may have beside those of its largest messages."""
+"""The most bytes of blocks that a handler process may keep, besides the blocks of its largest messages."""
 EVENT_BYTES = 1 << 20
-"""Of one event. A log record has 64 Ki characters, which are 12 bytes each at most."""
+"""The most bytes of an event. A log record has 64 Ki characters, which are 12 bytes each at most."""
 KEPT_EVENT_BYTES = 32 * EVENT_BYTES
 """Of the blocks of long events, which are never given back: the process keeps at most 17 of them."""
 
@@ -69,8 +69,8 @@ Message = TypeVar("Message")
 class MessageType(IntEnum):
     """The type of a message; the child's messages begin at 16, its event messages at 32.
 
-    Events (log records, metrics) have a socket of their own, so that they come home while nothing
-    runs and never stand in the way of an answer. LEVEL goes the other way there.
+    Events (log records, metrics) have a separate socket, so that they arrive while nothing
+    runs and never delay an answer. LEVEL is sent to the process on that socket.
     """
 
     LOAD = 1
@@ -97,8 +97,8 @@ class LoadMessage(msgspec.Struct):
     """The model that a process loads.
 
     Attributes:
-        source: The `ModelSource` in its own JSON form.
-        level: The level from which log records come home.
+        source: The `ModelSource` as JSON.
+        level: The lowest level of log records that the process sends.
         limits: The server's, for what the handler itself decodes.
         protocol: `PROTOCOL` of the server.
     """
@@ -308,7 +308,7 @@ class Packed(NamedTuple):
 
     Attributes:
         lenient: Whether its JSON is the standard library's.
-        blocks: The blocks of this side that it names, and those that it lends; kept until it is sent.
+        blocks: The blocks of this side that the message names or lends; kept until it is sent.
     """
 
     payload: bytes = b""
@@ -323,7 +323,7 @@ def dump(note: Any, parameters: Iterable[Mapping[str, Parameter]] = ()) -> Packe
     """Return a message that is a note alone.
 
     Args:
-        parameters: Where in it a client's or handler's numbers stand.
+        parameters: The parameters in the note, with numbers of a client or handler.
     """
     if _speakable(parameters):
         try:
@@ -359,7 +359,7 @@ def _written(
     note: msgspec.Struct,
     parameters: Iterable[Mapping[str, Parameter]],
 ) -> Packed:
-    """Return a message of tensors, with a note behind them; see `dump`."""
+    """Return a message of tensors, followed by a note; see `dump`."""
     if len(tensors) > MOST_TENSORS:
         raise HandlerFailed(
             f"{len(tensors)} tensors are too many for a handler process, which exchanges at most "
@@ -371,7 +371,7 @@ def _written(
 
 
 def _split(frame: Frame, imported: ImportedBlocks) -> tuple[list[Read], bytes]:
-    """Return the tensors of a message, and the JSON behind them."""
+    """Return the tensors of a message, and the JSON after them."""
     try:
         found, rest = tensor_descriptors.read(frame.payload, imported)
     except (ValueError, BlockError) as error:
@@ -391,7 +391,7 @@ def _named(
 
 
 def _names(tensors: Sequence[Tensor]) -> list[str]:
-    """Return the names of tensors, which a handler may have made of a class of its own."""
+    """Return the names of tensors as plain strings, because a handler may use a subclass of str."""
     return [str.__str__(tensor.name) for tensor in tensors]
 
 
@@ -483,7 +483,7 @@ def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> Batc
 
 
 def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, BatchOutputs]:
-    """Return the number of the call of a RESULT or CALL_CHUNK message, and its outputs or why there are none.
+    """Return the call's number in a RESULT or CALL_CHUNK message, and the call's outputs or its error.
 
     Raises:
         ChannelError: The message does not add up.

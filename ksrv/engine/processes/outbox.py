@@ -12,12 +12,12 @@ class Outbox:
     """Sends the messages of one link, one after the other.
 
     Args:
-        waits: Whether a sender waits for room in the socket. Otherwise a message for which there is no room is
-            kept until `flush`, and those after it with it.
+        waits: Whether a sender waits for room in the socket. Otherwise a message that finds no room, and all
+            messages after it, are kept until `flush`.
 
     Attributes:
         waiting: How many messages are kept until there is room.
-        kept_bytes: What the kept messages hold: their payloads, and what their senders say of blocks.
+        kept_bytes: The bytes of the kept messages: their payloads, and the blocks that their senders report.
     """
 
     def __init__(self, link: Link, *, waits: bool) -> None:
@@ -43,7 +43,7 @@ class Outbox:
 
         Raises:
             ChannelClosed: The other end is closed.
-            MemoryError: There is no memory for a long payload.
+            MemoryError: No memory is left for a long payload.
         """
         with self._lock:
             if self._kept:
@@ -55,7 +55,7 @@ class Outbox:
                 self.kept_bytes += nbytes
 
     def flush(self) -> None:
-        """Send the messages that are kept, as far as there is room.
+        """Send the kept messages until the socket has no more room.
 
         Raises:
             ChannelClosed: The other end is closed.
@@ -64,7 +64,7 @@ class Outbox:
             self._send_kept()
 
     def _send_kept(self) -> None:
-        with suppress(MemoryError):  # it is tried again, as where there is no room
+        with suppress(MemoryError):  # tried again, as if the socket had no room
             while self._kept and self._sent(*self._kept[0][1:]):
                 self.waiting -= 1
                 self.kept_bytes -= self._kept.popleft()[0]

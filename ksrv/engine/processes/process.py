@@ -1,7 +1,7 @@
-"""The executor whose handler runs in a process of its own.
+"""The executor whose handler runs in a separate process.
 
-An exit, a crash or a hang of the handler then concerns the running batch and nothing else; where the
-handler has coroutines, the batches that run (`batches`). Tensors pass in shared blocks; the process's
+An exit, a crash or a hang of the handler then concerns the running batch and nothing else, or, if the
+handler has coroutines, the running batches (`batches`). Tensors pass in shared blocks; the process's
 answers are checked like a client's bytes, because it runs user code.
 """
 
@@ -64,7 +64,7 @@ _executors_lock = threading.Lock()
 
 
 def tell_log_level() -> None:
-    """Have all handler processes of this process log from the level on that its own log has now."""
+    """Send this process's current log level to all its handler processes."""
     with _executors_lock:
         executors = list(_executors)
     for executor in executors:
@@ -76,12 +76,12 @@ def _log_level() -> int:
 
 
 class ProcessExecutor:
-    """One instance of a model in a process of its own.
+    """One instance of a model in a separate process.
 
     Args:
         threads: CPU threads of the instance; 0 leaves the libraries to themselves.
         start_timeout_s: How long loading may take.
-        emit: Takes the values that the handler reports, on a thread of the executor's own.
+        emit: Takes the values that the handler reports, on the executor's thread.
         limits: Bounds on requests, which the handler applies when it decodes.
         submit: Submits what the handler calls of other models.
     """
@@ -143,7 +143,7 @@ class ProcessExecutor:
 
     @property
     def pid(self) -> int:
-        """The process's number, or 0 when there is none."""
+        """The process's number, or 0 without a process."""
         process = self._process
         return process.pid if process is not None and process.ending is None else 0
 
@@ -232,7 +232,7 @@ class ProcessExecutor:
         return source
 
     def _alike(self, spec: ModelSpec) -> ModelSpec:
-        """Return the description that a replacement loaded: the instance runs as the first one said.
+        """Return the description that a replacement loaded, with what the first process declared.
 
         Raises:
             HandlerFailed: The handler's file has changed between coroutines and plain functions.
@@ -254,7 +254,7 @@ class ProcessExecutor:
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         link = Link(channel)
         link.imported.most_bytes = messages.most_bytes(self._limits)
-        # A message announces new blocks before it gives up those that they replace.
+        # Allow twice as many, because a message announces new blocks before it gives up the replaced blocks.
         link.imported.most_kept = 2 * messages.most_kept(self._limits)
         event_link = Link(events)
         event_link.imported.most_bytes = messages.EVENT_BYTES
@@ -320,7 +320,7 @@ class ProcessExecutor:
         Without a process it is a block of the buffer pool, which `run` copies.
 
         Raises:
-            Overloaded: There is no memory for it.
+            Overloaded: No memory is left for it.
         """
         link = self._link
         try:
@@ -356,7 +356,7 @@ class ProcessExecutor:
             return batches.run(batch, deadline_ns)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
-        """Run a batch beside others, where the handler has coroutines.
+        """Run a batch while others run; only for handlers with coroutines.
 
         Args:
             done: Called once with its answer, on another thread.
@@ -367,7 +367,7 @@ class ProcessExecutor:
 
         Raises:
             ExecutorAbsent: The process has gone.
-            Overloaded: There is no memory for the message.
+            Overloaded: No memory is left for the message.
         """
         batches = self._living()
         self._backoff.served()
@@ -380,7 +380,7 @@ class ProcessExecutor:
 
         Args:
             batch: The batch, for the answer on the channel.
-            dispatched: What is known of it.
+            dispatched: The batch as the dispatcher knows it.
         """
         batches: ProcessBatches = dispatched.ring.batches
         try:
@@ -465,7 +465,7 @@ class ProcessExecutor:
         return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
     def _load_failure(self, frame: Frame) -> KsrvError:
-        """Return why the handler was not loaded; a package may lack in an interpreter of the model's own."""
+        """Return why the handler was not loaded: with another interpreter, a package may be missing."""
         if frame.kind != MessageType.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
         failure = messages.to_error(messages.load(ErrorMessage, frame))
@@ -502,7 +502,9 @@ class ProcessExecutor:
             for callback in self._callbacks:
                 callback(f"{self._label} {ending}")
             name = f"ksrv-replace-{self._source.name}-{self._instance}"
-            with suppress(RuntimeError):  # without a thread the instance's own replaces it
+            with suppress(
+                RuntimeError
+            ):  # without a thread, the instance's thread replaces the process
                 threading.Thread(target=self._replace, name=name, daemon=True).start()
 
     def _replace(self) -> None:
@@ -512,7 +514,7 @@ class ProcessExecutor:
                 self.start()
                 return
             except FilesChanged:
-                return  # the instance's thread is told so too, and gives the instance up
+                return  # the instance's thread gets the error too, and gives the instance up
             except KsrvError as error:
                 if not self._closing.is_set():
                     self._log.say(logging.ERROR, f"it cannot be replaced yet: {error.message}")

@@ -1,8 +1,8 @@
 """The output lines and log records of a handler process, in the worker's log.
 
 Each entry names model, version, instance and process, as text and as fields of the record. A
-handler that prints without end is read on, so that it never blocks, but only so many lines a second
-are logged; how many were left out is logged with the next one.
+handler that prints without end is read on, so that it never blocks, but only a limited number of lines a second
+is logged; the next line that is logged says how many were left out.
 """
 
 import logging
@@ -55,7 +55,7 @@ class ProcessLog:
             self._emit(LOGGER.name, level, text)
 
     def record(self, note: LogMessage) -> None:
-        """Log a record that the process's own logging made, unless there are too many."""
+        """Log a record of the process's logging, unless there are too many."""
         level = min(max(note.level, logging.DEBUG), logging.CRITICAL)
         if self._allowed():
             text, *trace = note.message.split("\n")
@@ -115,7 +115,7 @@ class LineSplitter:
     """Turns what arrives on a pipe into lines of the log.
 
     Args:
-        log: Where the lines go.
+        log: Takes the lines.
     """
 
     def __init__(self, log: ProcessLog, level: int) -> None:

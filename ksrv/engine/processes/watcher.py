@@ -2,9 +2,9 @@
 
 The thread that starts the process stays until the process has ended. It must: the kernel's
 parent-death signal, which keeps a handler from outliving its worker, is sent when the *thread* that
-started it ends. It reads the process's pipes and events, learns of the end from a pidfd (a socket's
-end may be kept open by the process's own children), ends what is left of its process group, reaps
-it, and says how it ended.
+started it ends. It reads the process's pipes and events, learns of the end from a pidfd (a socket may be
+kept open by children of the process), ends what is left of its process group, reaps
+it, and reports how it ended.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Lin
 from ksrv.engine.processes.process_log import LineSplitter, ProcessLog
 
 _PIPE_BYTES = 64 * 1024
-"""What a pipe holds, unless the process has enlarged it."""
+"""The size of a pipe, unless the process has enlarged it."""
 _LAST_EVENTS = 1024
-"""More than a socket holds."""
+"""More than fit into a socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class ProcessExit:
 
 
 class HandlerProcess:
-    """A process that is started, watched and reaped by a thread of its own.
+    """A process that a separate thread starts, watches and reaps.
 
     Args:
         descriptors: Descriptors that it inherits under their numbers.
-        log: Where its output goes.
+        log: Takes the process's output.
         events: The link that its events come on; closed when the process has ended.
         on_event: Called with each event, from the watching thread.
         on_end: Called once with how it ended, from the watching thread.
@@ -99,7 +99,7 @@ class HandlerProcess:
         Raises:
             OSError: It cannot be started.
             ValueError: A variable of its environment cannot be given to it.
-            RuntimeError: There is no thread to watch it.
+            RuntimeError: No thread can be started to watch it.
         """
         try:
             threading.Thread(target=self._watch, name="ksrv-handler-process", daemon=True).start()
@@ -193,7 +193,8 @@ class HandlerProcess:
                 elif not self._take_event():
                     poll.unregister(descriptor)
                     last_events = 0
-        # What is left of it, or has left its group, may go on writing: no more is read than was there.
+        # Children of the process, or processes that left its group, may go on writing, so this reads no more than
+        # had arrived.
         _end_group(process)
         for _ in range(last_events):
             if not self._take_event():
@@ -238,7 +239,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _pour(descriptor: int, splitter: LineSplitter) -> bool:
-    """Read what a pipe holds; False at its end."""
+    """Read what is in a pipe; return False at its end."""
     try:
         data = os.read(descriptor, _PIPE_BYTES)
     except BlockingIOError:

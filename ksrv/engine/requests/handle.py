@@ -42,7 +42,7 @@ class QueuedRequest(NativeHandle):
 
 
 class SplitRequest:
-    """A request that was split, because it has more rows than a batch may hold.
+    """A request that was split, because it has more rows than fit into a batch.
 
     The first part that fails ends the others.
 

@@ -11,7 +11,7 @@ def bytes_of(request: InferRequest) -> int:
 
 
 def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
-    """Return rows of a request as a request of their own."""
+    """Return rows of a request as a separate request."""
     images = request.images and {
         name: one._replace(headers=one.headers[start:end]) for name, one in request.images.items()
     }

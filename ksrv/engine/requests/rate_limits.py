@@ -13,11 +13,11 @@ from ksrv.errors import TooManyRequests
 from ksrv.limits import show_limit
 
 KEYS = 4096
-"""The most clients that are counted apart; a new client takes the place of the one that called longest ago."""
+"""The most clients that are counted separately; a new client replaces the client that called longest ago."""
 
 
 class _Calls:
-    """What one model or client has used."""
+    """The calls and tokens of one model or client."""
 
     __slots__ = ("filled_ns", "open", "tokens")
 
@@ -47,7 +47,7 @@ class Permit:
 
 
 class RateLimits:
-    """The limits of a model, or those of every client.
+    """The limits of a model, or of every client.
 
     Args:
         rate: Requests a second; 0 for any number.
@@ -84,12 +84,12 @@ class RateLimits:
             key: The model or client.
 
         Raises:
-            TooManyRequests: There is no room.
+            TooManyRequests: The model or client has reached its limit.
         """
         now = self._clock()
         with self._lock:
             calls = self._calls.pop(key, None) or _Calls(max(1.0, self._rate), now)
-            self._calls[key] = calls  # the last one now
+            self._calls[key] = calls  # moved to the end, as the latest caller
             if len(self._calls) > KEYS:
                 self._forget_idle()
             self._check(calls, shown, now)

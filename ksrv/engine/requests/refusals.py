@@ -15,10 +15,10 @@ def queue_full(model: str, queue_size: int) -> Overloaded:
 
 
 def too_many_parts(model: str, rows: int, batch_rows: int, queue_size: int) -> InvalidRequest:
-    """Return the answer of a request that is split into more parts than an empty queue holds.
+    """Return the error for a request that would be split into more parts than fit into the queue.
 
     Args:
-        queue_size: How many requests the model's queue holds.
+        queue_size: How many requests fit into the model's queue.
     """
     parts = -(-rows // batch_rows)
     return InvalidRequest(
@@ -70,7 +70,7 @@ def refusal(pushed: int, model: str, queue_size: int, nbytes: int) -> KsrvError:
         )
     if pushed == native.BYTES_IN_FLIGHT:
         return Overloaded(
-            f"the requests in flight hold {PROCESS.held} bytes; with this one they would pass "
+            f"the requests in flight hold {PROCESS.held} bytes; with this request they would pass "
             f"the {show_limit('in_flight', bound)}",
             "bytes_in_flight",
         )

@@ -50,11 +50,11 @@ class ResponseCache:
     """The answers of one model version.
 
     Args:
-        bounds: How many answers and bytes it holds, and for how long.
+        bounds: How many answers and bytes it may keep, and for how long.
 
     Attributes:
         generation: How often it was resumed.
-        nbytes: The bytes of the tensors that it holds.
+        nbytes: The bytes of the tensors in it.
     """
 
     def __init__(self, bounds: Cache) -> None:
@@ -71,8 +71,8 @@ class ResponseCache:
     def key(self, request: InferRequest) -> bytes | None:
         """Return the key of a request; None for a request that is always run.
 
-        Requests that stream or name a sequence are, those whose outputs go to shared memory, and those that
-        ask for a profile, which is not for everybody.
+        These are requests that stream, that name a sequence, whose outputs are written to shared memory, or that
+        ask for a profile, which only their client may see.
         """
         if request.stream is not None or request.dialect:
             return None
@@ -119,10 +119,10 @@ class ResponseCache:
         )
 
     def keep(self, key: bytes, generation: int, response: InferResponse) -> None:
-        """Remember an answer; the oldest ones make room.
+        """Remember an answer; the oldest answers make room.
 
         Args:
-            generation: That of the cache when the request came; an answer of an earlier one is outdated.
+            generation: The cache's generation when the request arrived; an answer of an earlier generation is outdated.
             response: The answer; its tensors and parameters are copied.
         """
         nbytes = sum(tensor.nbytes for tensor in response.outputs)
@@ -131,7 +131,7 @@ class ResponseCache:
             return
         kept = replace(
             response,
-            id="",  # which may be as long as a client likes, and each request has its own
+            id="",  # each request has another id, which may be as long as a client likes
             outputs=[_copied(tensor) for tensor in response.outputs],
             parameters=dict(response.parameters),
         )
@@ -164,7 +164,7 @@ class ResponseCache:
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """Return a tensor whose memory is the cache's own, and cannot be written to."""
+    """Return a copy of a tensor in memory that only the cache refers to and that cannot be written to."""
     if isinstance(tensor.data, np.ndarray):
         data = tensor.data.copy()
         data.flags.writeable = False

@@ -1,7 +1,7 @@
 """The answers of one streaming request, between the handler that makes them and the front end that sends them.
 
-A stream holds few answers: where the client reads slowly, the handler waits. So the memory of a stream
-does not grow with its length. Large answers that wait are counted in the memory budget, as those that are
+A stream keeps few answers: if the client reads slowly, the handler waits. So the memory of a stream
+does not grow with its length. Large answers that wait are counted in the memory budget, like answers that are
 being sent.
 """
 
@@ -32,7 +32,7 @@ class ResponseStream:
         notify: Called when there is an answer more, or the request has ended; it must not block.
 
     Attributes:
-        ended: Whether no further answer comes: the request has ended, or its reader has gone.
+        ended: Whether no further answer will arrive, because the request has ended or its reader has gone.
         chunked: Whether the handler answers in chunks, however many: what ends the request then holds nothing.
     """
 
@@ -53,7 +53,7 @@ class ResponseStream:
     # ---- the handler's side -----------------------------------------------------------------
 
     def put(self, response: InferResponse) -> bool:
-        """Append an answer; this never waits, and drops what comes after the end.
+        """Append an answer, without waiting; drop it if the stream has ended.
 
         Returns:
             Whether the memory budget has room for it.
@@ -145,7 +145,7 @@ class ResponseStream:
             timeout: Seconds to wait at most; None for as long as the request takes.
 
         Returns:
-            The answer; None where none has come in time, and after the last.
+            The answer; None if none has arrived in time, and after the last.
         """
         with self._lock:
             if not self._waiting and not self.ended:
@@ -200,7 +200,7 @@ class ResponseStream:
                 self._gathers = False
 
     def give_up(self) -> None:
-        """Say that nobody takes answers any more: drop those that wait, and what comes after.
+        """Drop the answers that wait, and all later answers, because nobody takes them any more.
 
         Their bytes go back to the memory budget at once, whoever still refers to the stream.
         """
@@ -225,7 +225,7 @@ class ResponseStream:
 
     @property
     def finished(self) -> bool:
-        """Whether every answer was taken and no further answer comes."""
+        """Whether every answer was taken and no further answer will arrive."""
         return self.ended and not self._waiting
 
 

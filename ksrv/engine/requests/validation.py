@@ -5,7 +5,7 @@ rows and the wanted outputs all fit the model's description. A refusal names the
 the values that disagree.
 
 Requests of equal batch key can be joined: their inputs have the same names, datatypes and shapes past
-the first dimension, and they ask for the same mode. Where a dimension is a length along which rows are padded,
+the first dimension, and they ask for the same mode. If a dimension is a length along which rows are padded,
 lengths of one bucket are enough. Batch keys are numbers that are given out here, so
 that no client can make two different shapes look equal. A request whose images take long to decode has
 a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.instances.decode_thread`.
@@ -34,8 +34,8 @@ from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 
 KNOWN_GROUPS = 4096
 LARGEST_EMPTY = 65_536
-"""What the inputs without values may amount to: the sum of the products of those of their dimensions that are neither
-0 nor fixed by the model. A handler can need a list, a mask or a turn of a loop for each, and no byte was sent for it."""
+"""The most elements that all empty inputs of a request may announce in dimensions that the model leaves open,
+apart from the zeros. A handler may need a list, a mask or an iteration for each, although no byte was sent for it."""
 
 
 class Validated(NamedTuple):
@@ -54,7 +54,7 @@ class Validated(NamedTuple):
 class _Input:
     spec: TensorSpec
     tail: tuple[Dimension, ...]
-    fixed_tail: tuple[int, ...] | None  # the shape past the first dimension, where it is fixed
+    fixed_tail: tuple[int, ...] | None  # the shape after the first dimension, if it is fixed
     dtype: np.dtype | None
     images: ImagePreparer | None
     lengths: tuple[str, ...]  # the names of the lengths in the tail; empty where it has none
@@ -67,7 +67,7 @@ class RequestValidator:
         spec: The version's description, completed by its loader.
         images: How the images of each image input are prepared, by input name.
         split: Whether a request with more rows than a batch may be split.
-        apart: Whether images that take long are decoded on a thread of their own.
+        apart: Whether slow images are decoded on a separate thread.
     """
 
     def __init__(
@@ -210,15 +210,15 @@ class RequestValidator:
     def _note_lengths(
         self, tensor: Tensor, expected: _Input, lengths: dict[str, tuple[int, str]]
     ) -> None:
-        """Note the lengths of an input's rows, and refuse those that disagree with an input before."""
+        """Note the lengths of an input's rows; raise if an earlier input has other lengths."""
         for length, size in zip(expected.lengths, tensor.shape[1:], strict=True):
             if not length:
                 continue
             known, other = lengths.setdefault(length, (size, tensor.name))
             if known != size:
                 raise InvalidRequest(
-                    f"the rows of the input {quote(tensor.name)} have the length {size} and those of {quote(other)} "
-                    f"{known}; they are padded together, so that each row has one length {quote(length)}"
+                    f"the rows of the input {quote(tensor.name)} have the length {size}, and rows of {quote(other)} "
+                    f"have {known}; they are padded together, so each row needs the same length {quote(length)}"
                 )
 
     def _joinable(self, tail: tuple[int, ...], expected: _Input) -> tuple[int, ...]:
@@ -289,12 +289,12 @@ class RequestValidator:
             countable = request.dialect or self.spec.accepts_any_inputs or not request.inputs
             if self._joins and not countable:
                 raise InvalidRequest(self._no_rows(request))
-            # No dimension that all share: the request is one row of its own, and is never joined.
+            # The inputs share no first dimension: the request counts as one row, and is never joined.
             return 1, [next(self._next_group)]
         return rows, shapes
 
     def _no_rows(self, request: InferRequest) -> str:
-        """Say that requests to a model that joins them are counted in rows, and this one is not."""
+        """Return the error for a request whose inputs differ in their number of rows, to a model that joins rows."""
         counts = ", ".join(
             f"{quote(tensor.name)} {tensor.shape[0] if tensor.shape else 'none'}"
             for tensor in request.inputs[:8]
@@ -302,7 +302,7 @@ class RequestValidator:
         more = f" and {len(request.inputs) - 8} more" if len(request.inputs) > 8 else ""
         return (
             f"the model {self.spec.name} batches rows, so all inputs need the same first dimension; "
-            f"those of the request have {counts}{more}"
+            f"the inputs of the request have {counts}{more}"
         )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
@@ -371,7 +371,7 @@ class RequestValidator:
         names = set()
         for tensor in request.inputs:
             if self._inputs and tensor.name not in self._inputs:
-                raise InvalidRequest(f"there is no input {quote(tensor.name)}; {known}")
+                raise InvalidRequest(f"unknown input {quote(tensor.name)}; {known}")
             if tensor.name in names:
                 raise InvalidRequest(f"the input {quote(tensor.name)} is given twice")
             names.add(tensor.name)
@@ -453,7 +453,7 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
 
 
 def _check_data(tensor: Tensor) -> None:
-    """Raise where the data does not have the tensor's own datatype and shape."""
+    """Raise if the data does not fit the tensor's datatype and shape."""
     if tensor.datatype == "BYTES":
         _elements(tensor)
         return

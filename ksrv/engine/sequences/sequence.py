@@ -1,4 +1,4 @@
-"""One open sequence, and what a request says of its own."""
+"""One open sequence, and the sequence parameters of a request."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -48,10 +48,10 @@ class OpenSequence:
         """Return why a request cannot be run, once the requests before it have ended; else None.
 
         Args:
-            request: What the request says of the sequence.
+            request: The request's sequence parameters.
         """
         if self.ended:
-            # Of each request its own: a raised error holds what it has come by, which is the request.
+            # A new error for each request, because a raised error refers to its frames, and so to the request.
             return SequenceEnded(self.ended)
         if self.begun or request.start:
             return None

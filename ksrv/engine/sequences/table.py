@@ -1,8 +1,8 @@
-"""The open sequences of a model version: who has their state, how many there are, when they end.
+"""The open sequences of a model version: which instance has their state, how many are open, when they end.
 
-A sequence begins with a request that says so, on the instance with the fewest, and stays there. The native
-queue keeps the order of its requests and gives them to that instance alone. It ends with the request that
-says so, after a time without requests, with its handler process, or with the model version.
+A sequence begins with a request marked as its start, on the instance with the fewest sequences, and stays there. The
+native queue keeps the order of its requests and gives them to that instance alone. It ends with a request marked as its
+end, after a time without requests, with its handler process, or with the model version.
 """
 
 import itertools
@@ -24,8 +24,8 @@ from ksrv.request import SequenceRequest
 log = logging.getLogger("ksrv.engine")
 
 Ending: TypeAlias = Literal["end", "start", "idle_timeout", "not_run", "process", "reload"]
-"""Why a sequence ended: its last request, another first one, no request, a first request that was not run, its
-process, another version."""
+"""Why a sequence ended: its last request, a second start, no request in time, a first request that was not run, the end
+of its process, another version."""
 
 ENDINGS: tuple[Ending, ...] = ("end", "start", "idle_timeout", "not_run", "process", "reload")
 MILLISECOND = 1_000_000
@@ -59,8 +59,8 @@ class SequenceTable:
         self._changed = threading.Condition(threading.Lock())
         self._numbers = itertools.count(1)
         self._open: dict[SequenceId, OpenSequence] = {}
-        self._counts = dict.fromkeys(slots, 0)  # of the open ones, by slot
-        # Those without a request under way and the times at which they end, the first one first.
+        self._counts = dict.fromkeys(slots, 0)  # open sequences, by slot
+        # Sequences without a request under way and the times at which they end, the earliest first.
         self._idle: OrderedDict[OpenSequence, int] = OrderedDict()
         self._forgotten: OrderedDict[SequenceId, str] = OrderedDict()  # why they have ended
         self._thread: threading.Thread | None = None
@@ -80,7 +80,7 @@ class SequenceTable:
             push: Pushes it; requests are pushed in the order in which they are found right.
 
         Returns:
-            What `push` returned. Unless that is a refusal, the sequence has gone on.
+            The result of `push`. The sequence continues unless the push was refused.
 
         Raises:
             InvalidRequest: The request names no open sequence, and does not begin one.
@@ -141,7 +141,7 @@ class SequenceTable:
         self._drop(lost)
 
     def follow(self, old: "SequenceTable") -> None:
-        """Tell clients of sequences that were open in a version which this one replaces."""
+        """Make requests of the replaced version's open sequences fail with the reason."""
         with old._changed:
             names = list(old._open)
             self.ended = old.ended

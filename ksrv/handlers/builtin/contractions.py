@@ -1,7 +1,7 @@
 """English contractions and their long forms, for the text classifier.
 
-The table holds the short ones only. Of a double one ("couldn't've") the first half is written out and
-the rest loses its apostrophe, which is what TorchServe's text handlers make of it.
+The table has the short contractions only. Of a double contraction ("couldn't've") the first half is written out and
+the rest loses its apostrophe, as in TorchServe's text handlers.
 """
 
 _WITH_NOT = (

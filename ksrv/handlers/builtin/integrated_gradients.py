@@ -47,7 +47,7 @@ def integrated_gradients(
 def layer_integrated_gradients(
     model: Callable[[Any], Any], layer: Any, tokens: "torch.Tensor", target: int
 ) -> "torch.Tensor":
-    """Return what the output of a layer adds to a class, beside the output for tokens of number 0.
+    """Return how much each value of a layer's output adds to a class, compared with the output for tokens of number 0.
 
     Args:
         model: Gives the scores [rows, classes, ...] of tokens, through the layer.
@@ -57,7 +57,7 @@ def layer_integrated_gradients(
         The attributions, in the shape of the layer's output.
 
     Raises:
-        RuntimeError: There is no layer, it is TorchScript, or the model does not run it once.
+        RuntimeError: The layer is missing, it is TorchScript, or the model does not run it once.
     """
     import torch
 

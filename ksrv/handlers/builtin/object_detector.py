@@ -5,11 +5,11 @@ Outputs, all of them answered unless model.yaml declares others:
 - `output`, BYTES [-1]: for each image the JSON list that TorchServe answers, of objects
   `{label: [x1, y1, x2, y2], "score": s}`;
 - `boxes`, FP32 [-1, n, 4]; `class`, INT64 [-1, n]; `score`, FP32 [-1, n]; `count`, INT32 [-1]: the
-  same as tensors. n is the largest number of boxes in the batch; a row beyond its own `count` holds
+  same as tensors. n is the largest number of boxes in the batch; after its `count` boxes a row is filled with
   zeros, and class -1.
 
-`parameters: {threshold: 0.5}` sets the threshold. The model takes a batch of RGB images in their own
-size, values from 0 to 1, or a list of images where its signature asks for that; it gives, for each
+`parameters: {threshold: 0.5}` sets the threshold. The model takes a batch of RGB images in their original
+size, values from 0 to 1, or a list of images if its signature asks for that; it gives, for each
 image, `boxes`, `labels` and `scores`. Images of different sizes never meet in a batch.
 """
 
@@ -69,7 +69,7 @@ class ObjectDetector(VisionHandler):
         self._takes_list = schema is not None and "List[Tensor]" in str(schema.arguments[1].type)
 
     def image_size(self) -> tuple[Dimension, Dimension]:
-        """Images keep their own size."""
+        """Images are not resized."""
         return -1, -1
 
     def inference(self, /, *inputs: Any, **named: Any) -> Any:

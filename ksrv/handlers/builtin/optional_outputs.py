@@ -32,7 +32,7 @@ class OptionalOutputsHandler(BaseHandler):
         return Softmax(self.context)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Declare the default outputs, or check the declared ones.
+        """Declare the default outputs, or check the declared outputs.
 
         Args:
             spec: The inputs and outputs that model.yaml declares.

@@ -1,4 +1,4 @@
-"""A model file that keeps a state from one run to the next, in variables of its own: a state for each sequence."""
+"""A model file that keeps a state between runs in its variables: each sequence gets a separate state."""
 
 from typing import Any
 

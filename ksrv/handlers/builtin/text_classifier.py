@@ -4,13 +4,13 @@ Input `text`, BYTES [-1], in UTF-8. Outputs, of which the first four are answere
 declares others:
 
 - `output`, BYTES [-1]: for each text a JSON object of all labels and their probabilities;
-- `label`, BYTES [-1]; `class`, INT64 [-1]; `probability`, FP32 [-1]: the likeliest one;
+- `label`, BYTES [-1]; `class`, INT64 [-1]; `probability`, FP32 [-1]: the likeliest label;
 - `probabilities`, FP32 [-1, classes].
 
 The model is called with the numbers of all words and the offset at which each text begins, as
 `torch.nn.EmbeddingBag` takes them. The vocabulary is the file that `parameters: {vocabulary: ...}`
 names, else `source_vocab.json` or `source_vocab.pt`; `parameters: {ngrams: 2}` sets the longest run
-of words that has a number of its own. `softmax: false` is for a model file that ends in a softmax.
+of words that has a number in the vocabulary. `softmax: false` is for a model file that ends in a softmax.
 """
 
 from contextlib import suppress
@@ -35,7 +35,7 @@ class TextClassifier(OptionalOutputsHandler):
     """Answers with labels and probabilities.
 
     Attributes:
-        ngrams: The longest run of words that has a number of its own.
+        ngrams: The longest run of words that has a number in the vocabulary.
         vocabulary: The numbers by word.
     """
 
@@ -53,7 +53,7 @@ class TextClassifier(OptionalOutputsHandler):
         """Load the model and the vocabulary.
 
         Raises:
-            ValueError: There is no vocabulary, or `ngrams` is no positive whole number.
+            ValueError: The vocabulary is missing, or `ngrams` is no positive whole number.
         """
         super().initialize(context)
         longest = context.parameters.get("ngrams", self.ngrams)

@@ -1,17 +1,17 @@
 """`handler: text_encoder`: the vector of each text (`role: embedding`), or the score of each pair (`role: rerank`).
 
-The model takes `input_ids`, `attention_mask` and, where it has them, `token_type_ids`, INT64 [rows, tokens]. The
-tokenizer is a `tokenizer.json` beside it, or the file that `parameters: {tokenizer: ...}` names. Texts of one batch
+The model takes `input_ids`, `attention_mask` and, if it has that input, `token_type_ids`, INT64 [rows, tokens]. The
+tokenizer is a `tokenizer.json` beside the model, or the file that `parameters: {tokenizer: ...}` names. Texts of one batch
 are padded to the longest.
 
 - `role: embedding`: input `text`, BYTES [-1], or `token_ids`, INT64 [-1, -1]. Outputs `embedding`, FP32 [-1, -1], and
-  `tokens`, INT64 [-1]. `parameters: {pooling: mean, normalize: true}`: `mean` and `last` take the tokens that are no
-  padding, `cls` the first one; a model that answers one vector for each row is not pooled.
+  `tokens`, INT64 [-1]. `parameters: {pooling: mean, normalize: true}`: `mean` and `last` use the tokens that are no
+  padding, `cls` the first token. A model that answers one vector for each row is not pooled.
 - `role: rerank`: inputs `query` and `text`, BYTES [-1]. Outputs `score`, FP32 [-1], and `tokens`.
-  `parameters: {activation: sigmoid}`; `none` leaves the model's own numbers.
+  `parameters: {activation: sigmoid}`; with `none` the model's numbers are not changed.
 
-`parameters: {max_tokens: 512}` cuts longer texts. Before it is made into tokens a text is cut behind 64 characters for
-each of them. A token id that the tokenizer does not have fails its row.
+`parameters: {max_tokens: 512}` cuts longer texts. Before it is made into tokens, a text is cut after 64 characters for
+each token. A token id that the tokenizer does not have fails its row.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class TextEncoder(BaseHandler):
         """Load the model and the tokenizer.
 
         Raises:
-            ValueError: A parameter is none of those that it may be, or there is no tokenizer.
+            ValueError: A parameter has a value that is not allowed, or the tokenizer is missing.
         """
         super().initialize(context)
         given = context.parameters
@@ -100,7 +100,7 @@ class TextEncoder(BaseHandler):
                 if not known:  # a device may be lost to an id that a model does not have
                     batch.fail(
                         row,
-                        f"row {row} of 'token_ids' has an id that is none from 0 to {self.largest_id}",
+                        f"row {row} of 'token_ids' has an id outside of 0 to {self.largest_id}",
                     )
                 rows.append(ids.tolist() if known else [0])
             return rows, [[0] * len(row) for row in rows]

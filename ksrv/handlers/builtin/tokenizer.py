@@ -83,10 +83,10 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     """Return the numbers by word.
 
     Args:
-        path: A JSON object or list, or what `torch.save` wrote of a plain dict.
+        path: A JSON object or list, or a plain dict that `torch.save` wrote.
 
     Returns:
-        The numbers; those of a list are the places of its words.
+        The numbers; for a list, the indexes of its words.
 
     Raises:
         ValueError: The file holds anything else.

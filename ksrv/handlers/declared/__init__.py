@@ -1,1 +1,1 @@
-"""What a handler's file declares: inputs and outputs as attributes or type hints, and settings."""
+"""The declarations in a handler's file: inputs and outputs as attributes or type hints, and settings."""

@@ -102,7 +102,7 @@ def _completed(handler: Any, context: Context) -> ModelSpec:
 
 
 def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
-    """Refuse declared inputs that the model file, which knows its own, cannot take.
+    """Raise if the model file knows its inputs and cannot take the declared inputs.
 
     Args:
         spec: The inputs and outputs that model.yaml declares.

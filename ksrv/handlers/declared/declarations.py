@@ -1,8 +1,8 @@
-"""The inputs and outputs that a handler's own code declares: by attributes, or by type hints.
+"""The inputs and outputs that a handler's code declares: by attributes, or by type hints.
 
-`inputs` and `outputs` of the class, or of `@settings`, come first. Without them the hints of
-`inference` declare the inputs, as long as `preprocess` is the default one, and the return hint of
-the last stage of the handler's own declares the outputs: one tensor type, or a TypedDict of them.
+`inputs` and `outputs` of the class, or of `@settings`, take precedence. Without them the hints of
+`inference` declare the inputs, if `preprocess` is not overridden, and the return hint of
+the last stage that the handler overrides declares the outputs: one tensor type, or a TypedDict of them.
 """
 
 import inspect
@@ -29,11 +29,11 @@ Specs = tuple[TensorSpec, ...]
 
 
 def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Specs]:
-    """Return the inputs and outputs that a handler declares; empty where it declares none.
+    """Return the inputs and outputs that a handler declares; empty if it declares none.
 
     Args:
         handler: The handler.
-        known: The spec of model.yaml, whose inputs and outputs win and leave those of the code unread.
+        known: The spec of model.yaml. If it has inputs or outputs, those in the code are not read.
 
     Raises:
         HandlerError: A declaration holds something else than tensor types.
@@ -58,7 +58,7 @@ def is_default(handler: Any, name: str) -> bool:
 
 
 def check_settings(handler: Any, given: Collection[str]) -> None:
-    """Refuse a handler with settings that nobody has read, because they came too late to hold.
+    """Refuse a handler with settings that arrived too late, after the settings were read.
 
     Args:
         handler: The handler.
@@ -119,7 +119,7 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
         hint = hints.tensor(parameter.annotation, subject)
         is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_many and hint is not None:
-            raise HandlerError(f"{subject} stands for many inputs; name each input of its own")
+            raise HandlerError(f"{subject} is for many inputs; declare each input separately")
         if hint is not None and name == "batch":
             raise HandlerError(
                 f"{subject} gets the batch, whatever its hint; give the input another name"
@@ -154,7 +154,7 @@ _BEFORE = ("handle", "preprocess")
 
 
 def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
-    """Return the function of the handler's own that gets the inputs from ksrv's own `preprocess`."""
+    """Return the handler's function that gets the inputs from the default `preprocess`."""
     if isinstance(handler, InferenceFunctionHandler):
         return handler.function
     kind = type(handler)

@@ -60,11 +60,11 @@ class Hints:
         self._names: Mapping[str, Any] = names
 
     def tensor(self, hint: Any, subject: str) -> TensorType | None:
-        """Return the tensor type of a hint; None where the hint says nothing of tensors.
+        """Return the tensor type of a hint; None if the hint names no tensor.
 
         Args:
             hint: The annotation, which may be a text.
-            subject: What errors call it.
+            subject: The name of the annotated thing in errors.
 
         Raises:
             HandlerError: It holds a tensor type in another way.
@@ -79,7 +79,7 @@ class Hints:
 
         Args:
             hint: The annotation.
-            subject: What errors call it.
+            subject: The name of the annotated thing in errors.
 
         Raises:
             HandlerError: It is such a hint, as in `x: list[float]`.
@@ -102,7 +102,7 @@ class Hints:
 
         Args:
             hint: The return annotation.
-            subject: What errors call it.
+            subject: The name of the annotated thing in errors.
             name: The name of an only output.
 
         Raises:
@@ -124,16 +124,16 @@ class Hints:
         return {}
 
     def evaluated(self, hint: Any, subject: str) -> Any:
-        """Return what a hint stands for; a text that cannot be evaluated is None.
+        """Return the value of a hint; None for a text that cannot be evaluated.
 
         Args:
             hint: The annotation.
-            subject: What errors call it.
+            subject: The name of the annotated thing in errors.
 
         Raises:
             HandlerError: A text names a tensor type, and cannot be evaluated.
         """
-        for _ in range(2):  # where annotations are postponed, a quoted hint is a text in a text
+        for _ in range(2):  # if annotations are postponed, a quoted hint is a text in a text
             hint = getattr(
                 hint, "__forward_arg__", hint
             )  # in a TypedDict and in typing's own types
@@ -164,7 +164,7 @@ class Hints:
         """Return what the file imports from ksrv, also under `if TYPE_CHECKING`."""
         found: dict[str, Any] = {}
         try:
-            # As it was loaded, which need not be what lies on the disk by now.
+            # The source as it was loaded, because the file on the disk may have changed since.
             tree = ast.parse("".join(linecache.getlines(str(self._names.get("__file__")))))
         except (SyntaxError, ValueError):
             return found
@@ -205,7 +205,7 @@ class Hints:
 
 
 def _fields(hint: Any) -> dict[str, Any]:
-    """Return the tensor types of a TypedDict; empty where none of its fields is one."""
+    """Return the tensor types of a TypedDict; empty if no field has a tensor type."""
     hints = Hints(hint)
     found: dict[str, Any] = {}
     for name, field in inspect.get_annotations(hint).items():

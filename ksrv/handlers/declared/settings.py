@@ -12,8 +12,8 @@ def settings(**keys: Any) -> Callable[[T], T]:
     """Give a handler class or function its settings: the keys of model.yaml.
 
     A server reads them without running the file, so their values are literals, or names that the
-    file sets to literals. `inputs` and `outputs` may hold tensor types. A subclass has the settings of its bases
-    below its own. Keys that a model.yaml names win.
+    file sets to literals. `inputs` and `outputs` may have tensor types. A subclass inherits the settings of its bases
+    and may override them. Keys in model.yaml take precedence.
 
     Args:
         keys: `batching={"max_batch_size": 8}`, `model="cats.pt"`, `executor="process"`, ...
@@ -30,7 +30,7 @@ def settings(**keys: Any) -> Callable[[T], T]:
 
 
 def settings_of(handler: Any) -> Mapping[str, Any]:
-    """Return the settings that `@settings` gave a class, over those of its bases, or a function.
+    """Return the settings that `@settings` gave a function, or a class and its bases.
 
     Args:
         handler: The class or function.

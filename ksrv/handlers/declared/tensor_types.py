@@ -1,9 +1,9 @@
 """The tensors that a handler in Python declares: `Float32[1000]`, `Image[224, 224, 3]`, `Bytes`.
 
-A type stands in a type hint or in a handler's `inputs` and `outputs`. Its sizes leave the batch
+A type is used in a type hint, or in a handler's `inputs` and `outputs`. Its sizes leave the batch
 dimension out: `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. A text names a length that differs from row
-to row: `Int64["ids"]` is padded where requests are joined. Type checkers read
-checked_types.pyi instead, where each type takes every value: an array, a torch tensor or a list.
+to row: `Int64["ids"]` is padded when requests are joined. Type checkers read
+checked_types.pyi instead, in which each type takes every value: an array, a torch tensor or a list.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class TensorType:
         datatype: A KServe v2 datatype.
         sizes: The shape without the batch dimension.
         image: The keys of `image:`, or None for the defaults of an input without them.
-        named_image: Whether the type is `Image`, which has defaults of its own.
+        named_image: Whether the type is `Image`, which has other defaults.
         optional: Whether a request may leave the input out, whose value is then None.
-        lengths: For each size the name of the length that it is, or ""; empty where none has one.
+        lengths: For each size the name of its length, or ""; empty if no size has a name.
         pad: How an input with a length is padded, or None for the defaults.
     """
 
@@ -96,7 +96,9 @@ class TensorType:
 
     def __or__(self, other: Any) -> TensorType:
         if other is not None:
-            raise TensorTypeError(f"{self} | {other!r}: a tensor type goes with None alone")
+            raise TensorTypeError(
+                f"{self} | {other!r}: a tensor type can be combined with None alone"
+            )
         return self.or_none()
 
     __ror__ = __or__

@@ -21,8 +21,8 @@ def choose_device(wanted: str, instance: int = 0) -> str:
 
     Args:
         wanted: "auto", or a device's name, without a number, with one, or with several: "cuda:0,2".
-        instance: The number of the instance among those of all models, which spread over several
-            devices of one kind; or among those of the model, where devices are numbered.
+        instance: The number of the instance. If `wanted` has numbers, the instances of the model are counted,
+            otherwise the instances of all models, which spread over several devices of one kind.
 
     Returns:
         "cuda:N", "xpu:N", "mps", "xla" or "cpu".

@@ -94,7 +94,7 @@ class CudaDevice(StreamDevice):
         if self._own_stream is None:
             use_cuda_pinning()
             self._own_stream = self._torch.cuda.Stream(self._device)
-            # The model was loaded on the default stream, which this one does not wait for.
+            # The model was loaded on the default stream, for which the new stream does not wait.
             self._torch.cuda.synchronize(self._device)
         return self._own_stream
 

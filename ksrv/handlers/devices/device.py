@@ -1,7 +1,7 @@
 """A device as the runner of a handler sees it.
 
-`Device` itself is every device without streams of its own: the CPU, MPS, XPU and XLA. A tensor is there as
-soon as it is asked for, and an output that lies there is copied when the answer is read.
+`Device` itself is every device without streams: the CPU, MPS, XPU and XLA. A tensor is there as
+soon as it is requested, and an output on the device is copied when the answer is read.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Device:
 
     Attributes:
         name: The device's name.
-        has_stream: Whether what is asked of it happens later, in order, while the caller goes on.
+        has_stream: Whether operations are queued: they happen later, in order, while the caller continues.
         lease_answer: Leases the memory that outputs are copied to; the executor may set another.
     """
 
@@ -36,7 +36,7 @@ class Device:
         self.lease_answer: Lease = buffer_pool.lease
 
     def free_memory(self) -> tuple[int, int] | None:
-        """Return the bytes that are free on the device and those that it has, where it tells."""
+        """Return the device's free and total bytes of memory, or None if they are unknown."""
         return None
 
     def lease(self, nbytes: int) -> Block:
@@ -46,7 +46,7 @@ class Device:
             nbytes: How many bytes.
 
         Raises:
-            MemoryError: There is none.
+            MemoryError: No memory is left.
         """
         return buffer_pool.lease(nbytes)
 
@@ -59,15 +59,15 @@ class Device:
 
         Args:
             array: The array. On the CPU the tensor shares its memory, unless the array is read-only:
-                then it is copied, so that an in-place operator writes to memory of its own.
+                then it is copied, so that an in-place operator cannot change it.
         """
         return torch_tensor(array).to(torch_device(self.name))
 
     def fetch(self, result: Any) -> Any:
-        """Return a handler's result with the tensors that lie on the device brought into memory.
+        """Return a handler's result with the tensors on the device copied into memory.
 
         Args:
-            result: What the handler returned: tensors, or containers that hold some.
+            result: The value that the handler returned: tensors, or containers of tensors.
         """
         return result
 
@@ -75,7 +75,7 @@ class Device:
         """Wait for what was asked of the device, unless that has been waited for."""
 
     def failure_of(self, error: BaseException) -> KsrvError | None:
-        """Return what clients are told of an error of the device, or None for any other error."""
+        """Return the error that clients get for an error of the device, or None for any other error."""
         return None
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """A model whose kernels are launched by replaying a graph, one graph for each form of its inputs.
 
-A small network takes longer to launch than to run. A graph is recorded the first time that inputs of a
-form come, which for a model with declared shapes is in the warm-up. Inputs are copied into the memory
-that the graph reads; its outputs lie in memory that the next replay writes, so a handler that keeps them
-gets a copy. A model that cannot be recorded runs as before, and the log says so once.
+A small network takes longer to launch than to run. A graph is recorded when inputs of a form arrive
+for the first time, which for a model with declared shapes is in the warm-up. Inputs are copied into the memory
+that the graph reads. The next replay overwrites the outputs, so a handler that keeps them
+gets a copy. A model that cannot be recorded runs without graphs, and the log reports it once.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Graph:
         """Launch the model on other inputs of the form.
 
         Args:
-            named: The inputs by name, in the order of those that were recorded.
+            named: The inputs by name, in the order of the recorded inputs.
 
         Returns:
             The outputs, in the memory of the graph.
@@ -64,11 +64,11 @@ class GraphedModel:
     """A model and its graphs.
 
     Args:
-        device: The device that its inputs lie on.
+        device: The device of the inputs.
 
     Attributes:
         eager: The model itself.
-        clones: Whether outputs are copied out of the graph's memory; not needed where nothing but the
+        clones: Whether outputs are copied out of the graph's memory; not needed if only the
             answer is made of them before the next batch.
         failure: Why the model is not recorded any more, or None.
     """

@@ -1,4 +1,4 @@
-"""Devices that this process can use no more, and the errors that say so."""
+"""Devices that this process cannot use any more, and how to recognize their errors."""
 
 from ksrv.torch_interop import imported_torch
 

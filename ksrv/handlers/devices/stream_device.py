@@ -1,13 +1,13 @@
 """A device with streams: copies and kernels are queued, and the caller waits once, for the answer.
 
-Strategy: each instance has one stream. An input goes there in one copy; where batches are joined or images
-decoded, its memory is pinned, and the device reads it by itself while the handler goes on. (Memory of the
-front ends is not: the driver copies it, which takes less time than a copy into pinned memory first.) Kernels
-follow on the same stream; the outputs come back in one copy each, into one pinned block, and only then does
-the thread wait. The memory that copies read is held until that wait, however early the handler lets go of it.
+Each instance has one stream. An input is copied to the device once; if batches are joined or images
+decoded, the memory is pinned, and the device reads it by itself while the handler continues. (Memory of the
+front ends is not pinned: the driver copies it, which takes less time than a copy into pinned memory first.) Kernels
+follow on the same stream; the outputs are copied back once each, into one pinned block, and only then does
+the thread wait. Memory that copies read is kept until that wait, however early the handler releases it.
 
-What a library has to do for this is in the methods that begin with an underscore; CUDA's are in
-`ksrv.handlers.devices.cuda`, and the tests have a device that writes down what it is asked for.
+The methods that begin with an underscore are the interface to a library: CUDA's are in
+`ksrv.handlers.devices.cuda`, and the tests have a device that records its calls.
 """
 
 import threading
@@ -115,7 +115,7 @@ class StreamDevice(Device):
     # ---- copies -----------------------------------------------------------------------------
 
     def _find(self, value: Any, found: dict[int, Any]) -> None:
-        """Note the tensors on the device that a value holds, by their `id`."""
+        """Note the tensors on the device inside of a value, by their `id`."""
         if isinstance(value, dict):
             value = value.values()
         elif not isinstance(value, (list, tuple)):

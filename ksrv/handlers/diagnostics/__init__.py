@@ -1,1 +1,1 @@
-"""What a handler tells: its log, metrics and times, and what a developer sees of failures and profiles."""
+"""A handler's log, metrics and times, and the details of failures and profiles for a developer."""

@@ -1,6 +1,6 @@
-"""What `--debug` adds to answers: the end of a traceback, and a profile where a request asks for one.
+"""The additions of `--debug` to answers: the end of a traceback, and a profile if a request asks for one.
 
-Answers to requests that came through a proxy hold neither: its clients are not on this machine.
+Answers to requests that came through a proxy get neither, because its clients are not on this machine.
 """
 
 import io
@@ -65,7 +65,7 @@ def add_traceback(
 def profiled(
     run: Callable[[BatchInputs], BatchOutputs],
 ) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches, and profiles those of requests that ask for that."""
+    """Return a function that runs batches, and profiles each batch with a request that asks for a profile."""
 
     def run_profiled(inputs: BatchInputs) -> BatchOutputs:
         asking = {

@@ -25,7 +25,7 @@ def own(module: str, owner: Fields) -> None:
 
 
 def disown(owner: Fields) -> None:
-    """Forget a handler that goes.
+    """Forget a handler that is being closed.
 
     Args:
         owner: The owner that `own` was given.
@@ -40,7 +40,7 @@ def disown(owner: Fields) -> None:
 
 
 def fields_of(logger: str) -> Fields:
-    """Return the fields of a logger's handler, as far as all handlers that share it agree.
+    """Return the fields of a logger's handler, on which all handlers that share the logger agree.
 
     Returns:
         Model, version and instance; nothing for a logger that is no handler's.

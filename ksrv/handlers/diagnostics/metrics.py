@@ -23,7 +23,7 @@ def own_labels(model: str, version: str) -> tuple[tuple[str, str], ...]:
 
 
 class Metrics:
-    """The metrics that a handler reports; `model` and `version` are labels of every one.
+    """The metrics that a handler reports; each has the labels `model` and `version`.
 
     Args:
         version: Its version, or "".

@@ -38,7 +38,7 @@ def timed(
 
     Args:
         function: The function to time; left out when a name is given.
-        name: The name to show; the function's own by default. What is no ASCII letter, digit or `_` in it is
+        name: The name to show; by default the function's name. Characters other than ASCII letters, digits and `_` are
             shown as `_`.
 
     Returns:

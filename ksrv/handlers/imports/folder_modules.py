@@ -1,9 +1,9 @@
 """Imports the Python files of a model's folder so that two models never meet in `sys.modules`.
 
-Strategy: the folder becomes a package of its own, `ksrv_models.<model>_<number>`, and its files are
+The folder becomes a separate package, `ksrv_models.<model>_<number>`, and its files are
 submodules of that. Files of a folder import each other by bare name (`import net`), as they would
-from a script; so each of them gets its own `__import__`, which turns a bare name that the folder
-holds into the submodule and leaves every other name to Python. Relative imports work as well.
+in a script; so each of them gets a special `__import__`, which turns a bare name that is in the folder
+into the submodule and leaves every other name to Python. Relative imports work as well.
 
 In a process that serves one model the files have their bare names as well: `sys.modules["net"]` is the
 submodule, whose `__name__` is "net". So pickles that name a class of the folder find it, and so does a
@@ -31,7 +31,7 @@ from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
 PREFIX = "ksrv_models"
 
 _ELSEWHERE = (
-    "{name!r} lies in the model's folder: pickles and importlib find it there only with executor: process in "
+    "{name!r} is in the model's folder: pickles and importlib find it there only with executor: process in "
     "model.yaml, because a handler process serves one model"
 )
 
@@ -49,7 +49,7 @@ class ModelImporter:
 
     Args:
         name: The model's name, for the modules' names.
-        folders: Where files are looked for, in this order.
+        folders: The folders in which files are searched, in this order.
         version: The model's version, for what the handler logs.
         instance: The handler's number, for what it logs.
         alone: Whether this is the only model of the process, whose files have their bare names.
@@ -83,7 +83,7 @@ class ModelImporter:
             file: Its path. A file in a subfolder is imported as `subfolder.name`.
 
         Returns:
-            The module. Whatever its code raises comes through as it is.
+            The module. Exceptions of its code are not caught.
         """
         self._register()
         for folder in self.folders:
@@ -177,7 +177,7 @@ class ModelImporter:
         """Whether `import NAME` inside the folder means a file of the folder."""
         if self._holds_file(name):
             return True
-        # A plain subfolder is a package only where nothing else has its name: a folder of weights
+        # A plain subfolder is a package only if nothing else has its name: a folder of weights
         # called "numpy" must not hide numpy.
         if self._sources.folders(name, self.folders) or any(
             (Path(folder) / name).is_dir() for folder in self.folders
@@ -255,7 +255,7 @@ def resolve(target: str, modules: ModelImporter) -> Any:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it came of, each once: `raise error from error` makes a ring of them."""
+    """Yield an error and its causes, each once, because `raise error from error` makes a ring."""
     passed: set[int] = set()
     seen: BaseException | None = error
     while seen is not None and id(seen) not in passed:
@@ -265,11 +265,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _remedy_of(error: BaseException, *, importing: bool) -> str:
-    """Return what mends an error of Python's whose text does not say it.
+    """Return what mends an error that Python raised, if its text does not say it.
 
     Args:
         error: The error.
-        importing: Whether a file was being imported, where there is no context.
+        importing: Whether a file was being imported, without a context.
     """
     if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
         module = sys.modules.get(error.name or "")
@@ -366,13 +366,13 @@ def error_with_location(folder: Path, error: BaseException) -> str:
 
 
 def error_location(folder: Path, error: BaseException) -> str:
-    """Return where in a model's own files an error came up: " (handler.py, line 3)".
+    """Return the location in the model's files at which an error was raised: " (handler.py, line 3)".
 
     Args:
-        error: The exception; a SyntaxError names its own file and line.
+        error: The exception; a SyntaxError has its file and line.
 
     Returns:
-        The innermost place in parentheses, "" where the error did not pass through the folder.
+        The innermost location in parentheses, "" if the error did not pass through the folder.
     """
     found = ""
     trace = None if isinstance(error, SyntaxError) else error.__traceback__

@@ -5,7 +5,7 @@ wait for the other's; Python then raises `_DeadlockError`, or hands out half of 
 one thread the same imports succeed, and big packages rely on that. So models that are loaded side by side would fail
 at random wherever they import: at the top of a file, in `initialize`, in a lazy package's `__getattr__`, in the warm-up.
 
-A thread that runs a model's code takes the lock for each import, unless the import is a part of another one. So a thread
+A thread that runs a model's code takes the lock for each import, unless another import contains it. So a thread
 that waits for the import lock holds no module's lock, and the two kinds of locks cannot wait for each other. A thread
 that a package or a handler has started never takes the lock, because an import may wait for such a thread.
 """
@@ -27,7 +27,7 @@ log = logging.getLogger("ksrv.handlers")
 
 STALL_S = 30.0
 """An import that has begun no further module for so long is not waited for: it may hang, load weights, or
-wait for something that the waiting thread holds."""
+wait for a lock of the waiting thread."""
 
 LEAST_SHARE = 0.01
 """The share of a processor with which a holder gets on, on a machine that has much else to do.
@@ -39,10 +39,10 @@ Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
 
 
 class ImportLock:
-    """A lock that is waited for only while its holder makes progress.
+    """A lock that is waited for only while its owner makes progress.
 
     Args:
-        what: What its holder does, for the log.
+        what: The owner's work, for the log.
     """
 
     def __init__(self, what: str = "the import of") -> None:
@@ -117,7 +117,7 @@ class ImportLock:
 
 
 class _Thread(threading.local):
-    """What a thread is doing.
+    """The state of a thread.
 
     Attributes:
         runs_model: Whether it runs a model's code, beside what `current_context` knows of.
@@ -139,7 +139,7 @@ _find_unlocked: Find = _bootstrap._find_and_load
 
 @contextmanager
 def locked_imports() -> Iterator[None]:
-    """Have the imports of this thread take the lock, as those of a model whose batch is run always do."""
+    """Make the imports of this thread take the lock, as imports in a model's batch always do."""
     _install()
     before, _thread.runs_model = _thread.runs_model, True
     try:

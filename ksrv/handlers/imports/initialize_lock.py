@@ -1,9 +1,9 @@
-"""One handler is made and initialized at a time among the models of a process; ksrv's own loaders work side by side.
+"""Among the models of a process, one handler at a time is made and initialized; ksrv's loaders work in parallel.
 
-Packages that load models change global state while they do: `from_pretrained` of transformers switches functions of
-its own off, and torch's default datatype, for the whole process. Two of them beside each other give models whose
-weights were never read, or have another datatype. A handler's own code says nothing of that, so it has the process's other
-handlers wait; what `model:` and `class:` name, `pt2:` compiles and the warm-up runs is loaded by code that may run beside it.
+Packages that load models change global state while they do: `from_pretrained` of transformers switches some of its
+functions off, and torch's default datatype, for the whole process. Two such loads at a time give models whose
+weights were never read, or have another datatype. ksrv cannot see whether a handler's code does that, so the process's other
+handlers wait. `model:`, `class:`, `pt2:` and the warm-up need no lock, because their code may run in parallel.
 """
 
 import threading
@@ -14,7 +14,7 @@ from ksrv.handlers.imports.import_lock import ImportLock, is_importing
 
 
 class _Thread(threading.local):
-    """What a thread holds.
+    """The handler that a thread initializes.
 
     Attributes:
         model: The model whose handler it initializes alone, or "".

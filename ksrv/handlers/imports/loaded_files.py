@@ -1,7 +1,7 @@
-"""What was loaded is what a replacement loads: sources from memory, and other files only as they were.
+"""A replacement loads what was loaded before: sources from memory, and other files only if they have not changed.
 
 A process that ends may be replaced while somebody copies a new version into the model's folder. So the replacement
-imports the sources that were read for the load, under their own paths, and refuses to open files that have changed.
+imports the sources that were read for the load, under their original paths, and does not open files that have changed.
 """
 
 import linecache
@@ -25,10 +25,10 @@ class HeldSources(dict[str, bytes]):
     """The Python files that were read for a load, by path."""
 
     def find(self, name: str, folders: Iterable[str]) -> tuple[str, bool] | None:
-        """Return the file of a module, and whether it is a package's; None where there is none.
+        """Return the file of a module, and whether it is a package's; None if the module has no file here.
 
         Args:
-            folders: Where it may lie, in this order.
+            folders: The folders to search, in this order.
         """
         for folder in folders:
             for file in (
@@ -48,10 +48,10 @@ class HeldSources(dict[str, bytes]):
     def spec(
         self, name: str, folders: Sequence[str], make_loader: Callable[[str, str], SourceFileLoader]
     ) -> ModuleSpec | None:
-        """Return the import spec of a module that these files hold; None for any other.
+        """Return the import spec of a module in these files; None for any other module.
 
         Args:
-            folders: Where it may lie.
+            folders: The folders to search.
             make_loader: Makes its loader from its name and its file.
         """
         found = self.find(name.rpartition(".")[2], folders)
@@ -67,7 +67,7 @@ class HeldSources(dict[str, bytes]):
 
 
 def _is_compiled(file: str) -> bool:
-    """Whether a compiled module stands beside a source file."""
+    """Whether a compiled module is beside a source file."""
     stem = file.removesuffix(".py")
     return any(os.path.isfile(stem + suffix) for suffix in EXTENSION_SUFFIXES)
 
@@ -88,7 +88,7 @@ class HeldSourceLoader(SourceFileLoader):
         """Compile the source: bytecode kept beside it may be older within the same second."""
         data = self.get_data(self.path)
         if self.path in self._sources:
-            # Tracebacks and torch.jit.script read the source: it is this one, whatever lies on the disk by then.
+            # For tracebacks and torch.jit.script, because the file on the disk may have changed.
             lines = data.decode("utf-8", "replace").splitlines(keepends=True)
             linecache.cache[self.path] = (len(data), None, lines, self.path)
         return self.source_to_code(data, self.path)
@@ -121,10 +121,10 @@ def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
 
 
 def hold_sources(sources: HeldSources, folder: str) -> None:
-    """Have modules of a folder of `sys.path` imported from what was read for the load.
+    """Make imports from a folder of `sys.path` use the sources that were read for the load.
 
     Args:
-        folder: The folder, for which those of an earlier load are forgotten.
+        folder: The folder; sources of an earlier load are forgotten.
     """
     others = [
         one
@@ -135,9 +135,9 @@ def hold_sources(sources: HeldSources, folder: str) -> None:
 
 
 def changed_file(source: ModelSource) -> str:
-    """Return the name of a file that is not as it was when it was read; "" where there is none.
+    """Return the name of a file that has changed since it was read; "" if no file has.
 
-    The sources of a version that is loaded again are not looked at, and never what its own code writes.
+    Sources are not checked if the version is loaded again, and files that its code writes are never checked.
 
     Raises:
         HandlerFailed: A file cannot be looked at now.

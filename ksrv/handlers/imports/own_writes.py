@@ -1,8 +1,8 @@
-"""Which files of its folder a model's own code writes: those are no sign of a new deployment.
+"""Tracks which files of its folder a model's code writes, because they are no sign of a new deployment.
 
-Python tells of each file that is opened for writing, removed or renamed before that happens, and a note of it is
-kept: in this process, and in a folder that all processes of the server share. So a note is there before the file has
-changed. What compiled code or a program that the handler starts writes is not seen.
+Python's audit hook reports each file that is opened for writing, removed or renamed before that happens, and a note is
+kept: in this process, and in a folder that all processes of the server share. So the note exists before the file
+changes. Writes of compiled code, or of a program that the handler starts, are not seen.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _SQLITE_FILES = ("", "-wal", "-shm", "-journal")
 
 _watched: dict[
     str, tuple[str, str]
-] = {}  # by every path of a file, its own and the folder of notes
+] = {}  # by every path of a file: the file's path and the folder of notes
 _written: set[str] = set()
 _lock = threading.Lock()
 _listening = False
@@ -80,7 +80,7 @@ def _see(path: object) -> None:
     except (
         OSError,
         ValueError,
-    ):  # there is no current folder, or no such name: opening it fails as well
+    ):  # no current folder, or an invalid name: opening the file fails as well
         return
     path, notes = _watched.get(name) or _watched.get(os.path.realpath(name), ("", ""))
     if not path or path in _written:
@@ -98,6 +98,6 @@ def notes_folder(token: str) -> str:
     """Return a folder for notes; it is made with the first note.
 
     Args:
-        token: Tells the server's folder from those of others.
+        token: Distinguishes the server's folder from the folders of other servers.
     """
     return str(Path(tempfile.gettempdir()) / f"ksrv-written-{token}")

@@ -50,10 +50,10 @@ def check_chunk(chunk: Any, rows: int, most_rows: int) -> None:
 
 
 def of_lone_row(chunk: Any, declared: Mapping[str, TensorSpec]) -> Any:
-    """Return a chunk for one row with that row's dimension, where it has been left out.
+    """Return a chunk for one row with that row's dimension, if it has been left out.
 
     Args:
-        chunk: What the generator yielded: a text, a number, an array, a mapping of output names to these,
+        chunk: The value that the generator yielded: a text, a number, an array, a mapping of output names to these,
             a mapping that becomes the JSON of the only BYTES output, or a form with the row's dimension.
         declared: The declared outputs by name.
     """
@@ -110,7 +110,7 @@ def with_blanks(values: Any, absent: Collection[int]) -> Any:
 
 
 def _blank(value: Any) -> Any:
-    """Return what stands in the place of a row without a value: of a value's form, and nothing of what it says.
+    """Return a placeholder for a row without a value: of the value's form, without its content.
 
     The value may be another client's.
     """

@@ -1,11 +1,11 @@
 """Handlers that answer piece by piece: generators, and lists with one generator for each row.
 
 Each value that a generator yields is a chunk for every request of the batch, in any form that
-`postprocess` may return. In a list, None stands for a row that gets nothing this time. A list of generators
-runs them in turn, and the request of a row whose generator is exhausted ends while the others go on.
+`postprocess` may return. In a list, None means that a row gets nothing this time. A list of generators
+runs them in turn, and the request of a row whose generator is exhausted ends while the others continue.
 
-A client that does not stream gets the chunks joined: texts one behind the other, which may be none. Numbers have no
-such form, so that it is told to stream.
+A client that does not stream gets the chunks joined: texts are concatenated, and no chunk gives an empty text. Numbers
+cannot be joined, so the client gets an error that asks it to stream.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def may_stream(handler: Any) -> bool:
                  if inspect.isfunction(one)]  # fmt: skip
     beside = [one for owner in found for one in owner.__globals__.values()
               if inspect.isfunction(one) and one.__globals__ is owner.__globals__]  # fmt: skip
-    # A context manager is written as a generator, and is none to its caller.
+    # A context manager is written as a generator, but its caller sees no generator.
     own = [one for one in (*found, *beside) if one.__globals__.get("__name__") != "contextlib"]
     return any(_has_parts(inspect.unwrap(one).__code__) for one in own)
 
@@ -70,7 +70,7 @@ class BatchStream:
 
     Args:
         batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
-        emit: Takes the chunks; the batch's own emitter if left out.
+        emit: Takes the chunks; by default the batch's emitter.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class BatchStream:
         self._ended_rows.add(row)
 
     def wants(self, row: int) -> bool:
-        """Tell whether the request of a row still waits, as far as is known without asking."""
+        """Tell whether the request of a row still waits, without asking the worker."""
         return row not in self._ended_rows
 
     def result(self) -> BatchOutputs:
@@ -264,7 +264,7 @@ class JoinedChunks:
                     texts[place].append(element)
 
     def tensors(self, rows: int) -> list[Tensor]:
-        """Return the joined chunks; of texts that are none, empty texts.
+        """Return the joined chunks; empty texts if there were no chunks and the outputs are texts.
 
         Raises:
             StreamNeeded: There was no chunk, and the declared outputs are no texts.
@@ -350,7 +350,7 @@ def postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Any:
     """Return a stream whose every chunk has passed `postprocess`.
 
     Args:
-        chunks: What `inference` returned: a stream, or a coroutine.
+        chunks: The result of `inference`: a stream, or a coroutine.
     """
     if type(chunks) is list:
         return chunks  # of single rows, which `postprocess` does not take

@@ -99,7 +99,7 @@ def header_options(value: str) -> dict[str, str]:
     """Return the options of a header's value, names in lower case: `form-data; name="a"`.
 
     Args:
-        value: The value; what stands before its first semicolon is not looked at.
+        value: The value; the part before its first semicolon is ignored.
 
     Raises:
         InvalidRequest: An option is not written as `name=token` or `name="text"`.

@@ -38,11 +38,11 @@ _HEAD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What an upload holds.
+    """The content of an upload.
 
     Attributes:
         tensors: The inputs that its files, texts and numbers are.
-        document: The JSON of the rest of the request; None where there is none.
+        document: The JSON of the rest of the request, or None.
     """
 
     tensors: list[Tensor]
@@ -66,10 +66,10 @@ def read_upload(
     Args:
         body: The received bytes.
         content_type: The request's `Content-Type`, or "".
-        input_name: The input that an image is for, where the client names it.
+        input_name: The input that an image is for, if the client names it.
 
     Returns:
-        What the body holds; None where it is of another kind.
+        The content of the body; None if it is neither.
 
     Raises:
         InvalidRequest: The form is malformed, or it is not clear which input takes an image.
@@ -162,7 +162,7 @@ def _takes_numbers(declared: TensorSpec) -> bool:
 
 
 def _value(part: FormPart, declared: TensorSpec, left: int) -> Any:
-    """Return the number, or the list of numbers, that a field of a form holds."""
+    """Return the number, or the list of numbers, in a field of a form."""
     if left < 0:
         raise InvalidRequest(
             f"the fields of a form may have at most {plain_json.MOST_BYTES} bytes of numbers; send more in a v2 request"

@@ -44,7 +44,7 @@ class Health:
         """Answer the state of one service.
 
         Raises:
-            NotFound: There is no such service.
+            NotFound: The service is unknown.
         """
         self._check_for(request.service, call)
         status = self._status(request.service)

@@ -1,4 +1,4 @@
-"""The access log of the native servers: records become lines in batches, on a thread of their own.
+"""The access log of the native servers: records become lines in batches, on a separate thread.
 
 gunicorn's logger formats a line from its own request and response objects; the two classes here have
 the attributes that it reads, with the meaning that they have there.

@@ -1,7 +1,7 @@
 """Messages of the Falcon app: from memory into WSGI, and the answer back into memory.
 
 The native HTTP server has received a message before a thread gets it here, and sends the answer by itself,
-so that no thread waits for a client; an answer in pieces has a thread of its own, which does.
+so that no thread waits for a client; an answer in pieces has a separate thread, which does.
 
 The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not come
 when a thread first gets the message: the app is asked whether it wants the body (the caller, the route, the model

@@ -209,7 +209,7 @@ class ServerStatistics:
             version: A version's, or "" for all.
 
         Raises:
-            NotFound: There is no such model or version.
+            NotFound: The model or version is unknown.
             NotReady: The version named does not serve.
         """
         found = self._models(name, version)

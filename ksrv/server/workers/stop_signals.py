@@ -2,7 +2,7 @@
 
 A terminal's Ctrl-C reaches the whole process group, and the master then tells its workers once more;
 a supervisor may repeat a signal. The main thread can be anywhere when a signal comes, so the signal
-handler takes no lock: it puts the signal into a queue, and a thread of its own acts on it.
+handler takes no lock: it puts the signal into a queue, and a separate thread acts on it.
 """
 
 import atexit

@@ -151,12 +151,12 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         ([{}], "age"),
         (ONE | {"age": "forty"}, "'age' has the datatype 'BYTES'; the model customer expects INT64; texts and files are BYTES: send numbers"),
         ({"inputs": []}, "'inputs' is no input of the model; it has 'age', 'income', 'city', 'rank'; as a parameter 'inputs' is an array, "
-         "and expected is a string, a number or a boolean; a request with 'inputs' goes to the same path with /infer"),
+         "and expected is a string, a number or a boolean; send a request with 'inputs' to the same path with /infer"),
         (ONE | {"age": 1.5}, "'age'"),
         (ONE | {"age": 10**30}, "'age'"),
         (
             ONE | {"income": [[1], [2, 3], []]},
-            "'income' (index 1): the rows are not of one shape; send rows of different shapes as requests of their own",
+            "'income' (index 1): the rows are not of one shape; send rows of different shapes as separate requests",
         ),
         ([ONE, ONE | {"income": [[1], 2]}], "'income' (index 1): the rows are not of one shape"),
         (ONE | {"parameters": {f"p{n}": 1 for n in range(2000)}}, "parameters, the limit"),

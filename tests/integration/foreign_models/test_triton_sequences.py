@@ -176,7 +176,7 @@ def test_control_inputs_are_filled_in(server):
     assert ask(server, "controlled", 1, 2**40) == [50, 2**40]
     assert ask(server, "controlled", 1, 2**40, end=True) == [51, 2**40]
     assert ask(server, "controlled", 1, 3, start=True, end=True) == [151, 3]
-    with pytest.raises(InferenceServerException, match=r"UINT64.*'hall' is none"):
+    with pytest.raises(InferenceServerException, match=r"UINT64.*'hall' is no such value"):
         ask(server, "controlled", 1, "hall", start=True)
 
 

@@ -299,8 +299,8 @@ def test_an_input_without_values_has_its_mask(server):
 def test_lengths_that_disagree_within_a_row_are_refused(server, model):
     inputs = inputs_of(5) | {"types": np.zeros((1, 6), np.int64)}
     sentence = (
-        "the rows of the input 'types' have the length 6 and those of 'ids' 5; they are padded together, so that "
-        "each row has one length 'ids'"
+        "the rows of the input 'types' have the length 6, and rows of 'ids' have 5; they are padded together, so "
+        "each row needs the same length 'ids'"
     )
     with Client(server.url) as client, pytest.raises(InvalidRequest) as caught:
         client.infer(model, inputs)

@@ -254,7 +254,7 @@ def test_a_token_that_there_is_not_is_the_callers_mistake(server, ids):
     document = {"model": "encoder", "input": [ids, [1] * len(ids)]}
     answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=60)
     assert answer.status_code == 400, answer.text
-    assert "'token_ids' has an id that is none from 0 to 6" in answer.text
+    assert "'token_ids' has an id outside of 0 to 6" in answer.text
 
 
 def test_no_more_of_a_text_is_read_than_its_tokens_may_need(server):

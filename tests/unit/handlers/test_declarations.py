@@ -295,7 +295,7 @@ def inference(x: {hint}): return x
         ("*, x: Float32[2]", r"inference\(.*x.*\) cannot be called with the declared inputs: .*first argument"),
         ("x: Float32[2], y: Int64, /", "cannot be called with the declared inputs: .*x, y by name"),
         ("batch: Float32[2]", "'batch' gets the batch, whatever its hint"),
-        ("x: Float32[2] | Int64", r"Float32\[2\] | Int64: a tensor type goes with None alone"),
+        ("x: Float32[2] | Int64", r"Float32\[2\] | Int64: a tensor type can be combined with None alone"),
     ],
 )  # fmt: skip
 def test_parameters_that_no_request_can_fill_are_refused(runner_of, parameters, text):

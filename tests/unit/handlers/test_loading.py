@@ -111,7 +111,7 @@ def test_a_model_that_never_came_is_told_in_the_log(runner_of, batch_of, caplog)
     runner = runner_of(LATE + "    def initialize(self, context):\n        pass\n")
     with pytest.raises(HandlerFailed, match="the stage inference of the model m failed"):
         runner.run(batch_of(ones(1)))
-    assert "no model to call; rename Late.predict to inference" in caplog.text
+    assert "the model has no file to call; rename Late.predict to inference" in caplog.text
 
 
 HANDLER = """

@@ -379,7 +379,7 @@ def test_an_input_is_in_shared_memory_or_in_the_message():
     made = request(("x", "FP32", [1], {"fp32_contents": [0.0]}))
     refused(
         in_region(made, 0, 4),
-        "input 'x' (index 0) has a shared memory region beside data of its own",
+        "input 'x' (index 0) has a shared memory region and data too",
         regions=Regions(),
     )
 

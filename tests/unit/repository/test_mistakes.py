@@ -74,7 +74,7 @@ MISTAKES = {
     ),
     "another name of the method": (
         {"handler.py": HANDLER.replace("inference", "predict")},
-        "Mine has no method inference, and there is no model to call; rename Mine.predict to inference",
+        "Mine has no method inference, and the model has no file to call; rename Mine.predict to inference",
     ),
     "no method and no model": (
         {"handler.py": "from ksrv import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"},

@@ -23,7 +23,7 @@ def import_class(class_name: str, module_prefix: str | None = None) -> type:
     """Return the class of a dotted name.
 
     Raises:
-        ImportError: There is no such module or class.
+        ImportError: The module or class does not exist.
     """
     full = f"{module_prefix}.{class_name}" if module_prefix else class_name
     module_name, _, name = full.rpartition(".")

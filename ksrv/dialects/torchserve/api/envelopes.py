@@ -228,7 +228,7 @@ def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
         folder: The archive's folder, which is on `sys.path`.
 
     Raises:
-        ValueError: There is no such envelope.
+        ValueError: The envelope is unknown.
     """
     if name in ENVELOPES:
         return ENVELOPES[name]

@@ -1,7 +1,7 @@
 """Handlers written for TorchServe in a folder with a model.yaml: recognised, and run as they are.
 
 A handler file that imports `ts` is one. It is driven by the same runner as an archive's, with a
-manifest made from model.yaml, in a process of its own unless model.yaml says otherwise: such
+manifest made from model.yaml, in a separate process unless model.yaml says otherwise: such
 handlers import their siblings by bare name and may change the state of the process. The `parameters:`
 and `pt2:` of model.yaml become its `context.model_yaml_config`.
 """

@@ -59,7 +59,7 @@ class Archives:
             waits: Whether the calling thread may wait while the model is loaded.
 
         Raises:
-            TorchServeError: There is no such archive.
+            TorchServeError: The archive is unknown.
             KsrvError: It does not serve now.
         """
         try:

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 600.0
 def python_settings(keys: ModelKeys, report: Report) -> dict[str, Any]:
     """Return the settings that differ from those of other models.
 
-    Such a model has a process of its own, as in Triton, and no limit of time but that of its requests. A batch is
+    Such a model has a separate process, as in Triton, and no limit of time but that of its requests. A batch is
     not tried again where the process died, because the model may have sent a part of it.
     """
     settings: dict[str, Any] = {}

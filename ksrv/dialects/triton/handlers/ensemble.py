@@ -1,14 +1,14 @@
 """An ensemble of a Triton repository: each request goes from model to model, as its steps say.
 
-The calls are those of composition: through the other models' queues, joined there with the requests
-of other clients, with the deadline of the ensemble's request. A step is submitted as soon as its tensors are
-there, by the thread that has the last of them; so independent steps run side by side, and many requests are
-under way at a time. A request that has the ensemble to itself has no others to be joined with: its steps run on
-that thread where their models have proven quick, as for a request of the HTTP server, which saves the changes
-of thread. The sequence of a request is that of its calls, for steps whose models serve sequences.
+The calls are calls of composition: they pass the other models' queues, and are joined there with the requests
+of other clients. They have the deadline of the ensemble's request. A step is submitted as soon as its tensors are
+there, by the thread that has the last of them; so independent steps run in parallel, and many requests are
+under way at a time. While a request is the ensemble's only one, its steps cannot be joined with others. They run on
+that thread if their models have proven quick, as for a request of the HTTP server, which saves the changes
+of thread. Calls to models that serve sequences carry the sequence of the request.
 
 As in Triton, nothing compares the outputs with config.pbtxt, and a step may leave an output out: the answer and the
-steps after it then come without it. Between models with and without a batch dimension the dimension is added, or a
+steps after it are then made without it. Between models with and without a batch dimension the dimension is added, or a
 batch of one row loses it (`ReshapeTensorDims` in Triton's ensemble_scheduler.cc).
 """
 
@@ -31,7 +31,7 @@ SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 
 class Ensemble(DeferredHandler):
-    """Serves an ensemble; it has no model of its own."""
+    """Serves an ensemble, which has no model file."""
 
     calls_models = True
 
@@ -61,7 +61,7 @@ class Ensemble(DeferredHandler):
         running = RunningSteps(self._steps, context.spec, context.submit, inputs, has_ended)
         with self._lock:
             inputs.beside_others = self._under_way > 0
-            self._under_way += 1  # from here on every failure is told to `has_ended`
+            self._under_way += 1  # from here on every failure is reported to `has_ended`
         running.submit_ready()
         return running.cancel
 
@@ -85,7 +85,7 @@ class RunningSteps:
 
     Args:
         spec: The description of the ensemble.
-        ended: Called once with the outputs, or with why there are none.
+        ended: Called once with the outputs, or with the error.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RunningSteps:
         """Submit the steps whose tensors are there, and those whose tensors come meanwhile on this thread."""
         thread = threading.get_ident()
         if thread in self._submitting:
-            return  # a step ran inline: the loop below goes on, so that no chain of steps is too deep
+            return  # a step ran inline: the loop below continues, so that no chain of steps is too deep
         self._submitting.add(thread)
         try:
             while (step := self._next_ready()) is not None:

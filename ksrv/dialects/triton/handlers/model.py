@@ -1,8 +1,8 @@
 """A model of a Triton repository: the default stages around its file, with the tensors of config.pbtxt.
 
-Clients see the names and shapes that config.pbtxt declares. Where the file has others (`reshape`, the
+Clients see the names and shapes that config.pbtxt declares. If the file has others (`reshape`, the
 arguments and results of a TorchScript model, more outputs than are declared), a callable around the
-model turns the one into the other; else the model is called as it is.
+model converts between them; otherwise the model is called directly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class TritonModel(BaseHandler):
 
     @cached_property
     def dialect(self) -> TritonDeclarations:
-        """What the model's config.pbtxt says beside the settings of ksrv."""
+        """The contents of the model's config.pbtxt that are no settings of ksrv."""
         return TritonDeclarations.of(self.context.config)
 
     def bound_tensors(
@@ -52,7 +52,7 @@ class TritonModel(BaseHandler):
         return self.dialect, spec.inputs, spec.outputs
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Complete the declared tensors by those of the model file.
+        """Complete the declared tensors from the model file.
 
         Args:
             spec: The inputs and outputs that config.pbtxt declares.
@@ -200,7 +200,7 @@ def to_client(array: Any, bound: BoundTensor) -> Any:
 def _filled(
     wanted: Sequence[int], declared: Sequence[int], actual: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return a shape whose open sizes are, in order, those of a tensor of the other shape."""
+    """Return a shape whose open sizes are, in order, the sizes of the tensor in the other shape."""
     sizes = (size for size, want in zip(actual, declared, strict=True) if want == -1)
     return tuple(next(sizes) if want == -1 else want for want in wanted)
 
@@ -212,12 +212,12 @@ def check_side(
     own: Sequence[TensorSpec],
     batched: bool,
 ) -> None:
-    """Compare the inputs or outputs of config.pbtxt with those that a model file knows.
+    """Compare the inputs or outputs of config.pbtxt with the inputs or outputs that a model file knows.
 
     Args:
         side: "input" or "output".
-        declared: The declared tensors; empty where they are left to the file.
-        own: The file's; empty where it does not know them.
+        declared: The declared tensors; empty if they are left to the file.
+        own: The file's tensors; empty if it does not know them.
         batched: Whether the first dimension of each is the batch.
 
     Raises:

@@ -36,7 +36,7 @@ class TritonSequenceModel(TritonModel):
     def bound_tensors(
         self,
     ) -> tuple[TritonDeclarations, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """Return the tensors of config.pbtxt with those that are filled in here."""
+        """Return the tensors of config.pbtxt together with the tensors that are filled in here."""
         tensors, inputs, outputs = super().bound_tensors()
         batch = (-1,) if self._batched else ()
         filled = [TensorSpec(one.name, one.datatype, (*batch, 1)) for one in tensors.controls]
@@ -55,7 +55,7 @@ class TritonSequenceModel(TritonModel):
         )
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Complete the declared tensors by those of the model file, without those that are filled in.
+        """Complete the declared tensors from the model file, without the tensors that are filled in.
 
         Args:
             spec: The inputs and outputs that config.pbtxt declares.
@@ -172,7 +172,7 @@ def control_value(control: ControlTensor, sequence: OpenSequence | SequenceReque
     except (ValueError, OverflowError):
         raise InvalidRequest(
             f"the model takes ids of sequences as {control.datatype}, and the 'sequence_id' "
-            f"{quote(str(sequence.id))} is none"
+            f"{quote(str(sequence.id))} is no such value"
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Drives a model written for Triton's Python backend, as `ksrv.handlers.runner.Runner` drives ksrv's own handlers.
 
 The model sees the module, the requests and the rules that it was written for; the engine sees the same batches in and
-out as from any other handler. Such a model always has a process of its own, as in Triton.
+out as from any other handler. Such a model always has a separate process, as in Triton.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""What runs in a handler process: its program, its messages and its calls of other models."""
+"""The code of a handler process: its program, its messages and its calls to other models."""

@@ -1,7 +1,7 @@
 """The batches of a handler process: how they are run, and how their answers and chunks reach the worker.
 
-Where the handler has coroutines, its event loop runs many batches at a time. Otherwise the main thread runs one after
-the other, those of the ring in a compiled loop and those of messages here.
+If the handler has coroutines, its event loop runs many batches at a time. Otherwise the main thread runs them one by
+one: batches of the ring in a compiled loop, batches of messages here.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Answers:
         self.outbox = Outbox(link, waits=True)
 
     def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
-        """Send an answer or an intermediate one; its tensors are gone from `outputs` afterwards.
+        """Send a final or an intermediate answer; its tensors are gone from `outputs` afterwards.
 
         Args:
             kind: ANSWER or CHUNK.
@@ -197,18 +197,18 @@ class Chunks:
         """Send nothing more: the batch has its answer."""
         with self._lock:
             self._ended = True
-        # A thread of the handler's that outlives the batch must not receive what is for the next one.
+        # A handler's thread that outlives the batch must not receive messages for the next batch.
         self._inbox.wake()
         with self._waiting:
             pass
 
 
 class ReceivedBatch:
-    """A batch that came in a message and has no answer yet.
+    """A batch that arrived in a message and has no answer yet.
 
     Attributes:
-        cancel: Cancels its task, where it has one.
-        is_abandoned: Whether no client is left: its task may not have begun when the last one leaves.
+        cancel: Cancels the batch's task, if it has a task.
+        is_abandoned: Whether no client is left. The last client may leave before the task has begun.
     """
 
     def __init__(self, chunks: Chunks) -> None:
@@ -325,7 +325,7 @@ class Batches:
                 outputs = self._runner.run(batch)
         except SystemExit:
             raise
-        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+        except BaseException as error:  # noqa: BLE001  sent to the worker
             outputs = error
         self._end(number, chunks)
         self._calls.finish(batch)
@@ -360,5 +360,5 @@ class Batches:
             self._answers.send(MessageType.ANSWER, number, outputs)
         except ChannelClosed:
             raise
-        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+        except BaseException as error:  # noqa: BLE001  sent to the worker
             self._answers.fail_batch(number, error)

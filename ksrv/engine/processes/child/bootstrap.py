@@ -1,7 +1,7 @@
-"""Starts a handler process in an interpreter that has packages of its own: `python bootstrap.py NAME=FOLDER... -- ...`.
+"""Starts a handler process in an interpreter with other packages: `python bootstrap.py NAME=FOLDER... -- ...`.
 
-ksrv is always the server's. Of what ksrv needs, the interpreter's own package is taken if it has one, and else the
-server's. Nothing else of the server's packages is found.
+ksrv is always the server's. For each package that ksrv needs, the interpreter's package is used if it has one,
+otherwise the server's. No other package of the server is importable.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Calls to other models from a handler in a process of its own: CALL and RESULT at the process's end.
+"""Calls to other models from a handler in a separate process: CALL and RESULT on the side of the process.
 
 A batch that runs alone is answered once each of its calls has its result: so between two batches no thread of the
 handler receives, and no message about calls is on its way.
@@ -23,7 +23,7 @@ class WorkerCalls:
     """Submits requests through the worker; see `Submit`.
 
     Attributes:
-        always_receiving: Whether a thread receives all the time, so that coroutines need none of their own.
+        always_receiving: Whether a thread receives all the time, so that coroutines need not start one.
         ring: The memory for batches, or None.
     """
 
@@ -220,7 +220,7 @@ class PendingCall:
         return InferResponse(self.model, self._version, "", outputs.tensors, parameters)
 
     def settle(self, outcome: BatchOutputs | KsrvError) -> None:
-        """Set the result, or why there is none; `tell` follows."""
+        """Set the result or the error of the call; `tell` follows."""
         settled: InferResponse | KsrvError
         if isinstance(outcome, KsrvError):
             settled = outcome

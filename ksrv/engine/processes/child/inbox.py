@@ -48,17 +48,17 @@ class Inbox:
         return self._frames.popleft()
 
     def taken(self) -> Frame | None:
-        """Return the next message that has been received, as `take`; None where there is none."""
+        """Return the next message that was received, as `take` does, or None."""
         return self._frames.popleft() if self._frames else None
 
     def wait_for(self, ended: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Receive messages, or wait while another thread does, until a condition holds.
+        """Receive messages, or wait while another thread does, until `ended` returns True.
 
         Args:
             ended: The condition; asked again after each message.
 
         Returns:
-            Whether it holds; False after `timeout_s` seconds.
+            Whether it returned True; False after `timeout_s` seconds.
 
         Raises:
             ChannelClosed: No message will come any more.
@@ -100,7 +100,7 @@ class Inbox:
             self._sleepers -= 1
 
     def _receive_one(self, deadline_ns: int | None) -> None:
-        """Receive a message without the lock, which the caller holds."""
+        """Receive a message. The caller has the lock, which is released meanwhile."""
         self._is_receiving = True
         self._lock.release()
         try:

@@ -85,10 +85,10 @@ class Events:
 
 
 class EventLogHandler(logging.Handler):
-    """Sends log records home, their tracebacks as text.
+    """Sends log records to the worker, their tracebacks as text.
 
     Args:
-        events: Where they go.
+        events: Sends them.
     """
 
     def __init__(self, events: Events) -> None:
@@ -103,12 +103,12 @@ class EventLogHandler(logging.Handler):
             ids = getattr(record, "request_ids", None)
             if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
                 ids = []
-            named = [str.__str__(one) for one in ids]  # of classes of the handler's own, maybe
+            named = [str.__str__(one) for one in ids]  # the handler may use subclasses of str
             note = LogMessage(str.__str__(record.name), int(record.levelno), text, named)
             self._events.send(MessageType.LOG, messages.dump(note))
         except RecursionError:
             raise
-        except Exception:  # noqa: BLE001  the code that logs goes on
+        except Exception:  # noqa: BLE001  a log record must not break the code that logs it
             self.handleError(record)
 
 
@@ -130,7 +130,7 @@ class Child:
         self._calls = WorkerCalls(link, self._answers.outbox, self._inbox)
 
     def serve(self) -> int:
-        """Load the handler and run batches until there are none."""
+        """Load the handler and run batches until the channel ends."""
         frame = self._inbox.take()
         if frame.kind != MessageType.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
@@ -189,7 +189,7 @@ class Child:
             payload = messages.dump(spec)
             self._is_concurrent = bool(spec.concurrency)
             self._ring = self._calls.ring = self._open_ring(spec) if uses_ring(spec) else None
-        except BaseException as error:  # the worker is told, whatever it is
+        except BaseException as error:  # sent to the worker
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
         else:
@@ -241,14 +241,14 @@ def ring_requests(
 
 
 def _load_text(error: BaseException) -> str:
-    """Return the text about a failed load; a HandlerLoadError names the handler's own error itself."""
+    """Return the text about a failed load. A HandlerLoadError already names the handler's error."""
     return str(error) if isinstance(error, HandlerLoadError) else f"{type(error).__name__}: {error}"
 
 
 def _leave_device(name: str) -> None:
     """End the process, whose batch the worker may give to the next: nothing here can use the device."""
     log.critical("the device %s works no more in this process, which ends", name)
-    os._exit(1)  # what lies on the device cannot be freed
+    os._exit(1)  # without cleanup, because memory on a broken device cannot be freed
 
 
 def _enter(folders: Iterable[str]) -> None:

@@ -51,11 +51,11 @@ def refusal(made, request):
     [
         ((X,), [], "the input 'x' is missing; the inputs of the model m are 'x'"),
         ((X, SECOND), [zeros("x", (1, 4))], "the input 'second' is missing"),
-        ((X,), [zeros("z", (1, 4))], "there is no input 'z'; the inputs of the model m are 'x'"),
+        ((X,), [zeros("z", (1, 4))], "unknown input 'z'; the inputs of the model m are 'x'"),
         ((X,), [zeros("x", (1, 4))] * 2, "the input 'x' is given twice"),
         ((X, MAYBE), [zeros("x", (1, 4))] * 2, "the input 'x' is given twice"),
         ((X, MAYBE), [zeros("maybe", (1, 4))], "the input 'x' is missing; the inputs of the model m are 'maybe', 'x'"),
-        ((X, SIDE), [zeros("x", (1, 4)), zeros("z", (1, 4))], "there is no input 'z'"),
+        ((X, SIDE), [zeros("x", (1, 4)), zeros("z", (1, 4))], "unknown input 'z'"),
         ((X,), [zeros("x", (1, 5))], "the input 'x' has the shape [1, 5]; the model m expects [-1, 4]"),
         ((X,), [zeros("x", (4,))], "the input 'x' has the shape [4]; the model m expects [-1, 4]"),
         ((X,), [zeros("x", (1, 1, 4))], "the input 'x' has the shape [1, 1, 4]"),
