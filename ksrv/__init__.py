@@ -1,7 +1,7 @@
 """An inference server for the KServe v2 protocol, with a Cython core and four-stage handlers.
 
-Everything that a handler's author needs is importable from here; everything else lies in the package
-that its subject names. Importing this package loads neither torch nor grpc.
+Everything that a handler's author needs is importable from here; everything else is in the package
+of its subject. Importing this package loads neither torch nor grpc.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES as _SUFFIXES

@@ -2,7 +2,7 @@
 
 The classes are raised by protocol, engine and handlers alike and rendered by the front ends; no
 other module knows a status. Texts are sentences: the fault, its place, the expected value. A text
-never holds more than 64 characters of the client's own (`quote`) and is at most 1 KiB long.
+never has more than 64 characters from a client (`quote`) and is at most 1 KiB long.
 """
 
 import re
@@ -17,7 +17,7 @@ LEADS_OUT = "leads out of the model's folder; put what its link leads to in its 
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-"""What a header field of HTTP can have as its name and its value (RFC 9110 5.1 and 5.5)."""
+"""The allowed names and values of a header field of HTTP (RFC 9110 5.1 and 5.5)."""
 
 RESERVED_HEADERS = frozenset(
     {
@@ -99,10 +99,10 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.~-]))/[^\s'"`<>|:;,()\[\]{}]+""")
 
 
 def without_paths(text: str, *folders: Path) -> str:
-    """Return a text without the absolute paths in it: where a server keeps its files is its own.
+    """Return a text without absolute paths, because clients must not learn where a server keeps its files.
 
     Args:
-        text: A sentence for clients, which may hold the words of libraries.
+        text: A sentence for clients, which may contain texts of libraries.
         folders: Paths below these are shown as relative paths, other paths by their last part.
     """
     for folder in sorted(folders, key=lambda one: len(str(one)), reverse=True):
@@ -326,7 +326,7 @@ class HandlerFailed(KsrvError):
 
 
 class FilesChanged(HandlerFailed):
-    """What was loaded cannot be loaded again, because a file of the model has changed since."""
+    """A version cannot be loaded again, because a file of the model has changed since."""
 
 
 class ProgramError(HandlerFailed):

@@ -1,4 +1,4 @@
-"""Where this ksrv is installed, for the Python programs that it starts and for a source folder that hides it.
+"""The folder in which this ksrv is installed, for programs that it starts and for a source folder that hides it.
 
 The programs start with `python -P`, so that neither the current folder nor the folder of a script is searched first: a
 `ksrv/` or a `logging.py` there would hide what is installed.
@@ -24,9 +24,9 @@ SOURCES: tuple[str, ...] = (
     "README.md",
     "LICENSE",
 )
-"""What the build of ksrv reads beside the package; `setup.py` ships it inside."""
+"""The files outside of the package that the build of ksrv reads; `setup.py` ships them inside."""
 SHIPPED = "_sources"
-"""The folder of an installed package that holds them."""
+"""The folder of an installed package for these files."""
 
 
 def sources_beside(package: Path) -> Path:
@@ -61,7 +61,7 @@ def with_ksrv(inherited: str) -> str:
 
 
 def give_way() -> None:
-    """Put the installed ksrv in the place of this one, which is not built, and say so."""
+    """Replace this ksrv, which is not built, by the installed ksrv, and log it."""
     installed = _hidden_installation()
     if installed is not None:
         _give_way_to(installed)

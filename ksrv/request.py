@@ -20,12 +20,12 @@ from ksrv._native.tensor.tensor import Tensor as Tensor
 
 Parameter: TypeAlias = bool | int | float | str
 INTEGERS = range(-(2**63), 2**64)
-"""The integers that a parameter can be: those of `int64_param` and `uint64_param` of gRPC."""
+"""The integers that a parameter can be, as in `int64_param` and `uint64_param` of gRPC."""
 Parameters: TypeAlias = Mapping[str, Parameter]
 Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
-"""One BYTES element; large ones (images) are views into the received block."""
+"""One BYTES element; large elements (images) are views into the received block."""
 WARM_UP = "warm-up"
 """The id of requests that a model is warmed up with."""
 
@@ -79,9 +79,9 @@ class RequestedOutput:
     """One entry of a request's `outputs`.
 
     Attributes:
-        binary: True for raw bytes, False for JSON, None where the request's default holds.
+        binary: True for raw bytes, False for JSON, None for the request's default.
         classification: How many classes to answer with, or 0.
-        shared_memory: Where in shared memory the output goes, or None for the answer itself.
+        shared_memory: The part of a shared memory region for the output, or None for the answer itself.
     """
 
     name: str
@@ -96,10 +96,10 @@ class SequenceRequest:
     """A request's part in its sequence.
 
     Attributes:
-        number: Tells the sequence apart from every other one of the model, also of the same id.
+        number: Unlike `id`, unique among all sequences of the model.
         id: The client's id.
-        start: Whether the request is the first one.
-        end: Whether it is the last one.
+        start: Whether the request starts the sequence.
+        end: Whether the request ends the sequence.
     """
 
     number: int
@@ -114,32 +114,32 @@ class InferRequest:
 
     Attributes:
         outputs: The outputs that the client asked for, in its order; empty means all.
-        binary_output: Whether outputs without a `binary` of their own are answered as raw bytes.
+        binary_output: Whether outputs with `binary` None are answered as raw bytes.
         file_type: The media type by which the client asks for the only element of the only output as the whole answer,
             such as "audio/wav"; "" if it does not.
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
-        mark_final: Whether a stream that ends behind its last chunk is told so, by an answer without outputs.
-        nbytes: Bytes received for it; what counts against the bound on bytes in flight.
+        mark_final: Whether a stream that ends after its last chunk ends with an answer without outputs.
+        nbytes: Bytes received for it, which count in the bytes in flight.
         dialect: The dialect by which the request came; "" for KServe v2. A batch holds requests of one
             dialect only.
-        facts: What the dialect's routes tell its handlers beside the headers, in values that JSON has; no
+        facts: Values that the dialect's routes pass to its handlers besides the headers, as JSON; no
             other code reads it.
-        stream: Takes intermediate answers; None where they are not wanted. Requests with and without a
+        stream: Takes intermediate answers; None if they are not wanted. Requests with and without a
             stream are not joined.
-        callers: The models whose handlers wait for this request, first the one that a client called.
+        callers: The models whose handlers wait for this request, beginning with the model that a client called.
         images: The checked images of its inputs by name, once it is validated; None without any.
         lengths: The lengths of its rows by the names that the model gives them, once it is validated; empty
-            where the model has none.
-        client: What tells clients with limits of their own apart; "" for a client without any.
+            if the model has none.
+        client: Identifies a client with limits; "" for a client without.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
         sequence: Its part in a sequence, once a model that serves sequences has accepted it.
         calls_nobody: Whether the handler may call no other model for it, as for zeros of the warm-up.
         has_called: Whether the handler has tried to.
         remember: Takes its answer before anybody else has it, who might change it; the response cache's.
         sampled: Whether the native server has chosen it to be recorded.
-        on_chunk: Takes each intermediate answer before the client has it; that of a record of the request.
+        on_chunk: Takes each intermediate answer before the client has it, to record it.
         adapt: Called with the request and the description of its model before the request is checked. An ensemble fits
             its tensors to the model so. It may be called twice, if the model is reloaded meanwhile.
     """
@@ -176,7 +176,7 @@ class InferRequest:
 
 
 class AnswerSink(Protocol):
-    """Where the intermediate answers of one request go: an `engine.requests.response_stream.ResponseStream`.
+    """Takes the intermediate answers of one request: an `engine.requests.response_stream.ResponseStream`.
 
     A Protocol, because a request is below the engine, whose stream holds answers of this module.
     """
@@ -208,7 +208,7 @@ class InferResponse:
         outputs: The outputs in the order they are answered.
         timings: Nanoseconds by stage name (queue, assemble, preprocess, inference, postprocess).
         headers: Response headers that the handler set for this request.
-        facts: What the handler's dialect tells the routes of the request's dialect, in values that JSON has.
+        facts: Values that the handler's dialect passes to the routes of the request's dialect, as JSON.
     """
 
     model_name: str
@@ -228,7 +228,7 @@ class RequestHandle(Protocol):
         """Sleep until the request has ended.
 
         Raises:
-            KsrvError: Why there is none.
+            KsrvError: The request failed.
         """
 
     def cancel(self) -> bool:
@@ -253,8 +253,8 @@ class BatchRequest(msgspec.Struct, array_like=True):
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
         dialect: The dialect by which it came; "" for KServe v2.
-        facts: What the dialect's routes tell its handlers beside the headers.
-        sequence: Its part in a sequence; None where the model serves none.
+        facts: Values that the dialect's routes pass to its handlers besides the headers.
+        sequence: Its part in a sequence; None if the model serves none.
         outputs: The names of the outputs that the client asked for; empty means all.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         lengths: The lengths of its rows without the padding, by the names that the model gives them.
@@ -300,7 +300,7 @@ class BatchRequest(msgspec.Struct, array_like=True):
 
 
 class Emitter(Protocol):
-    """Where the intermediate answers of a running batch go: to the clients, or out of a handler process."""
+    """Takes the intermediate answers of a running batch, for the clients or to send them out of a handler process."""
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one intermediate answer to each request that still wants it; wait for slow clients.

@@ -28,7 +28,7 @@ class StageTimes:
     """The times of one stage.
 
     Attributes:
-        buckets: How many lie in each bucket of `ksrv._native.queue.stats.BOUNDS_NS`, and above the last.
+        buckets: How many are in each bucket of `ksrv._native.queue.stats.BOUNDS_NS`, and above the last.
     """
 
     buckets: tuple[int, ...]
@@ -45,13 +45,13 @@ class StageTimes:
 
 
 class LazyCounts(msgspec.Struct):
-    """What came of loading models by their first requests.
+    """Counts of models that are loaded by their first request.
 
     Attributes:
         loads: Loads of dormant models.
         put_away: How often a model was put away for want of memory.
         loaded: Models that are loaded.
-        held: Bytes that they hold.
+        held: Bytes that the loaded models take.
     """
 
     loads: int = 0
@@ -90,8 +90,8 @@ class ModelStatistics:
         last_inference_ms: Milliseconds since the epoch of the last answer; 0 for none.
         inference_count: Rows that were run.
         execution_count: Batches that were run.
-        success: Requests answered, from their arrival to their answer, those by the response cache included.
-        fail: Requests that failed, refused and expired ones included.
+        success: Requests answered, from their arrival to their answer, including answers from the response cache.
+        fail: Requests that failed, including refused and expired requests.
         queue: How long requests waited.
         compute_input: Assembling and preprocessing, for each request.
         compute_infer: The inference stage, for each request.

@@ -61,7 +61,7 @@ def array_over(tensor: Any) -> npt.NDArray[Any]:
         raise TypeError(f"numpy has no dtype for {tensor.dtype}")
     if not tensor.nbytes:
         return np.empty(tuple(tensor.shape), dtype)
-    # A tensor of our own over the storage: whoever has the handler's is another holder of that.
+    # A new tensor over the storage, because the handler's tensor would count as another reference.
     return np.asarray(TorchMemory(tensor.detach(), dtype))
 
 
@@ -93,7 +93,7 @@ def _holders(tensor: Any) -> tuple[int, int] | None:
 
 @cache
 def _holders_of_one_tensor() -> tuple[int, int]:
-    """Return the counts of a storage that one tensor has; (0, 0) where the counters count something else."""
+    """Return the reference counts of a storage with one tensor; (0, 0) if the counters count something else."""
     import torch
 
     tensor = torch.ones(1)

@@ -1,6 +1,6 @@
-"""Tries batch sizes, delays, instances and threads, and tells the settings that served most in time.
+"""Tries batch sizes, delays, instances and threads, and reports the settings that served most in time.
 
-A trial writes the settings into a copy of the model's folder, has a server of its own load it, and
+A trial writes the settings into a copy of the model's folder, starts a separate server for it, and
 raises the number of connections until the latency goal is missed or nothing more is gained. The
 settings found are then confirmed by an open loop, whose latencies count from the time when a request
 was due.
@@ -60,10 +60,10 @@ class Trial:
     """The measurements of one choice of settings.
 
     Attributes:
-        throughput: Rows a second within the goal; 0 where the goal was missed at once.
+        throughput: Rows a second within the goal; 0 if the goal was missed at once.
         latency_ms: At that throughput, or at one connection.
-        connections: That it was reached with.
-        error: Why there is no result, or "".
+        connections: The number of connections at that throughput.
+        error: Why the trial failed, or "".
     """
 
     candidate: Candidate
@@ -88,7 +88,7 @@ def search(
     """Find the settings that serve most within a goal.
 
     First instances and threads, then batch sizes, then delays, then instances and threads once more
-    with the batch size found; each step keeps what the last one found.
+    with the batch size found; each step keeps the result of the last step.
 
     Args:
         batches: Whether the model takes several rows at once.
@@ -182,7 +182,7 @@ def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         else:
             copy.mkdir()
             _link_or_copy(str(path), str(copy / path.name))
-        (copy / "model.yaml").unlink(missing_ok=True)  # a link to the model's own
+        (copy / "model.yaml").unlink(missing_ok=True)  # a link to the model's file
         yield copy, settings
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -263,7 +263,7 @@ class Goal:
 
 
 class Bench:
-    """Measures settings on a server of its own.
+    """Measures settings on a separate server.
 
     Args:
         files: The files of the requests, as `operations_of` takes them.

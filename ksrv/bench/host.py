@@ -25,7 +25,7 @@ def server_processes(port: int) -> list[int]:
     """Return the processes of the server that listens on a port, its children included.
 
     Returns:
-        None of another user's, and none at all where nothing listens here.
+        The processes, without processes of other users; an empty list if nothing listens here.
     """
     sockets = set()
     for name in ("tcp", "tcp6"):
@@ -67,7 +67,7 @@ def _holds(pid: int, sockets: set[str]) -> bool:
 
 
 def usage(pids: list[int]) -> Usage | None:
-    """Return what processes have used, or None where none of them can be looked at."""
+    """Return what processes have used, or None if all of them have ended or belong to another user."""
     ticks = os.sysconf("SC_CLK_TCK")
     cpu = memory = seen = 0
     for pid in pids:

@@ -51,10 +51,10 @@ class Load:
     """The load on a server.
 
     Attributes:
-        connections: That are open at once.
-        rate: Requests a second in an open loop; None for a closed one.
-        poisson: Whether the requests of an open loop are due at random times, as those of many
-            clients that know nothing of one another are; else at equal distances.
+        connections: Open connections.
+        rate: Requests a second in an open loop; None for a closed loop.
+        poisson: Whether the requests of an open loop are due at random times, like the requests of many
+            independent clients; else at equal distances.
         warm_up: Seconds at the start that are not counted.
         seconds: Seconds that are counted.
         processes: Over which the connections are spread.
@@ -75,12 +75,12 @@ class Samples:
     Attributes:
         latencies: Seconds of each request that was answered rightly in the time that counts; in an
             open loop of each that was due in it and was sent.
-        waits: Seconds that the other requests waited: in an open loop those that were due and could not
-            be sent, in a closed loop those that were under way at the end of the time that counts.
+        waits: Seconds that the other requests waited: in an open loop the requests that were due and could not
+            be sent, in a closed loop the requests that were under way at the end of the time that counts.
         errors: How many failed, by status or kind.
         example: The text of the first failure.
         client_cpu: Seconds of CPU that this side took in the time that counts.
-        seconds: How long the answers in `latencies` took to come.
+        seconds: How long the answers in `latencies` took to arrive.
     """
 
     latencies: Array = field(default_factory=lambda: np.empty(0))
@@ -227,7 +227,7 @@ def _run_processes(
 
 
 class _Meeting:
-    """Where a process of the pool waits for the others."""
+    """The barrier at which a process of the pool waits for the others."""
 
     ready: ClassVar[Any] = None
 
@@ -268,7 +268,7 @@ def _ready_senders(
 
 
 def _share(senders: Sequence[Sender], load: Load, number: int, begin: float) -> Samples:
-    """Run the part of a load that one process does, from a time of the monotonic clock on."""
+    """Run one process's part of a load, from a time of the monotonic clock on."""
     if load.rate is None:
         return closed_loop(senders, load, begin)
     share = load.rate / load.processes

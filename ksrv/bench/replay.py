@@ -1,4 +1,4 @@
-"""Sends recorded requests again, at their own pace or at another rate, and compares the answers with the recorded ones."""
+"""Sends recorded requests again, at the recorded pace or at another rate, and compares the answers with the records."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from ksrv.errors import InferenceError
 from ksrv.records import Record, RecordedTensor, read_records
 
 MOST_SHOWN = 10
-"""Differences that are told in words."""
+"""Differences that are described in words."""
 
 Answer = dict[str, Array]
 
@@ -29,13 +29,13 @@ class Incomparable(ValueError):
 
 @dataclass
 class Replayed:
-    """What came of a replay.
+    """The result of a replay.
 
     Attributes:
         sent: Requests that were sent.
-        equal: Those whose answers were the recorded ones.
-        different: Those whose answers were not.
-        failed: Those that got no answer, by the kind of the failure; the records of errors have got that error.
+        equal: Requests whose answers were as recorded.
+        different: Requests whose answers were not.
+        failed: Requests without an answer, by the kind of the failure, unless the record has the same error.
         skipped: Records that were not sent, by the reason.
         examples: The first differences and failures, in words.
         seconds: How long it took.
@@ -91,7 +91,7 @@ def records_of(path: Path, model: str, version: str) -> list[Record]:
     """Return the records of one model, in the order in which the requests came.
 
     Args:
-        version: Only those of this version; "" for all.
+        version: The version whose records are returned; "" for all.
 
     Raises:
         RecordError: They cannot be read.
@@ -108,8 +108,8 @@ def due_times(records: Sequence[Record], rate: float | None, speed: float) -> li
     """Return when each request is due, in seconds from the first.
 
     Args:
-        rate: Requests a second; None for their own pace.
-        speed: How many times faster than their own pace.
+        rate: Requests a second; None for the recorded pace.
+        speed: How many times faster than the recorded pace.
     """
     if rate is not None:
         return [number / rate for number in range(len(records))]
@@ -222,7 +222,7 @@ def _ask(
 def _same_status(client: Client, wanted: int, got: int) -> bool:
     if wanted == got or not client.url.startswith("grpc"):
         return wanted == got
-    # One code of gRPC stands for several statuses.
+    # A code of gRPC is used for several statuses.
     return InferenceError("", wanted).grpc_code == InferenceError("", got).grpc_code
 
 

@@ -11,7 +11,7 @@ from ksrv.bench.load import Load, Samples
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 BUSY_CLIENT = 0.85
-"""Cores that one process of the load takes when it is itself the limit."""
+"""CPU cores of a load process from which on the load itself is the limit."""
 
 
 def percentile_name(percentile: float) -> str:
@@ -30,7 +30,7 @@ class Result:
         errors: How many requests failed, by status or kind.
         unsent: Requests of an open loop that could not be sent any more.
         under_way: Requests of a closed loop that were answered after the time that counts.
-        stalled: Whether one of those waited longer than every request that was answered in time.
+        stalled: Whether a request under way waited longer than every request that was answered in time.
         client_cores: Cores that the load itself took.
         server_cores: Cores that the server took, if it runs here.
         server_bytes: Memory that it held at the end, if it runs here.

@@ -25,13 +25,13 @@ def operations_of(
 
     Args:
         version: Its version, or "" for the default.
-        files: FILE or NAME=FILE: of an input that is named the value, else each a request of its own
+        files: FILE or NAME=FILE: with a name the value of that input, else each file a separate request
             for the model's only input.
-        rows: Rows of every request, where values are made and of files by repetition.
-        shapes: Shapes of inputs by name, where values are made.
+        rows: Rows of every request; if values come from files, they are repeated.
+        shapes: Shapes of inputs by name, for values that are made up.
 
     Raises:
-        ValueError: There is a file or a shape for no input, or none for one that needs it.
+        ValueError: A file or a shape is for an unknown input, or is missing for an input that needs it.
         OSError: A file cannot be read.
     """
     declared = declared_inputs(metadata)

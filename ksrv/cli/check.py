@@ -37,9 +37,9 @@ _POLL_SECONDS = 0.2
     help="Lowest level to log, on stderr.",
 )
 def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level: str) -> None:
-    """Load and warm up the models at PATHS, and report those that fail.
+    """Load and warm up the models at PATHS, and report the models that fail.
 
-    PATHS are those of `ksrv serve`. The command starts no server.
+    PATHS are as for `ksrv serve`. The command starts no server.
 
     The exit status is 0 if every model is ready and warm, 1 if one is not, and 2 if a path holds no
     model.
@@ -56,7 +56,7 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
     engine = Engine(repository, EngineSettings(parallel_loads=parallel_loads))
     try:
         if not repository.scan():
-            repository.check()  # says what a path would have to hold
+            repository.check()  # raises the error that says what a path must contain
         with _shown_progress(engine):
             engine.start(wait=True)
     except RepositoryError as error:

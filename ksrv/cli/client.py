@@ -55,7 +55,7 @@ class Input:
 
     @property
     def values(self) -> list[Any]:
-        """Its values, where they are written out."""
+        """Its values, for examples that write them out."""
         if self.kind == "text":
             return ["text"] * self.count
         return [False if self.datatype == "BOOL" else 0] * self.count
@@ -118,7 +118,7 @@ def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
     """Return the inputs that a model's metadata declares, as examples fill them.
 
     Raises:
-        click.ClickException: An input has a datatype that is none of the protocol's.
+        click.ClickException: An input has a datatype that the protocol does not have.
     """
     images = {
         key.removesuffix(".image.accepts")

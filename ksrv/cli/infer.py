@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stream",
     is_flag=True,
-    help="Print each part of the answer when it comes.",
+    help="Print each part of the answer when it arrives.",
 )
 @click.option(
     "--save",
@@ -103,7 +103,7 @@ def infer(
 
 
 def _print_parts(parts: "Iterable[InferResult]", *, as_json: bool) -> None:
-    """Print each part as it comes: texts behind each other, everything else as `show` has it."""
+    """Print each part when it arrives: texts one after the other, everything else as `show` does."""
     from ksrv.cli.infer_answers import as_document, show
 
     texts = False

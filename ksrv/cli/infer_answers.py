@@ -73,7 +73,7 @@ def save_outputs(answer: "InferResult", images: Sequence[bytes], folder: Path) -
 
     Args:
         images: The images that were sent, by row.
-        folder: Where the files go; it is made.
+        folder: The folder for the files; it is made.
 
     Raises:
         click.ClickException: A file cannot be written.

@@ -22,7 +22,7 @@ def values_of(
         texts: TEXT or NAME=TEXT.
 
     Raises:
-        click.ClickException: A file cannot be read, or there is no input for it.
+        click.ClickException: A file cannot be read, or is for an unknown input.
     """
     names = [str(entry["name"]) for entry in metadata.get("inputs", ())] or ["data"]
     found: dict[str, list[Any]] = {}
@@ -63,10 +63,10 @@ def _add(
 
 
 def _read(argument: str, names: Sequence[str]) -> tuple[str, Any]:
-    """Return an input's name, or "", and what its file holds.
+    """Return an input's name, or "", and the content of its file.
 
-    A model may take inputs that it does not declare, so every name is taken; an input that it does not
-    take is refused by the server, which says what it has.
+    A model may take inputs that it does not declare, so every name is taken; the server refuses an unknown
+    input, with the names of the model's inputs.
     """
     name, equals, rest = argument.partition("=")
     if not equals or (name not in names and _is_file(Path(argument))):
@@ -101,7 +101,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _numbers(text: str) -> np.ndarray[Any, Any] | None:
-    """Return the numbers that a JSON text holds, or None where it holds none."""
+    """Return the numbers in a JSON text, or None if it is not an array of numbers."""
     try:
         value = np.array(json.loads(text))
     except (ValueError, RecursionError):

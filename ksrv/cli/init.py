@@ -1,4 +1,4 @@
-"""`ksrv init`: a model folder that can be served and tested as it stands."""
+"""`ksrv init`: a model folder that can be served and tested without changes."""
 
 from pathlib import Path
 
@@ -37,13 +37,13 @@ def init(kind: str, folder: Path, force: bool) -> None:
     image-classifier  images in, labels and probabilities out
     detector          images in, boxes out
     text              texts in, labels out
-    text-stream       a text in, words out as they come; for language models
+    text-stream       a text in, words out as they are made; for language models
     torch             a network of PyTorch
     one-file          one Python file instead of a folder
     torchserve        a TorchServe handler
 
     The folder's name becomes the model's name. You can serve the model at once; comments in the handler show
-    where your own model goes. Only the kind torch needs a framework.
+    what to replace by your model. Only the kind torch needs a framework.
     """  # noqa: D301 - click reads the character
     from ksrv.repository.entry import is_model_name
 
@@ -53,7 +53,7 @@ def init(kind: str, folder: Path, force: bool) -> None:
             f"'{name}' is no model name; expected letters, digits, '.', '_' and '-', the first of "
             f"them a letter or a digit"
         )
-    # Tests of several models run together, because each has a name of its own.
+    # A separate name for each model, because tests of several models run together.
     test = f"test_{name}.py"
     files = {
         path.name.removesuffix(SUFFIX).replace("@NAME@", name).replace("test_model.py", test): (

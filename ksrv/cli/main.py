@@ -1,7 +1,7 @@
-"""The command group; each command has a module of its own, loaded when the command is called.
+"""The command group; each command has a module, which is loaded when the command is called.
 
-So `ksrv --help` loads neither numpy nor the server. The summaries stand here for the same reason;
-a test compares them with those of the commands.
+So `ksrv --help` loads neither numpy nor the server. The summaries are here for the same reason;
+a test compares them with the commands' help.
 """
 
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ import ksrv
 SECTIONS = {
     "Serve": {
         "serve": "Serve the models at PATHS until a signal ends it.",
-        "check": "Load and warm up the models at PATHS, and report those that fail.",
+        "check": "Load and warm up the models at PATHS, and report the models that fail.",
         "import": "Report how ksrv reads the settings of another server's models at PATH.",
     },
     "Call a server": {
@@ -32,7 +32,7 @@ SECTIONS = {
 """The commands of each section of the help, with their summaries."""
 
 _MODULES = {"import": "import_archive"}
-"""Where a command's module is not called like the command."""
+"""The modules that are not called like their command."""
 
 
 class Commands(click.Group):
@@ -43,7 +43,7 @@ class Commands(click.Group):
         return [name for commands in SECTIONS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, or None where there is none of this name."""
+        """Return a command, or None for an unknown name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         name = _MODULES.get(cmd_name, cmd_name)
@@ -61,17 +61,17 @@ class Commands(click.Group):
         """Return the command that the arguments name.
 
         Raises:
-            UsageError: There is none of this name; the text has the nearest one.
+            UsageError: The name is unknown; the text suggests the nearest command.
         """
         name = args[0]
-        wanted = not ctx.resilient_parsing and name[:1] != "-"  # a completion is told nothing
+        wanted = not ctx.resilient_parsing and name[:1] != "-"  # no error during completion
         if wanted and self.get_command(ctx, name) is None:
             near = get_close_matches(name, self.list_commands(ctx), n=1)
             if near:
-                ctx.fail(f"there is no command {name!r}; did you mean {near[0]!r}?")
+                ctx.fail(f"unknown command {name!r}; did you mean {near[0]!r}?")
             if exists(name):
-                ctx.fail(f"there is no command {name!r}; to serve these models: ksrv serve {name}")
-            ctx.fail(f"there is no command {name!r}; `ksrv --help` lists the commands")
+                ctx.fail(f"unknown command {name!r}; to serve these models: ksrv serve {name}")
+            ctx.fail(f"unknown command {name!r}; `ksrv --help` lists the commands")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

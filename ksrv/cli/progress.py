@@ -21,7 +21,7 @@ class Progress:
         self._start = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Show a text in place of the last one."""
+        """Show a text in place of the previous text."""
         if self.shown:
             self._step += 1
             seconds = time.monotonic() - self._start

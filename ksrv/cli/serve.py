@@ -1,4 +1,4 @@
-"""`ksrv serve`: every setting is a flag, made from the one definition in `ksrv.server.settings`."""
+"""`ksrv serve`: every setting is a flag, made from its definition in `ksrv.server.settings`."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ SECTIONS = {
     "TorchServe": ("torchserve_api", "torchserve_config"),
     "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "metrics_compat", "trace", "ui", "docs"),
 }  # fmt: skip
-"""The settings of each section of the help; those that begin with limits. are a section, and so is the rest."""
+"""The settings of each section of the help. Settings that begin with limits. are a section, and the rest is another."""
 
 
 class SectionedCommand(click.Command):
@@ -73,7 +73,7 @@ RATES = frozenset({"limits.client_rate"})
 
 
 def _metavar(field: Field) -> str | None:
-    """Return what stands for a value in the help, by the setting's type."""
+    """Return the placeholder for a value in the help, by the setting's type."""
     if field.key in SIZE_KEYS:
         return "SIZE"
     kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type

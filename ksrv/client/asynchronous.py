@@ -95,9 +95,9 @@ class AsyncGrpcTransport(GrpcChannel):
 
 
 class AsyncClient:
-    """The client for asyncio; one belongs to one event loop, and any number of tasks may share it.
+    """The client for asyncio; an object belongs to one event loop, and any number of tasks may share it.
 
-    Args and methods are those of `Client`; the methods are coroutines.
+    It has the arguments and methods of `Client`; the methods are coroutines.
     """
 
     def __init__(

@@ -42,13 +42,13 @@ _POLL_SECONDS = 0.1
 
 
 def with_scheme(url: str) -> str:
-    """Return a URL with its scheme, http unless it says another.
+    """Return a URL with its scheme; http if it has none.
 
     Args:
         url: The URL.
 
     Raises:
-        ValueError: Its scheme is none of the client's.
+        ValueError: The client does not support the scheme.
     """
     scheme, _, rest = (url if "://" in url else f"http://{url}").strip().partition("://")
     # In lower case, by which the transport is chosen: GRPCS:// must not send a token without TLS.
@@ -62,7 +62,7 @@ class RestTransport:
     """Carries operations over REST.
 
     Args:
-        target: Where the requests go.
+        target: The server's address.
         repeats: Whether a request may be sent again after a kept connection broke.
     """
 
@@ -121,11 +121,11 @@ class Client:
 
     Args:
         url: http://HOST:PORT or https://, for REST; grpc://HOST:PORT or grpcs://, for gRPC. A path
-            behind HOST:PORT stands before every route of REST.
+            after HOST:PORT is put in front of every route of REST.
         token: Sent as bearer token with every call.
         ca: A file (PEM) of the authorities to trust with TLS, instead of the system's.
         certificate: Files (PEM) of the client's certificate chain and key, for servers that ask.
-        timeout: Seconds that a call may take, repeats included, unless it says its own.
+        timeout: Seconds that a call may take, repeats included, unless the call has another timeout.
         retries: How often a call is made again while the server is busy. With 0 no request is sent
             twice for any reason.
 
@@ -181,16 +181,16 @@ class Client:
             parameters: Of the request, for the handler.
             request_id: For the server's log.
             timeout: Seconds that the call may take; by default the client's.
-            progress: Called with the bytes that are sent and those of the whole request, after each MiB
-                of an upload over REST. gRPC does not tell.
+            progress: Called with the bytes sent so far and the bytes of the whole request, after each MiB
+                of an upload over REST. Not called over gRPC.
 
         Returns:
             The outputs by name; BYTES as arrays of `bytes` objects.
 
         Raises:
             StatusError: The server answered with an error.
-            ConnectionFailed: There is no answer.
-            DeadlineExceeded: There is none in time.
+            ConnectionFailed: No answer arrived.
+            DeadlineExceeded: No answer arrived in time.
             ValueError: An input's value cannot be sent.
             OSError: An input's file cannot be read.
         """
@@ -211,10 +211,10 @@ class Client:
         request_id: str = "",
         timeout: float | None = None,
     ) -> Generator[InferResult, None, None]:
-        """Ask a model that answers in parts, and yield each part when it comes.
+        """Ask a model that answers in parts, and yield each part when it arrives.
 
         The request is sent when the first part is asked for. Leaving the loop cancels it. It is sent again
-        where the server is busy, as `retries` says, but never once a part has come. A model that does not stream
+        if the server is busy, up to `retries` times, but never once a part has arrived. A model that does not stream
         answers in one part.
 
         Args:
@@ -232,7 +232,7 @@ class Client:
         Raises:
             StreamFailed: The handler failed after its first part; over gRPC also before.
             StatusError: The server answered with an error.
-            ConnectionFailed: The answer does not come, or not to its end.
+            ConnectionFailed: The answer does not arrive, or is cut off.
             DeadlineExceeded: It is not complete in time.
             ValueError: An input's value cannot be sent.
             OSError: An input's file cannot be read.
@@ -262,11 +262,11 @@ class Client:
         request_id: str = "",
         timeout: float | None = None,
     ) -> Generator[str, None, None]:
-        """Ask a model of texts, and yield the pieces of its text when they come.
+        """Ask a model of texts, and yield the pieces of its text when they arrive.
 
         Args:
             model: Its name; it takes one BYTES input.
-            text: What it is asked.
+            text: The text for the model.
             version: The model's version; by default the highest.
             parameters: Of the request, for the handler.
             request_id: For the server's log.
@@ -276,7 +276,7 @@ class Client:
             The text of each part's only BYTES output.
 
         Raises:
-            ClientError: As `stream`; also where the model answers no text.
+            ClientError: As `stream`; also if the model answers no text.
         """
         parts = self.stream(
             model,
@@ -357,7 +357,7 @@ class Client:
         return found
 
     def load(self, model: str, *, timeout: float | None = None) -> None:
-        """Load a model, or load it anew while the old one serves.
+        """Load a model, or load it again while the old version serves.
 
         Args:
             model: Its name.

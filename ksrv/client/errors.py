@@ -16,11 +16,11 @@ __all__ = [
 ]
 
 NO_SERVER_BEHIND = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT)
-"""What a proxy answers while the server behind it does not."""
+"""The statuses of a proxy whose server does not answer."""
 
 NOTHING_LISTENS = "nothing listens there; start `ksrv serve`, or give the server's URL"
 NAMES_AN_AUTHORITY = "the option --ca FILE, or ca= in Python, names an authority to trust"
-"""What to do about a connection that fails, over REST and gRPC alike."""
+"""The remedies for a connection that fails, over REST and gRPC alike."""
 
 
 class ClientError(Exception):

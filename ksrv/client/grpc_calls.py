@@ -213,17 +213,17 @@ _FAULTS = (
     ),
     ("DNS", "no host has this name; check the server's URL"),
 )
-"""What grpcio says of a connection that fails, in part, and the words for it."""
+"""Parts of grpcio's texts for a connection that fails, and ksrv's words for them."""
 
 
 def _in_words(text: str) -> str:
-    """Return grpcio's text with what to do, where that is known."""
+    """Return grpcio's text with a remedy, if the fault is known."""
     words = next((words for part, words in _FAULTS if part in text), None)
     return text if words is None else f"{words} ({text})"
 
 
 def error_of(error: Any, address: str) -> ClientError:
-    """Return the exception that stands for one of grpcio's.
+    """Return the client's exception for one of grpcio's.
 
     Args:
         error: grpcio's `RpcError`.

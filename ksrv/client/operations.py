@@ -16,7 +16,7 @@ from ksrv.client.errors import ClientError, InvalidRequest, NotFound
 from ksrv.client.tensors import Array, Declared, Tensor, declared_inputs, encode
 
 LONGEST_TIMEOUT_S = 1_000_000.0
-"""Longer timeouts count as this one: sockets and gRPC refuse them, or take them for times that have passed."""
+"""Longer timeouts are cut to this length: sockets and gRPC refuse them, or take them for times that have passed."""
 
 Document: TypeAlias = Any
 """An answer as JSON would hold it."""
@@ -42,7 +42,7 @@ def deadline_after(seconds: float) -> float:
 
 
 def check_token(token: str | None) -> None:
-    """Refuse a bearer token that no header can hold.
+    """Refuse a bearer token that does not fit into a header.
 
     Args:
         token: The token, or None without one.
@@ -60,13 +60,13 @@ class Operation:
 
     Attributes:
         name: gRPC's name of it, such as "ModelInfer".
-        model: The model's name, where it is about one.
+        model: The model's name, if the call is about a model.
         version: The model's version, or "" for the default.
         inputs: Of an inference.
         outputs: The outputs wanted, with the parameters of each; empty for all.
         parameters: Of the request.
         id: Of the request, for logs.
-        progress: Told over REST how much of the request is sent, or None.
+        progress: Called over REST with the bytes sent so far, or None.
     """
 
     name: str
@@ -89,10 +89,10 @@ class InferResult(dict[str, Array]):
 
     Attributes:
         model_name: The model that answered.
-        model_version: Its version, "" for an unversioned one.
+        model_version: Its version, "" for an unversioned model.
         id: The request's id, as it was sent.
         parameters: The answer's parameters.
-        timing: Milliseconds of each stage, where the server tells them (`Server-Timing`).
+        timing: Milliseconds of each stage, if the server reports them (`Server-Timing`).
     """
 
     def __init__(self, outputs: Mapping[str, Array], document: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class InferResult(dict[str, Array]):
         """The text of the only BYTES output, its rows joined.
 
         Raises:
-            ClientError: There is no such output, or there are several.
+            ClientError: The answer has no BYTES output, or several.
         """
         texts = [value for value in self.values() if value.dtype == object]
         if len(texts) != 1:

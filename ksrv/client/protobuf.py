@@ -1,8 +1,8 @@
 """The messages of the gRPC service as mappings by field name, as their JSON form would be.
 
 protobuf is imported with the first message, and its messages come from the pool that the server uses: another client
-library may have registered messages of the same names in protobuf's default pool. What a message leaves out is read as
-its default.
+library may have registered messages of the same names in protobuf's default pool. A field that a message leaves out has
+its default value.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def encode(method: str, values: Mapping[str, Any]) -> bytes:
 
     Args:
         method: The call, such as "ModelInfer".
-        values: The fields; those that the message has not are left out.
+        values: The fields; fields that the message does not have are left out.
 
     Raises:
         ValueError: A parameter is neither a text, a number nor a truth value.
@@ -32,7 +32,7 @@ def encode(method: str, values: Mapping[str, Any]) -> bytes:
 
 
 def decode(method: str, content: bytes) -> dict[str, Any]:
-    """Return what the answer of a call holds.
+    """Return the fields of the answer of a call.
 
     Args:
         method: The call.

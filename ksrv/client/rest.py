@@ -39,7 +39,7 @@ _ROUTES = {
 }
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading an answer raises that is not of the protocol's form."""
+"""The errors raised by reading an answer that is not in the protocol's form."""
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "ModelMetadata": declared_inputs,
@@ -145,16 +145,16 @@ def whole(response: HttpResponse, pieces: Iterable[Block]) -> HttpResponse:
 
 
 def is_event_stream(response: HttpResponse) -> bool:
-    """Whether an answer comes in parts; a server that does not stream answers with one."""
+    """Whether an answer is sent in parts; a server that does not stream sends one part."""
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return response.status == HTTPStatus.OK and content_type == EVENT_STREAM
 
 
 class EventReader:
-    """Reads the answers out of an event stream, whose bytes come in pieces of any size.
+    """Reads the answers out of an event stream, whose bytes arrive in pieces of any size.
 
-    The form is that of the WHATWG HTML standard, section "Server-sent events": lines of `field: value`,
-    an empty line behind each event, and comments, which begin with a colon.
+    The form is defined in the WHATWG HTML standard, section "Server-sent events": lines of `field: value`,
+    an empty line after each event, and comments, which begin with a colon.
 
     Args:
         operation: The operation that is answered.

@@ -43,7 +43,7 @@ class Retries:
     most: int
 
     def pause(self, error: Unavailable, attempt: int, deadline: float) -> float | None:
-        """Return the seconds to wait before the next attempt, or None where there is none.
+        """Return the seconds to wait before the next attempt, or None if no further attempt is allowed.
 
         The pause is the server's `Retry-After`, or doubles each time; up to a quarter
         is added at random so that clients which were refused together do not come back together.

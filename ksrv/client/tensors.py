@@ -179,7 +179,7 @@ def _own_datatype(name: str, array: Array) -> tuple[str, Array]:
 
 
 def _cast(name: str, array: Array, datatype: str) -> Array:
-    """Return an array in a datatype, as far as that changes values by no more than rounding."""
+    """Return an array in another datatype; raise if that changes values by more than rounding."""
     if array.dtype.name == "bfloat16":
         if datatype == "BF16":
             return array.view(np.uint16)
@@ -245,7 +245,7 @@ def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
         block: Its bytes.
 
     Raises:
-        ValueError: The bytes are not those of such a tensor.
+        ValueError: The bytes do not fit datatype and shape.
     """
     count = math.prod(shape)
     if count < 0:
@@ -285,7 +285,7 @@ def _json_element(value: Any) -> bytes:
 
 
 def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
-    """Return an output that came as JSON as an array; null is NaN.
+    """Return an output of a JSON answer as an array; null is NaN.
 
     Args:
         datatype: Its datatype.
@@ -293,7 +293,7 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         data: Its values, flat or nested.
 
     Raises:
-        ValueError: They are not those of such a tensor.
+        ValueError: The values do not fit datatype and shape.
     """
     if not isinstance(data, list):
         raise ValueError(f"the answer's data are {data!r:.40}; expected an array")

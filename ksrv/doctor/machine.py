@@ -1,4 +1,4 @@
-"""What the machine, its kernel and its limits mean for ksrv."""
+"""Findings about the machine, its kernel and its limits."""
 
 import os
 import platform
@@ -82,7 +82,7 @@ def processors() -> Iterator[Finding]:
     if clock in ("hpet", "acpi_pm", "jiffies"):
         yield Finding(
             "slow", "clock", clock, "reading the time is a system call of a microsecond and more",
-            "boot with clocksource=tsc if the machine has a stable one",
+            "boot with clocksource=tsc if the machine's TSC is stable",
         )  # fmt: skip
     elif clock:
         yield Finding("ok", "clock", clock)
@@ -116,7 +116,7 @@ def memory() -> Iterator[Finding]:
         )
     except OSError:
         yield Finding(
-            "note", "shared memory", "there is no /dev/shm",
+            "note", "shared memory", "/dev/shm is missing",
             "clients cannot pass tensors by --allow-shared-memory",
         )  # fmt: skip
     swapped = re.search(r"^VmSwap:\s*(\d+)", _read(_PROC / "self/status"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What packages, libraries, frameworks and variables mean for ksrv."""
+"""Findings about packages, libraries, frameworks and variables."""
 
 import importlib.metadata
 import importlib.util
@@ -104,7 +104,7 @@ def _tls() -> Finding:
 
         library = openssl_version()
     except ImportError:
-        library = ""  # the core is not built, and another line says so
+        library = ""  # the core is not built, which another line reports
     except RuntimeError:
         return Finding(
             "wrong", "TLS", "OpenSSL 3 is missing (libssl.so.3)", "HTTP cannot be served with TLS",
@@ -124,7 +124,7 @@ def _nghttp2() -> str | None:
     try:
         from ksrv._native.grpc.grpc_server import library_version
     except ImportError:
-        return None  # the core is not built, and another line says so
+        return None  # the core is not built, which another line reports
     return library_version()
 
 

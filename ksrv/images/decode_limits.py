@@ -43,7 +43,7 @@ _process = _Process()
 
 
 def set_process_limits(limits: Limits) -> None:
-    """Set the limits of this process; a handler's process gets those of the server."""
+    """Set the limits of this process; a handler's process gets the server's limits."""
     _process.limits = limits
 
 
@@ -56,7 +56,7 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
     """Return the header of an image that may be decoded.
 
     Raises:
-        ImageRefused: No header that can be followed, a part that announces more than the file holds,
+        ImageRefused: No header that can be read, a part that announces more bytes than the file has,
             a format that is not accepted, no pixels.
         LimitPassed: Too many pixels or scans.
     """

@@ -35,7 +35,7 @@ class DecodingMemory:
         return self._memory.waiting
 
     def take(self, nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
-        """Reserve an image's bytes, waiting for other images where that helps.
+        """Reserve an image's bytes, waiting for other images if that helps.
 
         Args:
             nbytes: The bytes that decoding takes.
@@ -45,7 +45,7 @@ class DecodingMemory:
             Whether they are reserved; False when the image's request has ended.
 
         Raises:
-            NoRoom: There is no room, and no other image will make some.
+            NoRoom: No room is left, and no other image will make room.
         """
         room = self._memory.take(nbytes)
         while room == native.WAIT:

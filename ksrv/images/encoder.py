@@ -21,7 +21,7 @@ QUALITY = "quality"
 
 
 class Encoding(NamedTuple):
-    """What a client asks for.
+    """A client's `content_type` for an output of images.
 
     Attributes:
         format: "png" or "jpeg".
@@ -35,10 +35,10 @@ class Encoding(NamedTuple):
 def wanted_encoding(
     name: str, spec: TensorSpec | None, parameters: Mapping[str, Parameter]
 ) -> Encoding | None:
-    """Return how an output is to be encoded; None where it is answered as numbers.
+    """Return how an output is to be encoded; None if it is answered as numbers.
 
     Raises:
-        InvalidRequest: The output is not declared as images, or a value is not one of those declared.
+        InvalidRequest: The output is not declared as images, or does not declare the value.
     """
     if PARAMETER not in parameters:
         return None

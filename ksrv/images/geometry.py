@@ -1,4 +1,4 @@
-"""Where the pixels of a picture go: sizes, crops and the ways of resizing of the `image:` section.
+"""The geometry of the `image:` section: sizes, crops and methods of resizing.
 
 The arithmetic on sizes follows the libraries that models were trained with: torchvision's Resize and
 CenterCrop for `shorter_side`, and the detectors' letterbox.
@@ -63,7 +63,7 @@ def center_offset(size: Size, crop: Size) -> tuple[int, int]:
 
 
 def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
-    """Return the size that fits into `target` with the picture's proportions, and where it lies.
+    """Return the size that fits into `target` with the picture's proportions, and its position.
 
     Returns:
         Height and width of the picture in the box, and its top and left.
@@ -142,7 +142,7 @@ class Geometry:
         self._resized(picture, whole, offset, target)
 
     def window(self, size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
-        """Return the size that a whole picture is resized to, and where the target lies in it.
+        """Return the size that a whole picture is resized to, and the position of the target in it.
 
         Not for letterboxes, whose target is larger than the picture.
         """

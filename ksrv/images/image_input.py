@@ -1,4 +1,4 @@
-"""What one input of a model wants of its images, and how an image is refused that is not that."""
+"""The image that an input of a model needs, and the refusal of any other image."""
 
 import functools
 
@@ -13,7 +13,7 @@ from ksrv.limits import Limits, show_limit
 from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.request import Element
 
-# The type in which `linear` resizes; None where it is the file's own.
+# The type in which `linear` resizes; None for the file's type.
 LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
@@ -32,14 +32,14 @@ class ImageInput:
 
     Args:
         spec: The input; 4 dimensions, in NHWC order.
-        name: The input's name in error texts; the spec's own unless given.
+        name: The input's name in error texts; by default the spec's.
 
     Attributes:
-        image: The section; its defaults where the input has none.
+        image: The section; its defaults if the input has none.
         height: The declared height; `width` and `channels` likewise.
         resizable: Whether images of other sizes are resized.
-        geometry: Where the pixels of an image go.
-        linear: The type in which `linear` resizes; None for the file's own, or another resize.
+        geometry: The geometry of an image.
+        linear: The type in which `linear` resizes; None for the file's type, or another resize.
         bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
         finish: The conversion to the input's numbers, by whether the colours are still in cv2's order and by
             channels.
@@ -57,7 +57,7 @@ class ImageInput:
             raise ValueError(f"images cannot become {spec.datatype}")
         unknown = set(image.formats) - set(FORMATS)
         if unknown:
-            raise ValueError(f"there is no image format {sorted(unknown)[0]!r}")
+            raise ValueError(f"unknown image format {sorted(unknown)[0]!r}")
         self.spec = spec
         self.image = image
         self.limits = limits
@@ -114,17 +114,17 @@ class ImageInput:
             raise self.refusal(index, str(error)) from None
 
     def size(self, header: Header) -> Size:
-        """Return height and width of an image as it stands in the batch."""
+        """Return height and width of an image as it appears in the batch."""
         if self.image.exif == "apply" and header.orientation >= 5:
             return header.width, header.height
         return header.height, header.width
 
     def check_channels(self, found: int, wanted: int, index: int) -> None:
-        """Raise where an image has other channels than the input takes.
+        """Raise if an image has other channels than the input takes.
 
         Args:
-            found: The image's; 0 where its header does not tell.
-            index: The image's number among those of its request.
+            found: The image's; 0 if its header does not tell.
+            index: The image's number in its request.
         """
         if self.image.channels == "strict" and found not in (0, wanted):
             raise self.refusal(
@@ -134,10 +134,10 @@ class ImageInput:
             )
 
     def check_size(self, size: Size, target: Size, index: int) -> None:
-        """Raise where an image may not be resized and has another size, or would be resized to too many pixels.
+        """Raise if an image may not be resized and has another size, or would be resized to too many pixels.
 
         Args:
-            index: The image's number among those of its request.
+            index: The image's number in its request.
         """
         if not self.resizable and size != target:
             free = -1 in (self.height, self.width) and self.image.resize != "none"
@@ -164,6 +164,6 @@ class ImageInput:
         """Return a sentence about an image.
 
         Args:
-            index: Its number among those of its request.
+            index: The image's number in its request.
         """
         return f"image {index} of the input '{self.name}' {problem}"

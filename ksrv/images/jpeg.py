@@ -1,8 +1,8 @@
-"""Which decoder JPEGs go to: libjpeg-turbo itself, or cv2's.
+"""Which decoder decodes JPEGs: libjpeg-turbo itself, or cv2's.
 
-Both are libjpeg-turbo with the same settings and give the same pixels. The first leaves what is damaged or
-unusual to cv2, so that there is one opinion about every file, and resizes rows while it decodes them. A
-worker takes the decoder that the setting `jpeg_decoder` names; `auto` is libjpeg-turbo where ksrv was
+Both are libjpeg-turbo with the same settings and give the same pixels. The first leaves damaged and
+unusual files to cv2, so that cv2 alone decides about them, and resizes rows while it decodes them. A
+worker takes the decoder that the setting `jpeg_decoder` names; `auto` is libjpeg-turbo if ksrv was
 built with it.
 """
 

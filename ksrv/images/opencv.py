@@ -2,7 +2,7 @@
 
 cv2 reads two environment variables while it is imported, so they are set here, before the first
 import, unless the operator has set them: OPENCV_LOG_LEVEL, because codecs would report every damaged
-upload on standard error, and OPENCV_IO_MAX_IMAGE_PIXELS, a second wall behind the header check of
+upload on standard error, and OPENCV_IO_MAX_IMAGE_PIXELS, a second check after the header check of
 `ksrv._native.images.image_header`. Importing ksrv does not import cv2; the first `load()` does.
 
 libjpeg and libpng print a line for each damaged upload all the same, whatever the log level. In a
@@ -58,7 +58,7 @@ def own_process() -> None:
     """Keep cv2 from starting threads in a process that belongs to ksrv.
 
     ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
-    holds for the whole process: a worker calls this when it starts, and it is not called in a process
+    is for the whole process: a worker calls this when it starts, and it is not called in a process
     of the user's. It does not import cv2, which a server without images never needs; the setting is
     made when `load` does, or by cv2 itself when a handler imports it first.
     """
@@ -158,7 +158,7 @@ def upright(pixels: Array, orientation: int) -> Array:
 
 
 def resize_into(pixels: Array, target: Array, interpolation: int) -> None:
-    """Resize with cv2 so that the result lies in `target`.
+    """Resize with cv2 into `target`.
 
     Args:
         pixels: [height, width, channels] of a type that cv2 resizes.
@@ -167,7 +167,7 @@ def resize_into(pixels: Array, target: Array, interpolation: int) -> None:
     """
     cv2 = load()
     height, width, channels = target.shape
-    # A single channel has no axis of its own in cv2.
+    # A single channel has no separate axis in cv2.
     source = pixels[:, :, 0] if channels == 1 else pixels
     placed = target[:, :, 0] if channels == 1 else target
     result = cv2.resize(source, (width, height), dst=placed, interpolation=interpolation)

@@ -1,16 +1,16 @@
 """Encoded images into the rows of a batch: check the header, decode, resize, convert into the slot.
 
-`ImagePreparer` follows the `image:` section of one input. Its defaults are those of OpenVINO Model
-Server, which hold for an input without a section: pixels are decoded unchanged (BGR; grey keeps one
-channel, alpha the fourth, 16-bit files their depth), the number of channels must be the declared
-one, values are cast to the datatype *before* the `linear` resize where cv2 can resize that datatype
+`ImagePreparer` follows the `image:` section of one input. An input without a section gets the defaults of
+OpenVINO Model Server: pixels are decoded unchanged (BGR; grey keeps one
+channel, alpha the fourth, 16-bit files their depth), the number of channels must be as declared,
+values are cast to the datatype *before* the `linear` resize if cv2 can resize that datatype
 (FP32, FP64, UINT8, UINT16, INT16; FP16 and BF16 are resized as FP32, INT8 and INT32 in the file's
-own depth, and cast afterwards), and nothing is normalised. Each key changes what it names and
+depth, and cast afterwards), and nothing is normalised. Each key changes what it names and
 nothing else. `area`, `pillow` and `letterbox` work on the decoded 8- or 16-bit values, as in the
 libraries they come from. `channels: convert` decodes to the declared number of channels with 8 bits
 a sample, 16 for a UINT16 input.
 
-Rows lie in memory as height, width, channels, whatever `model_layout` says: with NCHW the handler is
+Rows are stored as height, width, channels, whatever `model_layout` says: with NCHW the handler is
 given a transposed view of them, which is the memory format that torch calls channels_last.
 
 The rows of a picture that cannot be decoded are zeroed, so that no byte of an earlier batch is seen.
@@ -64,11 +64,11 @@ class ImagePreparer:
 
     Args:
         spec: The input; 4 dimensions, in NHWC order.
-        name: The input's name in error texts; the spec's own unless given.
-        pool: The threads that share the work; the process's own unless given.
+        name: The input's name in error texts; by default the spec's.
+        pool: The threads that share the work; by default the process's.
 
     Attributes:
-        input: What the input wants of its images.
+        input: The input's requirements on its images.
         pool: As given.
 
     Raises:
@@ -156,17 +156,17 @@ class ImagePreparer:
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.
 
-        An image whose request has ended is passed over, so that one request's images cost the others
-        of the batch, and those behind it, no more than its deadline allows.
+        An image whose request has ended is passed over, so that the images of one request never delay the other
+        requests of the batch, and later batches, by more than the request's deadline allows.
 
         Args:
             out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
             rows: The row of each image; the first rows unless given.
-            numbers: The numbers of the images in error texts, where they are of several requests; their
+            numbers: The numbers of the images in error texts, if they are from several requests; their
                 places in `elements` unless given.
-            requests: The request of each image, where requests may end meanwhile.
+            requests: The request of each image, if requests may end meanwhile.
             headers: The header of each image from `check`; read here unless given.
-            by_rows: Whether JPEGs may be decoded row by row; False for those that were left by that.
+            by_rows: Whether JPEGs may be decoded row by row; False for JPEGs for which that has failed.
 
         Returns:
             For each image None, or its error; the row of an image with an error is all zero.
@@ -235,7 +235,7 @@ class ImagePreparer:
         return pictures, errors
 
     def _failure(self, error: Exception, position: int) -> KsrvError:
-        """Return what an image's own request is told, so that the other requests of its batch are answered."""
+        """Return the error for an image's request alone; the other requests of its batch are answered."""
         if isinstance(error, KsrvError):
             return error
         if opencv.is_out_of_memory(error):

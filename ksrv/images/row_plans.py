@@ -22,9 +22,9 @@ class RowPlans:
     """The plans of one image input.
 
     Args:
-        geometry: Where the pixels of its pictures go.
+        geometry: The geometry of its pictures.
         finish: The conversion to the input's numbers, by whether colours are swapped and by channels.
-        linear: The type in which `linear` resizes; None for the file's own, or another resize.
+        linear: The type in which `linear` resizes; None for the file's type, or another resize.
         resizable: Whether pictures of other sizes than the input's are resized.
         most_pixels: Pictures that `shorter_side` gives more pixels are left to Python, which refuses them.
         bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
@@ -49,10 +49,10 @@ class RowPlans:
         self._tables: dict[tuple[int, ...], PlanTable] = {}
 
     def plan(self, header: Header, size: Size, slot: Array) -> RowPlan | None:
-        """Return how a picture is decoded row by row; None where it is not.
+        """Return how a picture is decoded row by row; None if it is not.
 
         Args:
-            size: Its height and width, turned as it stands in the batch.
+            size: Its height and width, turned as it appears in the batch.
         """
         if not jpeg.decodes(header):
             return None
@@ -60,7 +60,7 @@ class RowPlans:
 
     def table(self, slot: Array) -> PlanTable:
         """Return the plans for 8-bit JPEGs of one or three channels, by the size that they are seen in."""
-        tables = self._tables  # other threads may begin another one meanwhile
+        tables = self._tables  # other threads may begin another table meanwhile
         table = tables.get(slot.shape)
         if table is None:
             if len(tables) >= MOST_TABLES:
@@ -109,11 +109,11 @@ class RowPlans:
 
 
 def jpeg_order(image: ImageSpec, found: int, wanted: int) -> str:
-    """Return the order in which a JPEG's pixels are wanted; "" where it has another number.
+    """Return the order in which a JPEG's pixels are needed; "" if it has another number of channels.
 
     Args:
         image: The `image:` section.
-        wanted: How many are wanted; 0 for the file's own.
+        wanted: How many channels are needed; 0 for the file's number.
     """
     colour = wanted >= 3 if image.channels == "convert" else found != 1
     if wanted not in (0, 3 if colour else 1):

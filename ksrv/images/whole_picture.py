@@ -161,7 +161,7 @@ class WholePictures:
             finish(pixels, slot, bfloat16=self._input.bfloat16)
 
     def _decodes_rgb(self, header: Header, channels: int) -> bool:
-        """Whether red comes first after decoding: in all but TIFFs and files that are kept unchanged.
+        """Whether decoding puts red first, as it does in all files but TIFFs and files that are kept unchanged.
 
         Asked for RGB, cv2 leaves a TIFF of 16 bits unwritten.
         """
@@ -170,7 +170,7 @@ class WholePictures:
         return header.format == "jpeg" and header.channels == 3 and header.bit_depth == 8
 
     def _decoded(self, picture: Picture, reduction: int, channels: int) -> Array:
-        """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
+        """Decode to [height, width, channels]; `channels` 0 keeps the file's number."""
         header = picture.header
         height, width = reduced_size((header.height, header.width), reduction)
         if jpeg.decodes(header) and (

@@ -1,7 +1,7 @@
 """Calls a torch module with tensors by name, although its `forward` may name them otherwise.
 
-Several inputs reach `inference` as keywords. Where a module's `forward` knows those names they are
-passed on; where it does not (names that are no identifiers, traced modules, packages), the tensors
+Several inputs reach `inference` as keywords. If a module's `forward` knows those names they are
+passed on; if it does not (names that are no identifiers, traced modules, packages), the tensors
 are passed by position in the order in which model.yaml declares them.
 """
 

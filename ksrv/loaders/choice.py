@@ -43,7 +43,7 @@ def load_model(request: LoadRequest) -> LoadedModel:
         )
     if request.properties and name != "openvino":
         raise ModelLoadError(
-            f"runtime_properties: are those of OpenVINO, which does not read {request.path}; leave them out"
+            f"runtime_properties: is for OpenVINO, which does not read {request.path}; leave it out"
         )
     if request.path is not None and request.path.is_file():
         _check_content(request.path)
@@ -53,10 +53,10 @@ def load_model(request: LoadRequest) -> LoadedModel:
 
 
 def _check_content(path: Path) -> None:
-    """Refuse a file that is none of any format.
+    """Refuse a file that cannot be a model of any format.
 
     Raises:
-        ModelLoadError: It is empty, or stands for a file that was not downloaded.
+        ModelLoadError: It is empty, or is a pointer to a file that was not downloaded.
     """
     with path.open("rb") as file:
         start = file.read(len(_LFS_POINTER))

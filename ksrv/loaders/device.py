@@ -4,7 +4,7 @@ from typing import Any
 
 
 def torch_device(name: str) -> Any:
-    """Return the device that a name stands for.
+    """Return torch's device for a name.
 
     Args:
         name: "cpu", "cuda:N", "xpu:N", "mps" or "xla".

@@ -68,7 +68,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
         The tensors by name, on the CPU.
 
     Raises:
-        ModelLoadError: The file holds more than weights, or is none of these.
+        ModelLoadError: The file has more than weights in it, or is neither of these.
     """
     if path.suffix == ".safetensors":
         return _read_safetensors(path)

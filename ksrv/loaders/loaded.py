@@ -19,13 +19,13 @@ class LoadRequest:
 
     Attributes:
         path: The model file, or None for a class that is served with its fresh weights.
-        root: The folder that every file of the model must lie in.
+        root: The folder that every file of the model must be in.
         device: "cpu", "cuda:N", "mps", "xpu:N" or "xla".
         threads: CPU threads for this instance; 0 leaves the framework's choice.
         model_class: For a state_dict: makes the module to fill.
         inputs: The declared inputs, in order; names for positional calls come from them.
         passes_inputs: Whether the handler passes the declared inputs on to the file.
-        runtime: The name of the loader that reads the file whatever its suffix; "" goes by the suffix.
+        runtime: The name of the loader that reads the file whatever its suffix; "" chooses by the suffix.
         properties: Properties of the runtime that reads the file.
         dialect: `ModelConfig.dialect`, for the loader that knows it.
         onnx: How ONNX Runtime runs the file.
@@ -76,7 +76,7 @@ def torch_file(request: LoadRequest, kind: str) -> Path:
         kind: The kind of the file, for the error.
 
     Raises:
-        ModelLoadError: There is no file, or torch is missing.
+        ModelLoadError: No file is given, or torch is missing.
     """
     if request.path is None:
         raise ModelLoadError(f"{kind} needs a model file")

@@ -26,7 +26,7 @@ class NamedModel(ABC):
 
         Args:
             arrays: Inputs by position, in the file's order.
-            named: Inputs by the file's names, or by the declared ones: those go by position.
+            named: Inputs by the file's names, or by the declared names, which are passed by position.
 
         Returns:
             The outputs by name.

@@ -28,10 +28,10 @@ _MAX_DEPTH = 64
 
 
 def check_external_data(path: Path, root: Path) -> None:
-    """Refuse an ONNX file whose external data lies where it must not.
+    """Refuse an ONNX file whose external data is in a forbidden place.
 
     Args:
-        root: The folder that its data must be in; names are relative to the file's own folder.
+        root: The folder that its data must be in; names are relative to the file's folder.
 
     Raises:
         ModelLoadError: The file is no protobuf, or names data outside the folder, a link, or a file

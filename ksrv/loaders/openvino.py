@@ -1,9 +1,9 @@
-"""What OpenVINO reads, on the CPU: names, types, shapes and layouts come from the file.
+"""Models that OpenVINO reads, on the CPU: names, types, shapes and layouts come from the file.
 
-That is OpenVINO's IR (`.xml` with a `.bin` beside it), ONNX, TensorFlow Lite (`.tflite`) and TensorFlow's
+These are OpenVINO's IR (`.xml` with a `.bin` beside it), ONNX, TensorFlow Lite (`.tflite`) and TensorFlow's
 `saved_model.pb` with the variables beside it.
 
-Where model.yaml, or the config.json of an OpenVINO Model Server, gives an input another shape, the model is
+If model.yaml, or the config.json of an OpenVINO Model Server, gives an input another shape, the model is
 reshaped to it. An input that the file, or that config.json, lays out as NHWC takes encoded images.
 """
 
@@ -33,7 +33,7 @@ DIALECT = "openvino"
 """The name under which `ModelConfig.dialect` has the options."""
 
 RUN_BYTES = 1 << 16
-"""By how much the memory of a run of texts may pass twice their own bytes."""
+"""The padding that a block of texts may have, on top of twice the texts' bytes."""
 READ_TEXTS = 64
 """About how many texts are read together; whole rows are."""
 
@@ -51,14 +51,14 @@ _WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
 
 
 class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the config.json of an OpenVINO Model Server says of a model.
+    """The settings of a model in the config.json of an OpenVINO Model Server.
 
     Attributes:
         batch: The size of the batch dimension of every input, -1 for any; 0 leaves it.
         shapes: The shapes of inputs by their names in the file; "" is the only one. An empty shape
             leaves every size open.
-        layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
-        names: The names for clients by those in the file, where they differ.
+        layouts: The layouts of tensors for clients, and after a colon in the file: "NHWC:NCHW".
+        names: The names for clients by the names in the file, if they differ.
         stateful: Whether its variables are a state of each sequence.
         low_latency: Whether its loops become such variables.
     """
@@ -319,9 +319,7 @@ def _laid_out(model: Any, names: Sequence[str], options: OpenVinoOptions, openvi
     known = [*names, *map(_name, model.outputs)]
     for name, layout in options.layouts.items():
         if name and name not in known:
-            raise ModelLoadError(
-                f"there is no tensor {name!r} to lay out; there are {', '.join(known)}"
-            )
+            raise ModelLoadError(f"unknown tensor {name!r} in layout; known are {', '.join(known)}")
         outer, _, inner = layout.partition(":")
         place = name or names[0]
         side = prepost.input(place) if place in names else prepost.output(place)
@@ -332,7 +330,7 @@ def _laid_out(model: Any, names: Sequence[str], options: OpenVinoOptions, openvi
 
 
 def _make_loops_variables(model: Any) -> None:
-    """Make variables of what the loops of a model carry on, so that one run goes on where the last one ended."""
+    """Turn the state of the model's loops into variables, so that a run continues where the last run ended."""
     from openvino.passes import LowLatency2, Manager
 
     manager = Manager()

@@ -120,7 +120,7 @@ def _exported(program: Any, request: LoadRequest) -> LoadedModel:
 
 
 def _result_names(spec: Any) -> list[str]:
-    """The names of a flat result's parts: ksrv's own for a tuple, the keys of a mapping."""
+    """Return the names of a flat result's parts: ksrv's names for a tuple, the keys of a mapping."""
     if spec.is_leaf():
         return ["output"]
     if not all(child.is_leaf() for child in spec.children()):
@@ -165,7 +165,7 @@ def _check_instructions(path: Path, needed: str) -> None:
         flag = {"avx512": "avx512f", "avx2": "avx2"}.get(name)
         if flag and flags and flag not in flags:
             raise ModelLoadError(
-                f"{path} was compiled for a CPU with {name.upper()}, which this one does not have; compile it on this machine"
+                f"{path} was compiled for a CPU with {name.upper()}, which this CPU lacks; compile it on this machine"
             )
 
 
@@ -219,7 +219,7 @@ def _specs(names: Sequence[str], values: Sequence[Any], ranges: Any) -> tuple[Te
 
 
 def _rows(values: Sequence[Any], ranges: Any) -> tuple[int, int] | None:
-    """The rows that a program accepts, where that is a range."""
+    """Return the fewest and most rows that a program accepts, or None if they are not a range."""
     first = next((value for value in values if getattr(value, "shape", ())), None)
     rows = None if first is None else _dimension(first.shape[0], ranges)
     return rows if isinstance(rows, tuple) else None
@@ -229,7 +229,7 @@ def _dimension(size: Any, ranges: Any) -> Dimension:
     if isinstance(size, int):
         return size
     bounds = ranges.get(size.node.expr)
-    # Bounds are sympy's numbers; an infinite one is no integer.
+    # Bounds are sympy's numbers; an infinite bound is no integer.
     if bounds is None or not bounds.lower.is_Integer or not bounds.upper.is_Integer:
         return -1
     low, high = max(int(bounds.lower), 1), int(bounds.upper)

@@ -1,4 +1,4 @@
-"""What a file of torch's is, when it is not what its loader expects: told by its form, without running anything in it."""
+"""Recognizes the kind of a file of torch's that its loader did not expect, by its form, without running it."""
 
 import pickle
 import zipfile
@@ -35,11 +35,11 @@ def kind_of(path: Path) -> Kind:
 
 
 def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
-    """Return the error of a file that cannot be read as what its settings say.
+    """Return the error of a file that is not of the kind that its settings name.
 
     Args:
-        expected: What it was to be: "TorchScript", "weights".
-        reason: What torch says, for files of which the form tells nothing.
+        expected: The kind in the settings: "TorchScript", "weights".
+        reason: torch's error, for files that the form does not explain.
     """
     kind = kind_of(path)
     if kind == "damaged":
@@ -49,7 +49,7 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
         )
     if kind == "TorchScript" and expected != "TorchScript":
         return ModelLoadError(
-            f"{path} is TorchScript, which brings its own code; take class: out of model.yaml, and call it .pt"
+            f"{path} is TorchScript, which contains its code; take class: out of model.yaml, and call it .pt"
         )
     if kind == "exported":
         return ModelLoadError(f"{path} is a program of torch.export; call it .pt2")
@@ -75,7 +75,7 @@ def unpickling_reason(error: Exception) -> str:
     """Return the part of torch's long advice that names the fault.
 
     Args:
-        error: What `torch.load` raised.
+        error: The error of `torch.load`.
     """
     text = " ".join(str(error).split())
     start = text.find("Unsupported")

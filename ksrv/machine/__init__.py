@@ -1,1 +1,1 @@
-"""What the machine gives this process: processors and memory."""
+"""The resources that the machine gives this process: processors and memory."""

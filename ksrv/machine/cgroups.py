@@ -1,6 +1,6 @@
-"""What the control groups of this process allow: the quota of processors, and memory.
+"""The limits of this process's control groups: the quota of processors, and memory.
 
-The limits of a group hold for the groups below it, so that the smallest one counts from the process's own group up to
+A group's limits also apply to the groups below it, so the smallest limit counts, from the process's group up to
 the root that is mounted. Version 2 has one hierarchy (cpu.max, memory.max), version 1 one for each controller.
 """
 
@@ -44,7 +44,7 @@ def cgroup_memory() -> int | None:
 def _groups(controller: str) -> Iterator[Path]:
     """Yield the folders of the process's group and of the groups around it.
 
-    A container may see its own group as the mounted root, while /proc has the path on its host: folders that are not
+    A container may see its group as the mounted root, while /proc has the path on its host: folders that are not
     there are left out by their readers.
     """
     mount = ROOT / "sys/fs/cgroup"

@@ -1,1 +1,1 @@
-"""What a model is: its settings, inputs and outputs, datatypes and rules. No disk, no engine, no protocol."""
+"""A model's settings, inputs and outputs, datatypes and rules. No disk, no engine, no protocol."""

@@ -66,7 +66,7 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
         return CompilePlan(True, required, _arguments(rest))
     inner = rest.pop("compile")
     if rest:
-        raise CompileError("cannot stand beside compile", str(next(iter(rest))))
+        raise CompileError("cannot be used together with compile", str(next(iter(rest))))
     if not isinstance(inner, Mapping):
         raise CompileError("expected keys and values", "compile")
     enable = inner.get("enable", False)

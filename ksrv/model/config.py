@@ -28,7 +28,7 @@ BUILT_IN_HANDLERS = (
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are joined to batches."""
 
-    max_batch_size: Annotated[int, Key("Rows that a batch may hold", ge=1, le=1_000_000)]
+    max_batch_size: Annotated[int, Key("The most rows of a batch", ge=1, le=1_000_000)]
     max_delay_ms: Annotated[
         float,
         Key(
@@ -44,7 +44,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that are given again to the same request; `{}` has all defaults."""
 
     entries: Annotated[int, Key("Answers that are kept", ge=1, le=10_000_000)] = 1000
-    bytes: Annotated[int, Key("Bytes of tensors that they may hold", ge=1, le=2**40)] = 64 << 20
+    bytes: Annotated[int, Key("The most bytes of tensors in them", ge=1, le=2**40)] = 64 << 20
     ttl_s: Annotated[
         float, Key("Seconds for which an answer is given again", ge=0.001, le=31_536_000.0)
     ] = 60.0
@@ -81,7 +81,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     without: Annotated[
         tuple[str, ...],
         Key(
-            "Headers that are left out, beside those of credentials",
+            "Headers that are left out, besides headers with credentials",
             written=list[Annotated[str, Meta(min_length=1)]],
             expected="a list of names",
         ),
@@ -95,7 +95,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         latest: How many of the highest numbers; 0 for all of them.
-        specific: These numbers and no others, where it is not empty.
+        specific: If not empty, these numbers and no others.
     """
 
     latest: Annotated[int, Key("How many of the highest versions", ge=1, le=1_000_000)] = 1
@@ -118,15 +118,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         runner: `package.module:NAME` of the class that drives the handler.
         own_version: The version that the files name themselves; "" leaves it to the folder's name.
-        runtime: The name of the loader that reads the model file whatever its suffix; "" goes by the suffix.
-        dialect: What the format that the model is written in says beside these settings, in values that JSON has, by
-            the format's name; no code reads it but the format's own.
-        platform: The platform that metadata shows, or None for the loader's own.
-        row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
+        runtime: The name of the loader that reads the model file whatever its suffix; "" chooses by the suffix.
+        dialect: Further settings of the format in which the model is written, as JSON values, by
+            the format's name; only the format's code reads them.
+        platform: The platform that metadata shows, or None for the loader's platform.
+        row_limit: The most rows of a request, whatever a batch may have; 0 for the limit of a batch.
         needs: The names and versions ("" for the highest) of the models that it calls, without which it is not ready.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
-        configuration: What the configuration call answers with, where the model's format has a form of its own.
-        given: The keys that model.yaml or the handler's `@settings` name, as far as they were read.
+        configuration: The answer of the configuration call, if the model's format has a special form.
+        given: The keys that were read from model.yaml or the handler's `@settings`.
     """
 
     handler: Annotated[
@@ -169,9 +169,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     role: Annotated[
-        Role | None, Key("What OpenAI's routes ask it for: /v1/embeddings, or /v1/rerank")
+        Role | None, Key("The OpenAI route that the model serves: /v1/embeddings, or /v1/rerank")
     ] = None
-    executor: Annotated[ExecutorName, Key("process: a process of its own for each instance")] = (
+    executor: Annotated[ExecutorName, Key("process: a separate process for each instance")] = (
         "inline"
     )
     retry: Annotated[bool, Key("Try a batch whose process died once more", shared=True)] = True
@@ -215,9 +215,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     concurrent_batches: Annotated[
         int,
-        Key(
-            "Batches an instance runs at a time, where its handler has coroutines", ge=1, le=65_536
-        ),
+        Key("Batches an instance runs at a time, if its handler has coroutines", ge=1, le=65_536),
     ] = 64
     cache: Annotated[Cache | None, Key("Give the same request the same answer")] = None
     record: Annotated[
@@ -277,7 +275,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     requirements: Annotated[
         str,
-        Key("executor: process, a requirements file, whose packages are its own", min_length=1),
+        Key("executor: process, a requirements file for the process's packages", min_length=1),
     ] = ""
     runtime_properties: Annotated[
         dict[str, Any],
@@ -347,12 +345,12 @@ def content_digest(content: bytes) -> str:
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of one version as they were read for a load; what replaces a process that ended loads the same.
+    """The files of one version as they were read for a load. A replacement of a process that ended loads the same.
 
     Attributes:
         marks: Every file.
         sources: The content of the Python files and of model.yaml, by path.
-        notes: The folder that the server notes in which of these files the model's own code writes; "" for none.
+        notes: The folder in which the server notes which of these files the model's code writes; "" for none.
     """
 
     marks: tuple[FileMark, ...] = ()
@@ -366,15 +364,15 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: The model's name.
         version: The version folder's name, or "" for an unversioned model.
-        folder: The version's folder, or the model's where it has no versions.
-        root: The model's own folder, which holds `model.yaml` and may hold shared files.
-        config: Its settings, or None where they could not be read.
+        folder: The version's folder, or the model's if it has no versions.
+        root: The model's folder, which has `model.yaml` in it and may have shared files.
+        config: Its settings, or None if they could not be read.
         error: Why it cannot be served, or None.
-        first_device: The number that the instances count their devices from, where several are there.
-        debug: Whether errors hold the end of the traceback, and requests may ask for a profile.
-        files: Every file of the version, where they are not the files of its folders; else empty.
+        first_device: The number that the instances count their devices from, if several are there.
+        debug: Whether errors include the end of the traceback, and requests may ask for a profile.
+        files: Every file of the version, if they are not the files of its folders; else empty.
         alone: Whether it is the only model of the process that loads it.
-        loaded: The files to load; None for what lies on the disk.
+        loaded: The files to load; None to load from the disk.
         again: Whether these files were loaded before, in a process that has ended.
     """
 
@@ -392,7 +390,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
 
     def to_json(self) -> bytes:
-        """Return the source as JSON, for a process of its own."""
+        """Return the source as JSON, for a separate process."""
         return msgspec.json.encode(self, enc_hook=str)
 
     @staticmethod
@@ -402,7 +400,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def path_of(wanted: type, value: Any) -> Any:
-    """Return the path that a text stands for: the `dec_hook` of msgspec for what holds a `ModelSource`."""
+    """Return the path for a text: the `dec_hook` of msgspec for types that contain a `ModelSource`."""
     if wanted is Path and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(f"a {wanted.__name__} has no JSON form here")

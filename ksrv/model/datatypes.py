@@ -34,24 +34,24 @@ class KindMismatch(ValueError):
 
 
 class OutOfRange(ValueError):
-    """A value is not among those that a datatype holds."""
+    """A value outside of a datatype's range."""
 
 
 def cast(array: npt.NDArray[Any], own: str, wanted: str) -> npt.NDArray[Any]:
-    """Return an array in another datatype, where that changes no value by more than rounding.
+    """Return an array in another datatype; raise if that changes a value by more than rounding.
 
-    Floats become any float that holds them, integers any integer that holds them, and integers become floats. UINT16 for BF16
+    Floats become any float whose range is large enough, integers likewise, and integers become floats. UINT16 for BF16
     is the array itself, because arrays carry BF16 as 16-bit patterns.
 
     Args:
         array: The values; of BF16 the patterns.
 
     Returns:
-        The values, of BF16 the patterns; `array` itself where there is nothing to do.
+        The values, of BF16 the patterns; `array` itself if nothing is to be done.
 
     Raises:
         KindMismatch: The datatypes are of different kinds.
-        OutOfRange: A finite value would become infinite, or an integer another one.
+        OutOfRange: A finite value would become infinite, or an integer would change.
     """
     if own == wanted or (own, wanted) == ("UINT16", "BF16"):
         return array

@@ -70,13 +70,13 @@ def problems(
 
 
 class LengthFault(Exception):
-    """A declaration of lengths or padding that does not hold together.
+    """An inconsistent declaration of lengths or padding.
 
     Attributes:
         side: "inputs" or "outputs".
         index: Which of them.
         key: The key below it.
-        message: What is wrong.
+        message: The fault.
     """
 
     def __init__(self, side: str, index: int, key: tuple[str, ...], message: str) -> None:

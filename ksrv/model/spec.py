@@ -1,6 +1,6 @@
 """The spec of a model: its tensors, the preparation of its images, its labels and limits.
 
-A `ModelSpec` is the one description that parsing, validation, metadata and batching share. It is
+A `ModelSpec` is the description that parsing, validation, metadata and batching share. It is
 made by the repository (from `model.yaml`) and completed by the loader (from the model file).
 """
 
@@ -29,14 +29,14 @@ _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 class Key:
     """A key of model.yaml, declared where its setting is: `timeout_ms: Annotated[int, Key(...)] = 30_000`.
 
-    Nothing else knows a key: `ksrv.repository.settings.keys` makes of it what is read from YAML, and the JSON schema. msgspec
-    ignores the annotation, so that its bounds hold for model.yaml alone: the reader of another format may go beyond.
+    Nothing else knows a key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON schema of it. msgspec
+    ignores the annotation, so the bounds apply to model.yaml alone: the reader of another format may go beyond.
 
     Args:
-        means: What it means, for the JSON schema; "" says nothing that its name does not.
-        name: The key, where it is not the field's name.
-        written: The type in model.yaml, where it is not the field's.
-        expected: The words of errors for the wanted value, where the type has none.
+        means: Its meaning, for the JSON schema; "" if the name says it all.
+        name: The key, if it is not the field's name.
+        written: The type in model.yaml, if it is not the field's.
+        expected: The words of errors for the wanted value, if the type has none.
         shared: Whether model.yaml may have it beside the files of another server's archive, too.
         bounds: The bounds of the value, as `msgspec.Meta` takes them.
     """
@@ -70,7 +70,7 @@ def is_length_name(value: object) -> bool:
 
 
 def read_dimension(value: object) -> Dimension | None:
-    """Return the dimension that a value stands for, or None where it is no dimension.
+    """Return the dimension for a value, or None if it is no dimension.
 
     Args:
         value: A positive number, -1 for any size, or a range "100:200".
@@ -90,7 +90,7 @@ Color: TypeAlias = Literal["RGB", "BGR", "GRAY"]
 class ImageSpec:
     """How an encoded image becomes rows of an input tensor: the keys of `image:` in model.yaml.
 
-    The defaults are those of an input without an `image:` section: OpenVINO Model Server's meaning
+    The defaults are for an input without an `image:` section: OpenVINO Model Server's meaning
     (decoded unchanged, BGR, cast to the datatype, then resized linearly, no normalisation).
     """
 
@@ -110,11 +110,11 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputImageSpec:
-    """How rows of an output become encoded images where a client asks for that: its `image:` section.
+    """How rows of an output become encoded images if a client asks for that: its `image:` section.
 
     Attributes:
         color: The order of the colours in the output's last dimension.
-        formats: What a client may ask for.
+        formats: The formats that a client may ask for.
         quality: Of a JPEG, unless the client names one.
     """
 
@@ -127,7 +127,7 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of different lengths are joined, each padded to the longest; `{}` has all defaults."""
 
     value: Annotated[
-        int | float | bool, Key("What the padding holds", expected="a number, true or false")
+        int | float | bool, Key("The padding value", expected="a number, true or false")
     ] = 0
     multiple: Annotated[int, Key("Padded lengths are multiples of it", ge=1, le=1_000_000)] = 1
     mask: Annotated[
@@ -153,10 +153,10 @@ class TensorSpec:
         image: How encoded images are prepared, or None when the input takes raw tensors only.
         output_image: How an output is encoded on request, or None when it is answered as numbers only.
         optional: Whether a request may leave the input out; the handler then gets None.
-        lengths: For each dimension of `shape` the name of the length that it has, "" for none; empty where no
+        lengths: For each dimension of `shape` the name of its length, "" for none; empty if no
             dimension has a name. Inputs are padded along these dimensions, and outputs cut back.
-        pad: How the input is padded; None where its dimensions have no names, or all of it is left to the defaults.
-        mask_of: The length whose mask the input is, which the server makes where a request leaves it out; or "".
+        pad: How the input is padded; None if its dimensions have no names, or all of it is left to the defaults.
+        mask_of: The length whose mask the input is, which the server makes if a request leaves it out; or "".
     """
 
     name: str
@@ -215,18 +215,18 @@ class ModelSpec:
         inputs: Declared inputs. Empty means undeclared: any tensors are handed to the handler.
         outputs: Declared outputs; empty means whatever the handler returns.
         labels: Class labels by index for classification answers, or None.
-        max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
-        row_limit: Rows that a request may have, whatever a batch may have; 0 for those of a batch.
+        max_batch_size: The most rows of a batch; 0 when requests are never joined.
+        row_limit: The most rows of a request, whatever a batch may have; 0 for the limit of a batch.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
-        device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
+        device: The device on which the handler runs, such as "cuda:0"; "" until it is loaded.
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with an archive.
         calls_models: Whether the handler calls other models of the server.
-        concurrency: Batches that one instance runs at a time where its handler has coroutines; 0 without any.
+        concurrency: Batches that an instance runs at a time if its handler has coroutines; 0 without any.
         may_stream: Whether the handler's code has generators, or sends answers in parts by other means.
-        sequences: The bounds of the sequences that it serves; None where requests stand alone.
-        role: What OpenAI's routes ask it for: "embedding", "rerank", or "" for nothing.
-        configuration: What the configuration call answers with, where the model's format has a form of its own.
+        sequences: The bounds of the sequences that it serves; None if it serves none.
+        role: The role in which OpenAI's routes call it: "embedding", "rerank", or "".
+        configuration: The answer of the configuration call, if the model's format has a special form.
     """
 
     name: str
@@ -273,7 +273,7 @@ class ModelSpec:
 
 
 def fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
-    """Tell whether a tensor's shape is one of those that are declared.
+    """Tell whether a tensor's shape is allowed by the declared dimensions.
 
     Args:
         declared: Each dimension as a size, -1 for any, or the smallest and the largest size.

@@ -20,8 +20,8 @@ class NotebookServer:
 
     Args:
         handlers: Handler classes, functions, or paths that `ksrv serve` takes.
-        server: Settings of `ksrv serve`; both ports are free ones unless given.
-        settings: The keys of model.yaml for the one handler.
+        server: Settings of `ksrv serve`; both ports are free ports unless given.
+        settings: The keys of model.yaml for the only handler.
 
     Raises:
         CannotServe: A handler cannot be written into a file, or settings that cannot be passed on.
@@ -54,7 +54,7 @@ class NotebookServer:
 
     @property
     def log(self) -> str:
-        """What the server, its workers and its handlers have printed so far."""
+        """The output of the server, its workers and its handlers so far."""
         return self._server.log
 
     def client(self, **options: Any) -> "Client":
@@ -114,7 +114,7 @@ def serve(
         workers: How many worker processes serve.
         reload: Whether the handler is loaded anew as soon as its files change.
         server: Any other setting of `ksrv serve`, such as `{"token_file": "tokens"}`.
-        settings: The keys of model.yaml for the one handler: `batching={"max_batch_size": 8}`,
+        settings: The keys of model.yaml for the only handler: `batching={"max_batch_size": 8}`,
             `executor="process"`, `inputs={"x": Float32[4]}`, ...; they win over `@settings`.
 
     Returns:

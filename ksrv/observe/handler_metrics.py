@@ -1,8 +1,8 @@
-"""Values that handlers report, kept for the metrics page under the handlers' own names.
+"""Values that handlers report, kept for the metrics page under the handlers' names.
 
 They are written as text here and not through prometheus_client, because that renames counters, and
-the dashboards of handlers that are moved over know the names as they are. A value that does not fit
-what its name stood for before is logged and dropped; so are new series beyond a bound.
+the dashboards of handlers that are moved over know the original names. A value that does not fit
+the earlier meaning of its name is logged and dropped; so are new series beyond a bound.
 """
 
 import logging
@@ -34,9 +34,9 @@ OWN_NAMES = frozenset(
         "process_virtual_memory_bytes",
     }
 )
-"""The names without the prefix that the server's own page has."""
+"""The names on the server's page, without the prefix."""
 HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
-"""What the names of a histogram's samples end with."""
+"""The endings of the names of a histogram's samples."""
 
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -49,7 +49,7 @@ class Series(msgspec.Struct):
     Attributes:
         labels: The labels' values.
         value: The last value of a gauge, the sum of all others.
-        counts: How many values lie in each bucket of a histogram.
+        counts: How many values are in each bucket of a histogram.
         at_ns: When a gauge was last set, on the clock of `time.monotonic_ns`.
     """
 
@@ -134,17 +134,17 @@ class HandlerMetrics:
         if len(self._families) >= MOST_NAMES:
             return f"there are {MOST_NAMES} names already"
         if name.startswith(OWN_PREFIX):
-            return f"names that begin with {OWN_PREFIX} are the server's own"
+            return f"names that begin with {OWN_PREFIX} are reserved for the server"
         if name in OWN_NAMES:
             return "the server itself has a metric of this name"
         if not _NAME.fullmatch(name) or not all(map(_LABEL.fullmatch, labels)):
-            return "the name or a label's cannot stand on a metrics page"
+            return "the name or a label's name has a character that metrics do not allow"
         if len(set(labels)) != len(labels):
             return "a label stands twice"
         if record.kind == "histogram" and "le" in labels:
             return "the label le is that of a histogram's buckets"
         if record.kind not in ("counter", "gauge", "histogram"):
-            return f"there is no kind {record.kind!r}"
+            return f"unknown kind {record.kind!r}"
         histogram = _histogram_with(name, self._families)
         if histogram:
             return f"the histogram {histogram} has samples of this name"
@@ -163,7 +163,7 @@ class HandlerMetrics:
         """Return the values so far.
 
         Args:
-            others: Those of other workers, to be added; a name that stands for something else
+            others: The values of other workers, to be added. A name that has another meaning
                 there is left out, and so is a name that a histogram has for its samples.
         """
         with self._lock:
@@ -199,7 +199,7 @@ class HandlerMetrics:
 
 
 def _histogram_with(name: str, families: Mapping[str, Family]) -> str:
-    """Return the histogram that has samples of this name, "" where there is none."""
+    """Return the histogram that has samples of this name, or ""."""
     for suffix in HISTOGRAM_SUFFIXES:
         base = name.removesuffix(suffix)
         if base != name and base in families and families[base].kind == "histogram":

@@ -1,7 +1,7 @@
 """The text of a log record: one line, and a traceback below it that cannot be taken for a record.
 
-The text of a client or a handler may hold line breaks and the codes that move a terminal's cursor. In
-a log they would end one record and begin another of their own.
+The text of a client or a handler may contain line breaks and the codes that move a terminal's cursor. In
+a log they would end a record and begin a false record.
 """
 
 import logging
@@ -12,10 +12,10 @@ _IN_QUOTES = str.maketrans({"\\": r"\\", '"': r"\""})
 
 
 def in_quotes(text: str) -> str:
-    """Return a text for a place between double quotes: its own quotes and backslashes are escaped.
+    """Return a text for a place between double quotes: quotes and backslashes in it are escaped.
 
     Args:
-        text: The text of a client. What a line escapes besides begins with a backslash, too.
+        text: The text of a client. Other escapes in a line also begin with a backslash.
     """
     return text.translate(_IN_QUOTES)
 

@@ -59,19 +59,19 @@ class ServerValues(NamedTuple):
 
 
 class PageValues(NamedTuple):
-    """What the page shows of a server.
+    """The values of a server that the page shows.
 
     Attributes:
         models: The statistics of every version that serves.
         unserved: The names and versions that should serve and have not been loaded.
         unknown_requests: How many requests named an unknown model or version.
-        process: The bytes that the workers hold.
+        process: The bytes that the workers use.
         traffic: The connections, refusals and error answers of all workers.
         handlers: The values that handlers report, as text.
         server: The values of the whole server; None without a master process.
         refused_replacements: How often a version could not be loaded again after a process had ended, because one of
             its files had changed; by name and version.
-        lazy: Counts of models that requests load; None where all are loaded at the start.
+        lazy: Counts of models that requests load; None if all are loaded at the start.
     """
 
     models: Sequence[ModelStatistics]
@@ -134,7 +134,7 @@ def _requests(models: Sequence[ModelStatistics], unknown_requests: int) -> Itera
         rows.add_metric(labels, one.inference_count)
     unknown = CounterMetricFamily(
         "ksrv_unknown_model_requests",
-        "Requests for a model or version that there is not.",
+        "Requests for an unknown model or version.",
         unknown_requests,
     )
     return iter((requests, rejected, rows, unknown))
@@ -148,7 +148,7 @@ def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     )
     stages = HistogramMetricFamily(
         STAGE_DURATIONS,
-        "What a request's time was spent on; assemble joins a batch and decodes its images.",
+        "Time of a request by stage; assemble joins a batch and decodes its images.",
         labels=[*MODEL_LABELS, "stage"],
     )
     sizes = HistogramMetricFamily(
@@ -201,7 +201,7 @@ def _states(
     )
     open_sequences = GaugeMetricFamily(
         "ksrv_open_sequences",
-        "Sequences whose state an instance holds for further requests.",
+        "Sequences whose state an instance keeps for further requests.",
         labels=MODEL_LABELS,
     )
     ended_sequences = CounterMetricFamily(
@@ -257,7 +257,7 @@ def _lazy(counts: LazyCounts) -> Iterator[Metric]:
             ),
             GaugeMetricFamily("ksrv_models_loaded", "Models that are loaded.", counts.loaded),
             GaugeMetricFamily(
-                "ksrv_models_memory_bytes", "Memory that the loaded models hold.", counts.held
+                "ksrv_models_memory_bytes", "Memory that the loaded models take.", counts.held
             ),
         )
     )
@@ -306,7 +306,7 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
         labels=["protocol", "reason"],
     )
     errors = CounterMetricFamily(
-        "ksrv_error_answers", "Answers that told of an error.", labels=["protocol", "status"]
+        "ksrv_error_answers", "Answers with an error.", labels=["protocol", "status"]
     )
     for family, counts in ((refused, traffic.refused), (errors, traffic.errors)):
         for key, count in counts.items():
@@ -340,7 +340,7 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
 
 def _build() -> Metric:
     labels = {"version": __version__, "python": platform.python_version()}
-    family = GaugeMetricFamily("ksrv_build_info", "What serves.", labels=list(labels))
+    family = GaugeMetricFamily("ksrv_build_info", "The version of the server.", labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family
 
@@ -355,7 +355,7 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         )
     yield CounterMetricFamily(
         "ksrv_server_worker_restarts",
-        "Worker processes that ended without having been told to.",
+        "Worker processes that ended without being stopped.",
         values.restarts,
     )
     yield GaugeMetricFamily(

@@ -15,7 +15,7 @@ class ProcessValues(msgspec.Struct):
     """The values of one worker, or the sums of several.
 
     Attributes:
-        in_flight: Bytes that requests and answers hold, from their first byte to their last.
+        in_flight: Bytes of requests and answers, from their first byte to their last.
         leased: Bytes of the buffer pool's blocks in use.
         pooled: Bytes of the buffer pool's blocks kept ready.
         resident: Bytes of memory.

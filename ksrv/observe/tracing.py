@@ -1,9 +1,9 @@
-"""Traces by OpenTelemetry, where `--trace otlp` asks for them: the extra `otel`.
+"""Traces by OpenTelemetry, if `--trace otlp` asks for them: the extra `otel`.
 
-What is exported where is OpenTelemetry's own to say, by its variables: `OTEL_EXPORTER_OTLP_ENDPOINT`,
-`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`. The provider is the process's global one, so that what handlers
-trace themselves belongs to the same tree. A handler process has its own, which begins with the
-first batch that comes with a span.
+OpenTelemetry's variables decide what is exported, and where to: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`. The provider is the process's global provider, so that the spans of handlers
+belong to the same tree. A handler process has a separate provider, which begins with the
+first batch that has a span.
 """
 
 import copy
@@ -30,12 +30,12 @@ class TracingError(RuntimeError):
 
 
 class TraceSetting(msgspec.Struct):
-    """What is said of the requests of one model, or of all; None for nothing.
+    """The settings for the requests of one model, or of all; None for settings that are not given.
 
     Attributes:
         enabled: Whether they are traced.
-        rate: One of so many is traced. A request that belongs to its caller's trace is so where
-            the caller's header says it.
+        rate: One of so many is traced. If a request belongs to its caller's trace, the caller's header
+            decides instead.
     """
 
     enabled: bool | None = None
@@ -43,7 +43,7 @@ class TraceSetting(msgspec.Struct):
 
 
 class FullSetting(NamedTuple):
-    """What holds for the requests of one model, or of all; see `TraceSetting`."""
+    """The complete settings for the requests of one model, or of all; see `TraceSetting`."""
 
     enabled: bool
     rate: int
@@ -132,7 +132,7 @@ def set_setting(model: str, setting: TraceSetting) -> None:
     """Trace by other settings from now on.
 
     Args:
-        model: The model; "" for all that have no settings of their own.
+        model: The model; "" for all models without special settings.
     """
     with _OF_PROCESS.lock:
         if setting == TraceSetting():
@@ -143,7 +143,7 @@ def set_setting(model: str, setting: TraceSetting) -> None:
 
 
 def setting(model: str) -> FullSetting:
-    """Return what holds for a model; "" for those that have no settings of their own."""
+    """Return the settings of a model; "" for all models without special settings."""
     all_models = _OF_PROCESS.settings.get("", TraceSetting())
     own = _OF_PROCESS.settings.get(model, all_models)
     enabled = all_models.enabled if own.enabled is None else own.enabled
@@ -152,7 +152,7 @@ def setting(model: str) -> FullSetting:
 
 
 def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the next request of a model is traced, as far as the settings say."""
+    """Return whether the settings allow to trace the next request of a model."""
     enabled, rate = setting(model)
     if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(TRACEPARENT, "")):
         return enabled

@@ -1,7 +1,7 @@
 """Counters of a worker's front ends: refusals by reason, errors by status, connections.
 
-Each refusal is counted here, once, where its answer is made: `count_error` for an error
-that is rendered, `count_refusal` where a client gets no answer that one could count (a connection that
+Each refusal is counted here, once, when its answer is made: `count_error` for an error
+that is rendered, `count_refusal` if a client gets no answer that could be counted (a connection that
 is closed, a call that another library ends). The counts are the process's.
 
 The HTTP server counts without Python; its counts are read when the metrics page is rendered (`watch_connections`).
@@ -24,9 +24,9 @@ class Traffic(msgspec.Struct):
 
     Attributes:
         refused: Requests that were turned away, by "protocol reason".
-        errors: Answers that told of an error, by "protocol status".
+        errors: Answers with an error, by "protocol status".
         accepted: HTTP connections that were accepted.
-        recycled: Idle connections that were closed for new ones.
+        recycled: Idle connections that were closed to make room for new connections.
         pauses: How often accepting paused, because no further connection could be held.
         lacked_descriptors: How many of these pauses were for want of file descriptors.
         lost_lines: Lines of the log and of the access log that were dropped, because nothing took them in time.
@@ -43,7 +43,7 @@ class Traffic(msgspec.Struct):
     open: int = 0
 
     def add(self, other: "Traffic", *, lives: bool) -> None:
-        """Add what another worker, or another part of this one, has counted.
+        """Add the counts of another worker, or of another part of this worker.
 
         Args:
             lives: Whether the connections that it holds are still open.

@@ -7,17 +7,17 @@
     for address in ksrv.ray.addresses():
         print(address.http, address.grpc)
 
-A replica is an actor of Ray Serve that keeps a whole ksrv server as its child process, on ports of its
-own: the native HTTP and gRPC servers, the engine and its batching are those of `ksrv serve`, untouched by
-Ray. A server of its own process and no thread of the actor's, because gunicorn's master needs signals and
-forks, and because a handler that takes its process down must not take the actor along.
+A replica is an actor of Ray Serve that keeps a whole ksrv server as its child process, on separate ports:
+the native HTTP and gRPC servers, the engine and its batching are as under `ksrv serve`, untouched by
+Ray. The server is a process and no thread of the actor, because gunicorn's master needs signals and
+forks, and because a handler that crashes its process must not end the actor too.
 
-Clients, or a load balancer, connect to the replicas' own ports (direct ingress): no Python of Ray's runs for a
-request, so it costs what it costs without Ray. `addresses` lists the ports, and so does `GET /-/addresses` on
+Clients, or a load balancer, connect to the replicas' ports (direct ingress): no Python of Ray's runs for a
+request, so Ray adds no cost. `addresses` lists the ports, and so does `GET /-/addresses` on
 Ray's HTTP ingress, which serves no models.
 
 A small deployment of the same application keeps the addresses. Each replica renews its address every second and
-withdraws it before it drains. An address that is not renewed for three seconds is forgotten, such as that of a
+withdraws it before it drains. An address that is not renewed for three seconds is forgotten, such as an address on a
 killed node: until then a client meets a refused connection, and takes the next address.
 
 ksrv writes no scheduler: placement, health checks, rollouts and the number of replicas are Ray Serve's, which

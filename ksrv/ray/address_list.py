@@ -1,4 +1,4 @@
-"""Where the replicas of an application listen: the deployment that knows it, and the question to it."""
+"""The addresses of an application's replicas: the deployment that knows them, and the call to it."""
 
 import time
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ WITHDRAWN_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where one replica listens.
+    """The addresses of one replica.
 
     Attributes:
         replica: Ray's id of the replica.
         node: Ray's id of its node.
-        http: HTTP address as HOST:PORT, "" where HTTP is off.
-        grpc: gRPC address as HOST:PORT, "" where gRPC is off.
+        http: HTTP address as HOST:PORT, "" if HTTP is off.
+        grpc: gRPC address as HOST:PORT, "" if gRPC is off.
         tls: Whether both want TLS.
     """
 
@@ -38,8 +38,8 @@ class Address:
 class AddressList:
     """The deployment that keeps the addresses; Ray Serve runs one of it for each application.
 
-    It holds nothing that cannot be lost: replicas renew their addresses every second, so that one that
-    Ray starts anew knows them again at once.
+    It keeps nothing that cannot be lost: replicas renew their addresses every second, so a list that
+    Ray starts again knows them at once.
     """
 
     def __init__(self) -> None:

@@ -13,10 +13,10 @@ from ksrv.server.settings_sources import Resolved, resolve
 
 DEPLOYMENT = "ksrv"
 STOP_SECONDS = 10.0
-"""What the end of a replica may take beside its server's drain delay and stop timeout."""
+"""The most seconds that the end of a replica may take, on top of its server's drain delay and stop timeout."""
 RAY_DRAIN_SECONDS = 35.0
-"""What Ray may wait before it tells a replica to end: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S,
-with its HAProxy, and some seconds. It counts for the time after which Ray kills the replica."""
+"""How long Ray may wait before it ends a replica: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S
+with HAProxy, and some seconds. It is a part of the time after which Ray kills the replica."""
 START_TIMEOUT = 600.0
 
 
@@ -78,8 +78,8 @@ def app(
         num_replicas: How many replicas, 1 unless given; not together with `autoscaling`.
         autoscaling: Keys of Ray Serve's `AutoscalingConfig`: min_replicas, max_replicas,
             target_ongoing_requests, ...; the load of a replica is the requests that wait and run in it.
-        settings: Any setting of `ksrv serve`, nested ones as mappings. The addresses are the
-            node's own with free ports unless given. Beyond loopback a token file, client certificates or
+        settings: Any setting of `ksrv serve`, nested settings as mappings. By default the servers listen on the
+            node's address, on free ports. Beyond loopback a token file, client certificates or
             `insecure` must be among them, as with `ksrv serve`.
         actor: Ray Serve's `ray_actor_options`: num_cpus (1 unless given), num_gpus, resources,
             runtime_env, ...
@@ -129,8 +129,8 @@ def app(
 def build(arguments: dict[str, Any]) -> Any:
     """Return the application of a Serve config file, as its `import_path: ksrv.ray:build`.
 
-    A deployment's `user_config` in that file stands for the state of the models: another value has the
-    replicas read their models anew where they are, as on SIGHUP, without a lost request.
+    A deployment's `user_config` in that file represents the state of the models: another value makes the
+    replicas read their models again in place, as on SIGHUP, without a lost request.
 
     Args:
         arguments: The `args` of the file: the arguments of `app`, of which `models` must be there.

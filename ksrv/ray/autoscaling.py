@@ -1,8 +1,8 @@
 """How many replicas the queues ask for; Ray Serve's autoscaler decides when and where.
 
-Requests that come over a replica's own ports are unknown to Ray, so each replica reports its load: the
-requests that wait in its queues and the mean number of those that ran since the last report, both out of
-the metrics page. Ray Serve's own rule is applied to the sum, with its own delays and bounds.
+Requests that arrive on a replica's ports are unknown to Ray, so each replica reports its load: the
+requests that wait in its queues and the mean number of requests that ran since the last report, both out of
+the metrics page. Ray Serve's rule is applied to the sum, with Ray Serve's delays and bounds.
 """
 
 import time
@@ -21,7 +21,7 @@ class LoadMeter:
         self._seen: tuple[float, float] | None = None
 
     def load(self, page: str) -> float:
-        """Return the requests that wait now, and the mean of those that ran since the last page."""
+        """Return the requests that wait now, and the mean number of requests that ran since the last page."""
         waiting = spent = 0.0
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
@@ -57,5 +57,5 @@ def policy(context: Any) -> tuple[float, dict[str, Any]]:
         return float(context.target_num_replicas), {}
     mean = sum(loads.values()) / len(
         loads
-    )  # a replica that has not reported yet counts as a mean one
+    )  # a replica that has not reported yet counts with the mean load
     return running * mean / context.config.get_target_ongoing_requests(), {}

@@ -44,14 +44,14 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
     """Run an application until SIGTERM or SIGINT, then delete it; its replicas drain first.
 
     Args:
-        address: What `ray.init` takes: HOST:PORT, auto or ray://HOST:PORT; local starts a cluster.
+        address: An address for `ray.init`: HOST:PORT, auto or ray://HOST:PORT; local starts a cluster.
         resolved: The settings of `ksrv serve`, of which the models are paths on every node.
         replicas: "N" or "MIN:MAX".
 
     Raises:
         SettingsError: A setting is unknown or cannot have its value, or Ray is not installed.
         RuntimeError: Ray Serve could not deploy the application, or it was deleted by another client.
-        ConnectionError: There is no cluster at the address.
+        ConnectionError: No cluster answers at the address.
     """
     try:
         ray_deployments = ray_serve()
@@ -80,7 +80,7 @@ class _Stopped(BaseException):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    for each in (signal.SIGTERM, signal.SIGINT):  # the next one ends the process where it is
+    for each in (signal.SIGTERM, signal.SIGINT):  # the next signal ends the process at once
         signal.signal(each, signal.SIG_DFL)
     raise _Stopped
 

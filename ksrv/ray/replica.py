@@ -15,7 +15,7 @@ log = logging.getLogger("ray.serve")
 
 
 def reachable(address: str, host: str) -> str:
-    """Return an address as other nodes call it: that of a wildcard is the node's own.
+    """Return an address as other nodes call it: a wildcard becomes the node's address.
 
     Args:
         address: HOST:PORT, or "".
@@ -30,7 +30,7 @@ def prometheus_targets(replicas: Sequence[Address]) -> list[dict[str, Any]]:
     """Return the metrics pages of replicas as Prometheus' service discovery over HTTP wants them.
 
     Args:
-        replicas: The replicas' addresses; those without HTTP have no metrics page.
+        replicas: The replicas' addresses; replicas without HTTP have no metrics page.
     """
     return [
         {
@@ -61,7 +61,7 @@ class Replica:
     Args:
         models: The paths that `ksrv serve` takes, as this node sees them.
         settings: The settings of `ksrv serve`.
-        stop_seconds: What its end may take.
+        stop_seconds: The most seconds that its end may take.
         start_timeout: Seconds in which its models must be ready.
         address_list: Ray Serve's handle to the list of addresses.
     """
@@ -150,9 +150,9 @@ class Replica:
         return JSONResponse(LISTS[route](await self._address_list.current.remote()))
 
     async def check_health(self) -> None:
-        """Tell Ray Serve that the server lives; it replaces the replica of one that does not.
+        """Tell Ray Serve that the server lives; otherwise Ray Serve replaces the replica.
 
-        Ray Serve counts a replica as running after its first check, so that one also puts the address onto the
+        Ray Serve counts a replica as running after its first check, so the first check also puts the address onto the
         list: `addresses()` has it once `serve.run` returns.
 
         Raises:
@@ -170,10 +170,10 @@ class Replica:
         return {LOAD: self._meter.load(page.decode())}
 
     async def reconfigure(self, user_config: Any) -> None:
-        """Have the server read its models anew, as on SIGHUP, when the deployment's user_config changes.
+        """Make the server read its models again, as on SIGHUP, when the deployment's user_config changes.
 
         Args:
-            user_config: Any value; Ray Serve gives the first one as the replica starts.
+            user_config: Any value; Ray Serve passes the first value as the replica starts.
         """
         if self._configured:
             self._server.reload()

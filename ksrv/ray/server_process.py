@@ -35,11 +35,11 @@ class ServerProcess:
     """Runs `ksrv serve` until `stop`, and ends it when this process dies.
 
     Args:
-        settings: The settings of `ksrv serve`, nested ones as mappings.
+        settings: The settings of `ksrv serve`, nested settings as mappings.
 
     Attributes:
-        http: The HTTP address as HOST:PORT, "" where HTTP is off.
-        grpc: The gRPC address as HOST:PORT, "" where gRPC is off.
+        http: The HTTP address as HOST:PORT, "" if HTTP is off.
+        grpc: The gRPC address as HOST:PORT, "" if gRPC is off.
     """
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
@@ -81,9 +81,9 @@ class ServerProcess:
         return bool(self._settings.get("tls_client_ca"))
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return what trusts the server's own certificate, whatever name it is for; None without TLS.
+        """Return a context that trusts the server's certificate, whatever name it is for; None without TLS.
 
-        Certificates that the file held before stay trusted: the server has the old one until it reloads,
+        Earlier certificates of the file stay trusted: the server has the old certificate until it reloads,
         and its replica must not count as dead meanwhile.
 
         Raises:
@@ -118,7 +118,7 @@ class ServerProcess:
             return {}
         lines = Path(file).read_text(encoding="utf-8").splitlines()
         tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        # The server refuses a file without a token, and goes on with those that it has.
+        # The server refuses a file without a token, and keeps the tokens that it has.
         return {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
 
     # ---- the process ----------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class ServerProcess:
             self._changed.notify_all()
 
     def _hear(self, line: str) -> None:
-        """Take one line of the server's output, which goes to the replica's own log as well."""
+        """Take one line of the server's output, which is also written to the replica's log."""
         print(line, file=sys.stderr, flush=True)
         with self._changed:
             self._lines.append(line)
@@ -205,7 +205,7 @@ class ServerProcess:
         return True
 
     def get(self, path: str) -> bytes:
-        """Return the body of a GET of the server's, with the server's own token.
+        """Return the body of a GET of the server's, with the server's token.
 
         Args:
             path: The path, such as "/metrics".

@@ -1,6 +1,6 @@
-"""The files that one worker writes for one model: rotated by their size, the oldest removed.
+"""The files that a worker writes for a model: rotated by their size, the oldest removed.
 
-A file that is written is locked, so that no worker removes the file of another one that lives; those that dead workers left count
+A file that is written is locked, so that no worker removes the file of another living worker; files of dead workers count
 among the files that are kept.
 """
 
@@ -21,7 +21,7 @@ class RotatedFiles:
     Args:
         folder: Made when the first line is written.
         size: Bytes after which a file is full.
-        count: Files that are kept, beside those that other workers write.
+        count: Files that are kept, besides the files that other workers write.
     """
 
     def __init__(self, folder: Path, size: int, count: int) -> None:
@@ -47,7 +47,7 @@ class RotatedFiles:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError:
-            os.ftruncate(self._file, before)  # half a line would spoil the next one
+            os.ftruncate(self._file, before)  # half a line would spoil the next line
             raise
 
     def _takes(self, needed: int) -> bool:
@@ -57,7 +57,7 @@ class RotatedFiles:
         return fits and state.st_nlink > 0
 
     def close(self) -> None:
-        """Close the file; the next line begins another one."""
+        """Close the file; the next line begins another file."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -69,7 +69,7 @@ class RotatedFiles:
             return
         self._number += 1
         begun = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        # In the order of time by their names, also those of one second.
+        # Sorted by name they are in the order of time, even within a second.
         name = f"{begun}-{os.getpid()}-{self._number:08}{SUFFIX}"
         # Records hold what clients send: nobody but the server's user reads them.
         self._file = os.open(
@@ -95,7 +95,7 @@ class RotatedFiles:
         return True
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest files that nobody writes, so that `count` are left, the new one included."""
+        """Remove the oldest files that nobody writes, so that `count` files are left, including the new file."""
         idle = [path for path in self._folder.glob(f"*{SUFFIX}") if not _is_written(path)]
         idle.sort(key=lambda path: path.name)
         for path in idle[: max(0, len(idle) - (self._count - 1))]:
@@ -110,7 +110,7 @@ def _is_written(path: Path) -> bool:
 
 
 def _locked(path: Path, access: int, lock: int) -> int | None:
-    """Open a file that nobody writes; None where somebody does, has removed it, or where no worker made it."""
+    """Open a file that nobody writes; None if somebody writes it or has removed it, or if no worker made it."""
     try:
         # A link may lead to a file of anybody's, and the open of a pipe would wait for its other end.
         file = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,8 +1,8 @@
 """One recorded request and its answer, as a line of JSON.
 
-A tensor's bytes are in the protocol's binary form, in base64: little-endian, in row-major order, each element of BYTES behind its
-length as four bytes. So every datatype comes back bit for bit, NaN included. Parameters are JSON, which has no NaN and no
-infinity: null stands for these numbers.
+A tensor's bytes are in the protocol's binary form, in base64: little-endian, in row-major order, each element of BYTES after its
+length as four bytes. So every datatype is restored bit for bit, NaN included. Parameters are JSON, which has no NaN and no
+infinity: they become null.
 """
 
 import math
@@ -83,9 +83,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request and its answer.
 
     Attributes:
-        time: When the request came, in seconds since 1970.
+        time: When the request arrived, in seconds since 1970.
         duration_ms: Until its answer was there.
-        outputs: The answer's; None where there is a failure.
+        outputs: The outputs of the answer; None if the request failed.
         wanted: The outputs that the client asked for, with their parameters; empty for all.
         chunks: The intermediate answers of a request that streams.
         streamed: Whether its client asked for a stream.

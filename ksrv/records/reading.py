@@ -9,7 +9,7 @@ from ksrv.records.lines import Record
 
 SUFFIX = ".jsonl"
 LONGEST_LINE = 64 << 20
-"""Bytes of a line at most; a worker writes shorter ones."""
+"""The most bytes of a line; a worker writes shorter lines."""
 
 
 class RecordError(ValueError):
@@ -20,7 +20,7 @@ def record_files(path: Path) -> list[Path]:
     """Return the files of records at a path: itself, or all below the folder.
 
     Raises:
-        RecordError: There is none.
+        RecordError: No file is there.
     """
     if path.is_dir():
         found = sorted(one for one in path.rglob(f"*{SUFFIX}") if one.is_file())
@@ -41,7 +41,7 @@ def read_records(path: Path, most: int | None = None) -> Iterator[Record]:
         most: How many at most.
 
     Raises:
-        RecordError: There is no file, or a line is no record.
+        RecordError: No file is there, or a line is no record.
     """
     left = most
     for file in record_files(path):

@@ -1,7 +1,7 @@
 """Records sampled requests of a model and their answers, off the requests' path.
 
 The thread of a sampled request copies its tensors into a bounded queue. One thread, which starts with the first record, makes lines
-of them and writes. Where the disk is slow or full, records are dropped and counted; requests never wait.
+of them and writes. If the disk is slow or full, records are dropped and counted; requests never wait.
 """
 
 import logging
@@ -33,7 +33,7 @@ MOST_WAITING_BYTES = 64 << 20
 LARGEST_RECORD = 16 << 20
 """Bytes of one record, its answer included: its tensors, names, parameters and headers."""
 IDLE_SECONDS = 10.0
-"""After which the thread ends; the next record starts another one."""
+"""How long the thread waits for a record before it ends; the next record starts another thread."""
 CLOSE_SECONDS = 2.0
 """How long the end of a model waits for what is not written yet."""
 WARNING_SECONDS = 60.0
@@ -93,10 +93,10 @@ class ModelRecording:
     def follow(
         self, request: InferRequest, callback: Callable[[RequestHandle], None] | None
     ) -> Callable[[RequestHandle], None] | None:
-        """Return what is to be called when a request has ended, which records it if it is sampled.
+        """Return the callback for the end of a request, which records the request if it is sampled.
 
         Args:
-            callback: What is called anyway, after that.
+            callback: The request's callback, called after that.
         """
         if request.explain or not (request.sampled or random.random() < self._rules.sample):
             return callback
@@ -208,7 +208,7 @@ class ModelRecording:
         )
 
     def close(self) -> None:
-        """Take no further records, and write those that wait."""
+        """Take no further records, and write the records that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -20,7 +20,7 @@ class ModelEntry:
         error: Why none of it can be served, or None.
         path: The folder or file that it comes from.
         available: Every version on disk, also the versions that the policy leaves out.
-        report: What becomes of another server's settings, or None.
+        report: How each of another server's settings is handled, or None.
     """
 
     name: str

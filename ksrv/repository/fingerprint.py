@@ -1,4 +1,4 @@
-"""Fingerprints of model versions on disk: a version that was changed has another one."""
+"""Fingerprints of model versions on disk: a changed version has another fingerprint."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -10,7 +10,7 @@ from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.versions import version_folders
 
 KEPT_BYTES = 4 << 20
-"""Of Python files are kept for one version; further ones are known by their fingerprints."""
+"""The most bytes of Python files that are kept for a version; further files are known by their fingerprints."""
 HASHED_FILE_BYTES = 1 << 20
 """Larger files are known by their size and time: hashing weights would take as long as loading them."""
 HASHED_BYTES = 16 << 20
@@ -25,7 +25,7 @@ class Fingerprint:
 
     Attributes:
         files: Path, size in bytes and time of the last change in nanoseconds of each file.
-        error: What is wrong with the version, or None.
+        error: The version's fault, or None.
     """
 
     files: frozenset[tuple[str, int, int]]

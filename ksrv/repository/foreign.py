@@ -8,13 +8,13 @@ from ksrv.repository.layout import Repository, RepositoryError
 
 
 def foreign_models(path: Path) -> list[ModelEntry]:
-    """Return the models at a path whose settings are those of another server.
+    """Return the models at a path with another server's settings.
 
     Args:
         path: A model or a repository.
 
     Returns:
-        Their entries; none for an archive, and for models of ksrv's own.
+        Their entries; an empty list for an archive, and for ksrv's models.
 
     Raises:
         RepositoryError: It is a config.json that cannot be read.

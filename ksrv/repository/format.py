@@ -1,6 +1,6 @@
-"""What a reader of another server's models offers to the model repository: a `Format`.
+"""The interface of a reader of another server's models: a `Format`.
 
-Each reader has a folder of its own beside this file, and `ksrv.repository.formats` lists them.
+Each reader has a folder beside this file, and `ksrv.repository.formats` lists them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ class FolderReader(Protocol):
     """The file that makes a folder such a model."""
 
     def is_model(self, folder: Path) -> bool:
-        """Whether a folder is a model of the format, and none of ksrv's own."""
+        """Whether a folder is a model of the format, and no model of ksrv's."""
 
     def may_be_configured(self, folder: Path) -> bool:
         """Whether the folder can be read by a configuration that a load call brings."""
@@ -32,7 +32,7 @@ class FolderReader(Protocol):
         Args:
             path: The folder.
             name: The model's name.
-            config: The file to read in place of the folder's own settings.
+            config: The file to read instead of the folder's settings.
 
         Raises:
             ConfigError: The settings cannot be read, or are wrong.
@@ -65,12 +65,12 @@ class ArchiveReader(Protocol):
         """The file that makes a folder an archive's."""
 
     def read(self, path: Path, name: str, defaults: Any = None) -> ModelEntry:
-        """Return the model that an archive holds, under the name that it gives itself.
+        """Return the model in an archive, under the archive's name.
 
         Args:
-            path: The archive, or an unpacked one.
+            path: The archive, or an unpacked archive.
             name: The name of an archive that cannot be read.
-            defaults: What the server's settings say of archives, in the format's own form; None without any.
+            defaults: The server's settings for archives, in the format's form; None without any.
         """
 
 
@@ -78,7 +78,7 @@ class HandlerReader(Protocol):
     """Recognises handlers that are written for the other server."""
 
     key: str
-    """The key of model.yaml that says so of a whole folder."""
+    """The key of model.yaml that marks a whole folder as such a model."""
 
     @property
     def keys(self) -> type[Section]:
@@ -104,11 +104,11 @@ class HandlerReader(Protocol):
         """Return the settings with which a handler runs as the other server would run it.
 
         Args:
-            document: Where its settings were read.
+            document: The document of its settings.
             config: The settings.
             folder: The folder of the version.
             root: The model's folder.
-            name: The model's name, where it is not its folder's.
+            name: The model's name, if it is not its folder's.
             function: Of a handler file, the function in it that is the handler, "" for a class; None leaves
                 what `handler:` says.
 
@@ -166,7 +166,7 @@ class Formats:
         return next((one for one in self.lists if path.suffix == one.suffix), None)
 
     def unpacked_suffix(self, folder: Path) -> str:
-        """Return the suffix of archives of whose files a folder holds those of one, or ""."""
+        """Return the archive suffix if a folder has the files of an unpacked archive, or ""."""
         marked = (one for one in self.archives if (folder / one.mark).is_file())
         return next((one.suffixes[0] for one in marked), "")
 

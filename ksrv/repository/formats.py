@@ -1,4 +1,4 @@
-"""The formats of other servers whose models are served: the one list of their readers."""
+"""The formats of other servers whose models are served: the list of their readers."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,8 +1,8 @@
-"""What the syntax tree of a handler's file says: its names, and the keys of `@settings`. Nothing of it is run.
+"""The syntax tree of a handler's file: its names, and the keys of `@settings`. Nothing of it is run.
 
-A class has the settings of its bases too, as far as these stand in files of the model's folders; its own win. What the tree
-does not show (settings of an installed base, of a decorator that came by an odd way) is found when the model is loaded,
-and refused there.
+A class inherits the settings of its bases, if these are in files of the model's folders, and may override them. Settings that
+the tree does not show (of an installed base, or of a decorator that is not imported in the usual way) are found when the
+model is loaded, and refused then.
 """
 
 import ast
@@ -23,7 +23,7 @@ READ_AT_LOAD = ("inputs", "outputs")
 
 REFUSED = {
     "handler": "the class or function below is the handler",
-    "version_policy": "a handler has no versions; model.yaml names those of its folder",
+    "version_policy": "a handler has no versions; model.yaml names the versions of its folder",
 }
 
 
@@ -34,11 +34,11 @@ _MAY_NAME = ast.For | ast.While | ast.With | ast.Match | ast.TryStar | ast.Globa
 
 @dataclass
 class HandlerCode:
-    """What the syntax tree of a handler file says.
+    """The contents of the syntax tree of a handler file.
 
     Attributes:
         path: The file.
-        folders: Where the files lie that it imports by bare name.
+        folders: The folders of the files that it imports by bare name.
         names: The names that its top level sets, with the statements that do.
         open: Whether more names may come: by `from m import *`, `for`, `with`, a module's `__getattr__`.
         constants: The names that are set to literals.
@@ -57,7 +57,7 @@ class HandlerCode:
         """Return the code of a file.
 
         Args:
-            folders: Where the files lie that it imports by bare name.
+            folders: The folders of the files that it imports by bare name.
 
         Raises:
             ConfigError: It cannot be read.
@@ -107,7 +107,7 @@ class HandlerCode:
         return {name for name, node in self.names.items() if isinstance(node, kinds)}
 
     def only_decorated(self) -> str:
-        """Return the only handler with `@settings`, of its own or of a base; "" where the file has none.
+        """Return the only handler with `@settings`, its base's included; "" if the file has none.
 
         A class that another such class is made from is not counted.
 
@@ -148,13 +148,13 @@ class HandlerCode:
             raise ConfigError(f"{self.path} has no {name} at its top level{hint}")
 
     def settings(self, name: str) -> Document:
-        """Return the literals of a name's `@settings`, with those of its bases below them.
+        """Return the literals of a name's `@settings`, over the literals of its bases.
 
         Args:
             name: A class or function of the file, or "" for none.
 
         Returns:
-            The keys, checked one by one; errors name the file and the line where a key stands.
+            The keys, checked one by one; errors name the file and the line of a key.
 
         Raises:
             ConfigError: A key cannot be.
@@ -226,7 +226,7 @@ class HandlerCode:
         return None
 
     def _own(self, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-        """Return the literals of a name's own `@settings`, and the lines of its keys."""
+        """Return the literals of a name's `@settings` without its bases, and the lines of its keys."""
         call = self._call(name)
         keys: dict[str, Any] = {}
         lines: dict[KeyPath, int] = {}
@@ -281,7 +281,7 @@ def installed_file(module: str) -> Path | None:
 
 
 class _Constants(ast.NodeTransformer):
-    """Puts the literals in the places of the names that stand for them."""
+    """Replaces names by their literals."""
 
     def __init__(self, constants: Mapping[str, ast.expr]) -> None:
         self._constants = constants

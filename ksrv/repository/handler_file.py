@@ -1,8 +1,8 @@
 """A model that is one Python file: `app.py` or `app.py:Cats`, as a path of `ksrv serve`.
 
 Nothing of the file is run here: its names, the files that it imports and the literals of its
-`@settings` are read from its syntax tree. The settings are those of a model.yaml, with the same
-checks; the file's own folder is the model's.
+`@settings` are read from its syntax tree. The settings are the keys of a model.yaml, with the same
+checks; the file's folder is the model's folder.
 """
 
 import ast
@@ -37,7 +37,7 @@ def model_name(file: Path, name: str) -> str:
     """Return the name that a handler file is served under: `app.py:ImageCats` as `image_cats`.
 
     Args:
-        name: The name of the class or function, or "" for the file's own name.
+        name: The name of the class or function, or "" for the file's name.
     """
     return _WORDS.sub("_", name).lower().strip("_") if name else file.stem
 
@@ -49,7 +49,7 @@ def handler_file(
 
     Args:
         name: The class or function in it, or "" for its only handler.
-        given: Settings that win over those of the file.
+        given: Settings that override the settings of the file.
 
     Raises:
         ConfigError: The file cannot be read, lacks the name, or has settings that cannot be.

@@ -48,9 +48,9 @@ class Repository:
         paths: Model repositories, single models' folders, single model files, and handlers in one
             file: `FILE.py[:NAME]`.
         archives: Readers of archives by suffix, such as ".mar".
-        model_name: The name of the one model that the paths hold, in place of its folder's or
-            file's name.
-        model_settings: Settings of the one handler file that the paths hold, over its own.
+        model_name: The name of the only model under the paths, instead of the name of its folder or
+            file.
+        model_settings: Settings of the only handler file under the paths, over its `@settings`.
         overrides: The configurations that load calls brought, which the workers of a server share.
     """
 
@@ -113,7 +113,7 @@ class Repository:
         """Look at the disk as `scan` does, for one model that is to be loaded.
 
         Args:
-            config: The text of a config.pbtxt to read it by, or None for the model's own.
+            config: The text of a config.pbtxt to read it by, or None for the model's file.
 
         Raises:
             NotFound: The repository holds no such model.
@@ -131,8 +131,8 @@ class Repository:
             self._unpacked(found.path) or FORMATS.configurable(found.path) is None
         ):
             raise InvalidRequest(
-                "parameter 'config' is for models in a folder of Triton's form, and this model has settings of "
-                "its own or is a file"
+                "parameter 'config' is for models in a folder of Triton's form, and this model has ksrv's settings "
+                "or is a file"
             )
         try:
             path = None if config is None else self._overrides.path(config)
@@ -144,10 +144,10 @@ class Repository:
 
     @contextmanager
     def configured(self, name: str, config: str | None) -> Iterator[None]:
-        """Have a model read by a configuration that a load call brought; by the one before where the load fails.
+        """Read a model by the configuration of a load call; restore the previous configuration if the load fails.
 
         Args:
-            config: The text of a config.pbtxt, or None for the model's own.
+            config: The text of a config.pbtxt, or None for the model's file.
 
         Raises:
             HandlerFailed: The configuration cannot be kept.
@@ -189,7 +189,7 @@ class Repository:
             return f"two models are called {name}: {one} and {other}; rename one, or serve only one of them"
         return (
             f"setting 'model_name' ({name}) is the name of one model, but there are {one} and "
-            f"{other}; without the setting each is served under its own name"
+            f"{other}; without the setting, each is served under the name of its folder or file"
         )
 
     def _suffixes(self) -> str:
@@ -268,7 +268,7 @@ class Repository:
         return self._read(path, name, self._overrides.find(name))
 
     def _read(self, path: Path, name: str, config: Path | None) -> ModelEntry:
-        """Return the entry of a model; `config` is a config.pbtxt in place of its own."""
+        """Return the entry of a model; `config` is a config.pbtxt that replaces the model's."""
         if not is_model_name(name):
             error = (
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "
@@ -336,7 +336,7 @@ def _errors(entry: ModelEntry) -> list[str]:
 
 
 def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:
-    """Whether two entries of one name are versions of one model: only archives name their own."""
+    """Whether two entries of one name are versions of one model: only archives name their versions."""
     sources = [*one.versions.values(), *other.versions.values()]
     return (
         not one.error

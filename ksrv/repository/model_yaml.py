@@ -17,7 +17,7 @@ from ksrv.repository.yaml_document import ConfigError, Document, describe
 
 UNREAD_NAMES = {
     "model.yml": f"call it {CONFIG_NAME}",
-    "config.pbtxt": f"beside {CONFIG_NAME} or handler.py those hold; take them away to serve it",
+    "config.pbtxt": f"{CONFIG_NAME} and handler.py take precedence; remove them to serve it",
 }
 """Files that look like settings, with what to do about them."""
 MISNAMED = ("model.yml", CONFIG_NAME)
@@ -25,15 +25,15 @@ MISNAMED = ("model.yml", CONFIG_NAME)
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx", ".xml", ".tflite")
 """Files that are models by themselves: they need no `class:`."""
 SAVED_MODEL = "saved_model.pb"
-"""The file of TensorFlow that is a model by itself in a folder of its own, which may hold its variables."""
+"""The file of TensorFlow that is a model by itself in a separate folder, together with its variables."""
 TENSORFLOW_SUFFIXES = (".tflite", ".pb")
 
 
 def unread_settings(folders: Sequence[Path]) -> str:
-    """Return a sentence on the files of a model's folders that look like settings and are none.
+    """Return a sentence on files of a model's folders that look like settings and are not read.
 
     Returns:
-        "model.yml is not read: call it model.yaml", or "" where there is no such file.
+        "model.yml is not read: call it model.yaml", or "".
     """
     found = {name for folder in folders for name in UNREAD_NAMES if (folder / name).is_file()}
     return "; ".join(f"{name} is not read: {UNREAD_NAMES[name]}" for name in sorted(found))
@@ -43,7 +43,7 @@ def load_version_policy(folder: Path) -> VersionPolicy:
     """Return which versions of a model are served; a version's own `model.yaml` has no say.
 
     Raises:
-        ConfigError: The folder's `model.yaml` cannot be read, or its policy is none.
+        ConfigError: The folder's `model.yaml` cannot be read, or its policy is invalid.
     """
     path = folder / CONFIG_NAME
     if not path.is_file():
@@ -59,8 +59,8 @@ def load_version_policy(folder: Path) -> VersionPolicy:
 def load_model_config(folder: Path, version_folder: Path | None = None) -> ModelConfig:
     """Return the settings of one model, or of one of its versions.
 
-    The version folder's own `model.yaml` wins entirely over the one in the model's folder. Files
-    are looked for in the version folder first and in the model's folder after it. A folder without
+    A `model.yaml` in the version folder replaces the `model.yaml` in the model's folder. Files
+    are looked for in the version folder, then in the model's folder. A folder without
     a `model.yaml` is served by its `handler.py`, or by the only model file in it.
 
     Args:
@@ -83,7 +83,7 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     for reader in FORMATS.handlers:
         if isinstance(value, dict) and value.get(reader.key) is not None:
             return reader.read(document, folders[0].absolute())
-    # What stands in a folder without a model.yaml was named by nobody, and may be a link.
+    # Files in a folder without a model.yaml were named by nobody, and may be links.
     files = ModelFiles(document, folder if path is not None else Path("/"), folders)
     document.convert(ModelKeys, value)
     _take_decorated(document, files)
@@ -92,7 +92,7 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
 
 
 def _take_decorated(document: Document, files: "ModelFiles") -> None:
-    """Fill the keys that a model.yaml leaves out with those of the handler's `@settings`."""
+    """Fill the keys that a model.yaml leaves out from the handler's `@settings`."""
     handler = document.value.get("handler")
     if handler is None or not ("." in handler or ":" in handler):
         return
@@ -105,7 +105,7 @@ def _take_decorated(document: Document, files: "ModelFiles") -> None:
             target, _, name = target.rpartition(".")
             file = installed_file(target)
     if file is None:
-        return  # loading says that there is no such module
+        return  # loading reports the missing module
     try:
         code = HandlerCode.read(file, files.folders)
     except ConfigError:
@@ -118,7 +118,7 @@ def _take_decorated(document: Document, files: "ModelFiles") -> None:
 
 
 def _without_config(folders: Sequence[Path]) -> Document:
-    """Return the keys of a folder that has no model.yaml: those of its handler.py or its model file."""
+    """Return the keys of a folder without model.yaml: the keys of its handler.py or its model file."""
     for folder in folders:
         files = sorted(entry for entry in folder.iterdir() if entry.is_file())
         misnamed = [entry for entry in files if entry.name.lower() in MISNAMED]

@@ -1,8 +1,8 @@
-"""The configurations that load calls brought for models whose format takes one, each in place of the model's own.
+"""The configurations that load calls brought for models whose format takes one; each replaces the model's file.
 
-They lie in a private folder that all workers of a server share, one file for each text, so that the same configuration
-is the same file to all of them. Which one holds for a model each worker knows by itself, from the changes that it
-has made. The folder exists from the first such call on; its files are small, and go with the server.
+They are stored in a private folder that all workers of a server share, one file for each text, so that the same configuration
+is the same file to all of them. Each worker knows which of them applies to a model, from the changes that it
+has made. The folder exists from the first such call on; its files are small, and are removed with the server.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ class ConfigOverrides:
     """The configurations of one server.
 
     Args:
-        folder: Where they are kept; one with a name of its own among the temporary files if left out.
+        folder: The folder for them; by default a separate folder among the temporary files.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -28,7 +28,7 @@ class ConfigOverrides:
         self._held: dict[str, Path] = {}
 
     def find(self, name: str) -> Path | None:
-        """Return the config.pbtxt in place of a model's own, or None."""
+        """Return the config.pbtxt that replaces a model's file, or None."""
         return self._held.get(name)
 
     def path(self, config: str) -> Path:
@@ -55,10 +55,10 @@ class ConfigOverrides:
 
     @contextmanager
     def replaced(self, name: str, config: str | None) -> Iterator[None]:
-        """Have a model load by a configuration; where the body raises, by the one before.
+        """Load a model by a configuration; if the body raises, restore the previous configuration.
 
         Args:
-            config: The text of a config.pbtxt; None for the model's own.
+            config: The text of a config.pbtxt; None for the model's file.
 
         Raises:
             OSError: The configuration cannot be written.

@@ -1,7 +1,7 @@
 """Insecure file permissions: handlers and models are code that the server runs.
 
 The store is trusted as a whole, so other users must not be able to write to it: its folders and
-files belong to root or to the server's own user, and other users may not write.
+files belong to root or to the server's user, and other users may not write.
 """
 
 import os
@@ -27,7 +27,7 @@ def insecure_paths(path: Path) -> Iterator[str]:
         try:
             state = at.stat()
         except OSError:
-            continue  # it went, or leads nowhere: what needs it says so
+            continue  # removed meanwhile, or a dangling link: loading the model reports that
         if state.st_uid not in (0, os.geteuid()):
             yield f"{at} belongs to user {state.st_uid}, who is neither root nor the server's user"
         elif state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:

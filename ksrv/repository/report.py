@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Report:
-    """What becomes of the keys of another server's settings.
+    """How the keys of another server's settings are handled.
 
     Attributes:
-        applied: Keys that hold here too, with their meaning.
+        applied: Keys that ksrv applies, with their meaning.
         ignored: Keys that change nothing, with the reason.
         refused: Keys that keep the model from being served, with the reason.
     """
@@ -39,5 +39,5 @@ class Report:
         return [f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()]
 
     def refusals(self) -> str:
-        """Return the keys that are refused with their reasons, "" where there are none."""
+        """Return the keys that are refused with their reasons, or ""."""
         return "; ".join(f"{key}: {reason}" for key, reason in self.refused.items())

@@ -17,7 +17,7 @@ def version_folders(path: Path) -> list[Path]:
 
 
 def choose_versions(policy: VersionPolicy, versions: list[str]) -> list[str]:
-    """Return the versions that are served, in rising order; a policy may name missing ones.
+    """Return the versions that are served, in rising order; a policy may name missing versions.
 
     Args:
         versions: The versions on disk, in rising order.

@@ -1,9 +1,9 @@
 """A YAML file as plain values that remember their lines, and their conversion to structs.
 
-Strategy: PyYAML's safe loader composes the tree of nodes, and one walk over it builds the values
+PyYAML's safe loader composes the tree of nodes, and one walk over it builds the values
 and notes each key's line. msgspec converts the values; each of its errors becomes a sentence with
-file, line and key. Duplicate keys, tags beyond the
-plain ones, merge keys and trees that grow through aliases are refused.
+file, line and key. Duplicate keys, tags other than the
+plain tags, merge keys and trees that grow through aliases are refused.
 """
 
 import math
@@ -120,7 +120,7 @@ class Document:
         """Return values that were read out of another kind of file as a document.
 
         Args:
-            lines: The lines of its keys, as far as they are known.
+            lines: The lines of its keys, if known.
         """
         made = cls(path, "")
         made.value = value
@@ -128,7 +128,7 @@ class Document:
         return made
 
     def take(self, other: "Document", *, fill: bool = False) -> None:
-        """Take over the keys of another document, whose errors go on naming that one's file and line.
+        """Take over the keys of another document; their errors still name the other document's file and line.
 
         Args:
             other: The document; keys and values.
@@ -158,7 +158,7 @@ class Document:
 
         Args:
             kind: The struct, whose fields are the keys that are known.
-            path: Where the part stands.
+            path: The path of the part.
 
         Raises:
             ConfigError: A key is unknown, is missing or has a value that does not fit.
@@ -269,7 +269,7 @@ class Document:
 
 
 def check_aliases(root: yaml.Node) -> None:
-    """Refuse a tree that its aliases make large: each of them stands for all that it names.
+    """Refuse a tree that its aliases make large: each alias counts with all that it names.
 
     Args:
         root: The composed tree, before its values are built.
@@ -317,10 +317,10 @@ def describe(value: object) -> str:
 
 
 class Custom:
-    """A scalar with rules of its own: `Document.convert` calls its `read`.
+    """A scalar with special rules: `Document.convert` calls its `read`.
 
     Attributes:
-        schema: The JSON schema of what `read` takes.
+        schema: The JSON schema of the values that `read` takes.
     """
 
     schema: ClassVar[dict[str, Any]]

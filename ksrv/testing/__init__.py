@@ -1,6 +1,6 @@
 """Tests of models and handlers: in this process, stage by stage, or with a real server.
 
-Importing this package loads no more than the server's own parts do; each name is loaded when it is
+Importing this package loads no more than the server's modules do; each name is loaded when it is
 used first.
 """
 

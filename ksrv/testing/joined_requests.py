@@ -20,7 +20,7 @@ def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[An
 
     Args:
         model: The model, whose first instance runs the batches on the calling thread; nothing else may run on it.
-        requests: The requests; where the model has no `batching:`, each is a batch of its own.
+        requests: The requests; if the model has no `batching:`, each becomes a separate batch.
 
     Returns:
         The answer of each request.
@@ -49,7 +49,7 @@ def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[An
 def _groups(
     handles: Sequence[tuple[int, QueuedRequest]], most: int
 ) -> Iterator[list[tuple[int, QueuedRequest]]]:
-    """Yield the requests of each batch: of one key, one after the other, as far as they fit.
+    """Yield the requests of each batch: consecutive requests of one key, until the batch is full.
 
     Two requests of a sequence are in different batches.
     """

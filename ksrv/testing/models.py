@@ -68,7 +68,7 @@ class Model:
 
     Args:
         entries: The model, and the models that it calls.
-        name: The name of the one that is asked.
+        name: The name of the model that is asked.
         handlers: The classes and functions of models that are no files, by the models' names.
     """
 
@@ -151,7 +151,7 @@ class Model:
 
         Args:
             requests: The inputs of each, as for `infer`.
-            options: As for `infer`; they are those of every request.
+            options: As for `infer`, for every request.
 
         Returns:
             The answer of each request, or its error.
@@ -163,7 +163,7 @@ class Model:
         ]
 
     def stream(self, inputs: Any, **options: Any) -> Iterator[Answer]:
-        """Ask a model that answers piece by piece, and yield each answer as it comes.
+        """Ask a model that answers piece by piece, and yield each answer when it is made.
 
         Args:
             inputs: As for `infer`.
@@ -243,7 +243,7 @@ def load(
     Args:
         handler: A handler class or function, a model's folder or file, or `FILE.py:NAME`.
         model: Which model of a repository with several; it may call the others.
-        name: The model's name, where it is a class or function.
+        name: The model's name, if it is a class or function.
         models: Other models that the handler calls.
         settings: The keys of model.yaml for a class or function, over its `@settings`:
             `parameters={"least": 0.5}`, `batching={"max_batch_size": 4}`, ...

@@ -55,8 +55,8 @@ class Server:
         wait_ready: Whether entering waits until the server says that it is ready.
         start_timeout: Seconds that this may take.
         environment: Variables added to the process's environment.
-        handler_settings: The keys of model.yaml for the one handler.
-        settings: Any setting of `ksrv serve`, nested ones as mappings; both ports are 0 and the
+        handler_settings: The keys of model.yaml for the only handler.
+        settings: Any setting of `ksrv serve`, nested settings as mappings; both ports are 0 and the
             drain delay is 0 unless given.
 
     Attributes:
@@ -124,7 +124,7 @@ class Server:
         """Return the command that starts the server.
 
         Args:
-            settings_file: Where the server finds its settings.
+            settings_file: The file with the server's settings.
         """
         serve = [sys.executable, "-P", "-m", "ksrv", "serve"]
         return [*serve, "--config", str(settings_file), *self.targets]

@@ -83,7 +83,7 @@ class TestContext(HandlerContext):
     """A context of no server's; `context` makes it.
 
     Attributes:
-        reported: What the handler reported by `metrics`.
+        reported: The values that the handler reported by `metrics`.
     """
 
     __test__ = False

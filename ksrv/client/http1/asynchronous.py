@@ -29,11 +29,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class AsyncConnectionPool:
-    """The same over asyncio's streams, for one event loop.
+    """A pool of connections over asyncio's streams, for one event loop.
 
     Args:
-        target: Where the connections go.
-        repeats: Whether a request may be sent again, on a new connection, after a kept one broke.
+        target: The server's address.
+        repeats: Whether a request may be sent again, on a new connection, after a kept connection broke.
     """
 
     def __init__(self, target: Target, *, repeats: bool) -> None:
@@ -49,8 +49,8 @@ class AsyncConnectionPool:
             deadline: When the answer must be complete, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: There is no answer.
-            DeadlineExceeded: There is none in time.
+            ConnectionFailed: No answer arrived.
+            DeadlineExceeded: No answer arrived in time.
         """
         pieces = pieces_of(self._target, request)
         try:

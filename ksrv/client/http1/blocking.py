@@ -37,8 +37,8 @@ class Connection:
     """One connection over a socket.
 
     Args:
-        target: Where it goes.
-        deadline: When it must stand, in seconds of the monotonic clock.
+        target: The server's address.
+        deadline: When it must be connected, in seconds of the monotonic clock.
 
     Raises:
         ConnectionFailed: It cannot be made.
@@ -78,8 +78,8 @@ class Connection:
             deadline: When the answer must be complete, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: There is no answer.
-            DeadlineExceeded: There is none in time.
+            ConnectionFailed: No answer arrived.
+            DeadlineExceeded: No answer arrived in time.
         """
         head, reusable = self.begin(pieces, deadline)
         try:
@@ -96,8 +96,8 @@ class Connection:
             deadline: When the head must be there, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: There is no answer.
-            DeadlineExceeded: There is none in time.
+            ConnectionFailed: No answer arrived.
+            DeadlineExceeded: No answer arrived in time.
         """
         try:
             refused: OSError | None = None
@@ -120,7 +120,7 @@ class Connection:
         return head, head.keeps_open and refused is None
 
     def body_pieces(self, head: Head, deadline: float) -> Iterator[Block]:
-        """Yield the body of an answer as it comes.
+        """Yield the body of an answer as it arrives.
 
         Args:
             head: The answer's head.
@@ -175,7 +175,7 @@ class Connection:
             content = np.empty(count, np.uint8).data
         except MemoryError as error:
             raise ConnectionFailed(
-                f"there is no memory for the {count} bytes of the answer"
+                f"no memory is left for the {count} bytes of the answer"
             ) from error
         have = min(count, len(self._received))
         content[:have] = self._received[:have]
@@ -213,8 +213,8 @@ class ConnectionPool:
     """Connections that are kept between requests; any thread may use it.
 
     Args:
-        target: Where they go.
-        repeats: Whether a request may be sent again, on a new connection, after a kept one broke.
+        target: The server's address.
+        repeats: Whether a request may be sent again, on a new connection, after a kept connection broke.
     """
 
     def __init__(self, target: Target, *, repeats: bool) -> None:
@@ -232,8 +232,8 @@ class ConnectionPool:
             deadline: When the answer must be complete, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: There is no answer.
-            DeadlineExceeded: There is none in time.
+            ConnectionFailed: No answer arrived.
+            DeadlineExceeded: No answer arrived in time.
         """
         pieces = pieces_of(self._target, request)
         kept = self._take()
@@ -263,16 +263,16 @@ class ConnectionPool:
     def open(
         self, request: HttpRequest, deadline: float
     ) -> Iterator[tuple[HttpResponse, Iterator[Block]]]:
-        """Send a request, and lend its answer without the body, and the pieces of the body as they come.
+        """Send a request, and lend its answer without the body, and the pieces of the body as they arrive.
 
-        The connection is closed where the pieces are not read to their end: the server then cancels the request.
+        The connection is closed unless the pieces are read to their end: the server then cancels the request.
 
         Args:
             request: The request.
             deadline: When the answer must be complete, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: There is no answer, or it ends before it is complete.
+            ConnectionFailed: No answer arrived, or it was cut off.
             DeadlineExceeded: It is not complete in time.
         """
         connection = self._take() or Connection(self._target, deadline)

@@ -26,7 +26,7 @@ IDLE_CONNECTIONS = 64
 
 _JOINED_BYTES = 65536
 _PROGRESS_BYTES = 1 << 20
-"""A request whose progress is told is sent in pieces of so many bytes."""
+"""A request with a `progress` callback is sent in pieces of so many bytes."""
 
 _LENGTH_DIGITS = 18
 _CHUNK_DIGITS = 15
@@ -36,11 +36,11 @@ _STATUS = re.compile("[0-9]{3}")
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go.
+    """The address that requests are sent to.
 
     Attributes:
         authority: HOST:PORT as the `Host` header has it.
-        prefix: The path of a proxy, before every path.
+        prefix: The path of a proxy, put in front of every path.
         fields: Header lines that every request has.
     """
 
@@ -94,7 +94,7 @@ def head_of(target: Target, request: HttpRequest) -> bytes:
     """Return the head of a request.
 
     Args:
-        target: Where it goes.
+        target: The server's address.
         request: The request.
     """
     lines = [f"{request.method} {target.prefix}{request.path} HTTP/1.1", target.fields]
@@ -105,10 +105,10 @@ def head_of(target: Target, request: HttpRequest) -> bytes:
 
 
 def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
-    """Return a request as pieces to send, small ones joined.
+    """Return a request as pieces to send, with small pieces joined.
 
     Args:
-        target: Where it goes.
+        target: The server's address.
         request: The request.
     """
     pieces: list[Block] = []
@@ -128,11 +128,11 @@ def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
 
 
 def told_pieces(request: HttpRequest, pieces: Sequence[Block]) -> Iterator[Block]:
-    """Yield the pieces of a request, and tell its progress once each is sent.
+    """Yield the pieces of a request, and call `progress` once each is sent.
 
     Args:
         request: The request.
-        pieces: What `pieces_of` returned.
+        pieces: The result of `pieces_of`.
     """
     if request.progress is None:
         yield from pieces
@@ -163,7 +163,7 @@ class Head:
 
     @property
     def chunked(self) -> bool:
-        """Whether the body comes in chunks."""
+        """Whether the body arrives in chunks."""
         return self.headers.get("transfer-encoding", "").lower().endswith("chunked")
 
     @property
@@ -255,11 +255,11 @@ def chunk_size(line: bytes) -> int:
 
 
 def failure_text(error: BaseException, target: Target) -> str:
-    """Return what to say of a connection that failed.
+    """Return the error text for a connection that failed.
 
     Args:
         error: The failure.
-        target: Where the connection goes.
+        target: The server's address.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
@@ -277,11 +277,11 @@ def failure_text(error: BaseException, target: Target) -> str:
 
 
 def unanswered_text(target: Target, received: bytes | bytearray) -> str:
-    """Return what to say of a connection that was closed before an answer.
+    """Return the error text for a connection that was closed before an answer.
 
     Args:
-        target: Where the connection goes.
-        received: What came before it was closed.
+        target: The server's address.
+        received: The bytes that arrived before it was closed.
     """
     text = f"{target.authority} closed the connection before it had answered"
     if received and not b"HTTP/".startswith(bytes(received[:5])):
@@ -296,7 +296,7 @@ def failure(error: BaseException, target: Target) -> ConnectionFailed | Deadline
 
     Args:
         error: The failure.
-        target: Where the connection goes.
+        target: The server's address.
     """
     if isinstance(error, TimeoutError):
         return DeadlineExceeded(f"no answer from {target.authority} in time")

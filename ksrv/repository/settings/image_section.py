@@ -22,7 +22,7 @@ def read_image(
     """Return a checked `image:` section.
 
     Args:
-        path: Where the section stands.
+        path: The path of the section.
 
     Raises:
         ConfigError: A key does not fit the input or another key.
@@ -51,10 +51,10 @@ def read_output_image(
     """Return a checked `image:` section of an output.
 
     Args:
-        path: Where the section stands.
+        path: The path of the section.
 
     Raises:
-        ConfigError: The output holds no pictures, or none of a format.
+        ConfigError: The output is no output of pictures, or the section names no format.
     """
     if len(shape) not in (3, 4) or shape[0] != -1:
         document.fail(path, "an output of images has the shape [-1, H, W] or [-1, H, W, C]")

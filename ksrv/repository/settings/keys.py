@@ -70,7 +70,7 @@ class Size(Custom):
 
     @classmethod
     def read(cls, value: object) -> "Size":
-        """Return the dimension that a YAML value stands for."""
+        """Return the dimension for a YAML value."""
         if isinstance(value, str) and is_length_name(value):
             return cls(-1, value)
         size = read_dimension(value)
@@ -161,18 +161,18 @@ class ImageSection(Section):
 
 
 SECTIONS: dict[type[msgspec.Struct], type[Section]] = {}
-"""What is read of a mapping of model.yaml, by the struct of settings that it becomes."""
+"""The struct to read a mapping of model.yaml into, by the struct of settings that it becomes."""
 
 
 def section(
     name: str, kind: type[msgspec.Struct], *, shared: bool = False, **more: Any
 ) -> type[Section]:
-    """Return what is read of a mapping whose keys the fields of a struct declare; a key that is left out is None.
+    """Return the struct to read a mapping into whose keys the fields of a struct declare; a missing key is None.
 
     Args:
         name: The section's name, for the JSON schema.
         kind: The struct of settings.
-        shared: Whether to read only the keys that may stand beside the files of another server's archive, too.
+        shared: Whether to read only the keys that are also allowed beside the files of another server's archive.
         more: The types of keys that the struct does not declare, or not so.
     """
     read = {}
@@ -213,7 +213,7 @@ def given(read: Any, kind: type[T]) -> dict[str, Any]:
     """Return the keys of a mapping that were given, by the names of the settings.
 
     Args:
-        read: What was read of the mapping: a struct of `section`.
+        read: The mapping as a struct of `section`.
         kind: The struct of settings.
     """
     found = {}

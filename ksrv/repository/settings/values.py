@@ -28,10 +28,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_model_keys(document: Document, keys: Any, folder: Path) -> ModelConfig:
-    """Return the settings of a model without a model.yaml of its own.
+    """Return the settings of a model without a model.yaml.
 
     Args:
-        document: Where the keys were read.
+        document: The document of the keys.
         keys: The keys.
         folder: The folder of its files.
 
@@ -69,7 +69,7 @@ class ModelFiles:
         return path.absolute()
 
     def target(self, key: str, value: str) -> str:
-        """Resolve `FILE.py[:NAME]`; a dotted path comes back as it is."""
+        """Resolve `FILE.py[:NAME]`; a dotted path is returned unchanged."""
         file, colon, name = value.partition(":")
         if file.endswith(".py"):
             if colon and not _NAME.fullmatch(name):
@@ -112,7 +112,7 @@ def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConf
     """Return the settings that the keys of a model give.
 
     Args:
-        document: Where the keys were read.
+        document: The document of the keys.
         keys: The keys.
         files: Finds the files that they name.
 
@@ -153,9 +153,7 @@ def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConf
         settings["requirements"] = str(files.find("requirements", settings["requirements"]))
     for name in ("python", "requirements"):
         if name in settings and keys.executor != "process":
-            document.fail(
-                (name,), "is for handlers in processes of their own; add executor: process"
-            )
+            document.fail((name,), "is for handlers in separate processes; add executor: process")
     for name in ("parameters", "pt2"):
         _check_portable(document, settings.get(name), (name,))
     _check_plan(document, settings.get("pt2"))

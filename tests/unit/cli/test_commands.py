@@ -35,7 +35,7 @@ def test_help_has_sections(context):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("sevre", "there is no command 'sevre'; did you mean 'serve'?"),
+        ("sevre", "unknown command 'sevre'; did you mean 'serve'?"),
         ("models", "to serve these models: ksrv serve models"),
         ("xyz", "`ksrv --help` lists the commands"),
         ("x" * 300, "`ksrv --help` lists the commands"),

@@ -233,7 +233,7 @@ def test_a_file_is_called_what_it_is(folder, reference):
         assert "miniz" not in str(caught.value)
     for name, words in {
         "cut.pt": "cut.pt is cut off or damaged",
-        "script.pt": "script.pt is TorchScript, which brings its own code; take class: out",
+        "script.pt": "script.pt is TorchScript, which contains its code; take class: out",
     }.items():
         with pytest.raises(HandlerLoadError, match=words):
             serve(folder, f"model: {name}\nclass: net.py:Net", array)

@@ -143,7 +143,7 @@ def test_a_shape_that_the_model_cannot_take(tmp_path):
     ("options", "said"),
     [
         ({"shapes": {"z": (1,)}}, "has no input 'z' to give a shape; it has image"),
-        ({"layouts": {"z": "NHWC"}}, "there is no tensor 'z' to lay out"),
+        ({"layouts": {"z": "NHWC"}}, "unknown tensor 'z' in layout"),
         ({"layouts": {"": "NHWC:NQZ"}}, "cannot be loaded by OpenVINO"),
     ],
 )
@@ -221,7 +221,7 @@ def test_properties_are_for_files_of_openvino(tmp_path):
         load_folder(tmp_path)
     (tmp_path / "m.onnx").write_bytes(b"a file")
     (tmp_path / "model.yaml").write_text(f"{yaml}model: m.onnx\n")
-    with pytest.raises(LoadFailed, match=r"are those of OpenVINO, which does not read .*m\.onnx"):
+    with pytest.raises(LoadFailed, match=r"is for OpenVINO, which does not read .*m\.onnx"):
         load_folder(tmp_path)
 
 
