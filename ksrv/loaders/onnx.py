@@ -147,7 +147,9 @@ def _reason(text: str) -> str:
 
 def _remedy(reason: str) -> str:
     if "opset" in reason or "IR version" in reason:
-        return "export the model for a version of ONNX that this ONNX Runtime reads, or install a newer ONNX Runtime"
+        return (
+            "export the model again for an older version of ONNX, or install a newer ONNX Runtime"
+        )
     if "is not a registered function/op" in reason:
         return "ksrv loads no libraries of custom operators: export the model with the operators of ONNX alone"
     return "onnx.checker.check_model shows what is wrong with a file; export it again"

@@ -140,7 +140,7 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         ([ONE | {"rank": 1}, TWO], "row 1 has no 'rank', and row 0 has"),
         ([ONE | {"age": "forty"}], "'age'"),
         ([ONE, ONE | {"age": [1, 2]}], "'age'"),
-        ([ONE | {"age": None}], "'age' (index 0) holds null; only inputs of floating-point numbers take null"),
+        ([ONE | {"age": None}], "'age' (index 0) holds null; only floating-point inputs take null"),
         (ONE | {"city": None}, "'city' (index 2) holds null"),
         ([ONE | {"rank": 1}, TWO | {"rank": None}], "row 1 has no 'rank', and row 0 has"),
         ([ONE | {"text_input": "Rome"}], "row 0 has the same input twice"),
@@ -177,7 +177,7 @@ def test_mistakes_name_the_field(server, body, told):
 def test_the_error_of_infer_names_the_route_for_plain_json(server):
     answer = generate(server, ONE, route="infer")
     assert answer.status_code == 400
-    assert "has no 'inputs'; plain JSON" in answer.json()["error"]
+    assert "has no 'inputs'; send plain JSON" in answer.json()["error"]
     assert "/generate in place of /infer" in answer.json()["error"]
 
 

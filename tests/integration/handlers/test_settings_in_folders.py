@@ -86,7 +86,7 @@ def test_an_installed_handler_brings_its_settings(folder, tmp_path, monkeypatch,
     [
         ("instanses=2", 3, "unknown key (did you mean instances"),
         ("labels='missing.txt'", 3, "labels: the file 'missing.txt' is not in"),
-        ("version_policy='all'", 3, "model.yaml names those"),
+        ("version_policy='all'", 3, "model.yaml names the versions"),
         ("instances=len('ab')", 3, "expected a literal"),
     ],
 )

@@ -289,8 +289,8 @@ def inference(x: {hint}): return x
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ("*x: Float32[2]", "'x' stands for many inputs"),
-        ("**x: Float32[2]", "'x' stands for many inputs"),
+        ("*x: Float32[2]", "'x' is for many inputs"),
+        ("**x: Float32[2]", "'x' is for many inputs"),
         ("x: Float32[2] = 0.5", "'x' has the default 0.5, which no request would get; write x: Float32"),
         ("*, x: Float32[2]", r"inference\(.*x.*\) cannot be called with the declared inputs: .*first argument"),
         ("x: Float32[2], y: Int64, /", "cannot be called with the declared inputs: .*x, y by name"),

@@ -217,7 +217,7 @@ def test_properties_are_for_files_of_openvino(tmp_path):
     (tmp_path / "handler.py").write_text(DECODES)
     yaml = "handler: handler.py\nruntime_properties: {NUM_STREAMS: 1}\n"
     (tmp_path / "model.yaml").write_text(yaml)
-    with pytest.raises(LoadFailed, match="runtime_properties: are for a model file"):
+    with pytest.raises(LoadFailed, match="runtime_properties: needs a model file"):
         load_folder(tmp_path)
     (tmp_path / "m.onnx").write_bytes(b"a file")
     (tmp_path / "model.yaml").write_text(f"{yaml}model: m.onnx\n")

@@ -460,7 +460,7 @@ class TestParameters:
         body["inputs"][0]["parameters"] = region
         assert "shared memory is not enabled" in refusal(body)
         body["inputs"][0]["data"] = [1, 2, 3, 4]
-        assert "beside data of its own" in refusal(body)
+        assert "and data too" in refusal(body)
 
 
 class TestTextsOfOpenShape:

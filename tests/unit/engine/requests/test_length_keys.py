@@ -101,7 +101,7 @@ def test_the_lengths_are_noted_and_those_that_disagree_are_refused():
     asked = request(ids=(2, 5), sound=(2, 9, 2))
     made.validate(asked)
     assert asked.lengths == {"ids": 5, "frames": 9}
-    with pytest.raises(InvalidRequest, match="'mask' have the length 6 and those of 'ids' 5"):
+    with pytest.raises(InvalidRequest, match="'mask' have the length 6, and rows of 'ids' have 5"):
         made.validate(request(ids=(2, 5), mask=(2, 6), sound=(2, 9, 2)))
 
 
