@@ -112,7 +112,7 @@ test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chu
 DECODERS := libjpeg-turbo cv2
 IMAGES := tests/unit/images tests/unit/native/images tests/unit/native/images/jpeg tests/unit/native/images/resize tests/property/test_image.py \
 	tests/unit/engine/batches tests/unit/server/rest/test_fast_path_images.py tests/unit/handlers/builtin \
-	tests/integration/images tests/integration/clients/test_kserve_v1.py tests/integration/torchserve/test_own_pipelines.py
+	tests/integration/images tests/dialects/kserve_v1/test_kserve_v1.py tests/dialects/torchserve/handlers/test_own_pipelines.py
 
 test-decoders: $(VENV)/.built ## the tests of images and the demo, with each of the two JPEG decoders
 	set -e; for decoder in $(DECODERS); do \
@@ -160,7 +160,7 @@ $(VENV)/.openvino: $(VENV)/.built
 	@touch $@
 
 test-openvino: $(VENV)/.openvino ## OpenVINO's models and the config.json of its model server
-	$(BIN)/python -m pytest tests/unit/loaders/test_openvino.py tests/integration/foreign_models \
+	$(BIN)/python -m pytest tests/unit/loaders/test_openvino.py tests/integration/loaders tests/dialects/openvino \
 		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[openvino]"
 
 $(VENV)/.docs: $(VENV)/.built

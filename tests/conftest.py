@@ -43,12 +43,12 @@ LONG_FILES = (
     "integration/engine/test_formats_served.py",
     "integration/cli/test_cli_init.py",
     "sanitizers/connections/test_http_server_races.py",
-    "integration/torchserve/test_differential.py",
+    "dialects/torchserve/handlers/test_differential.py",
     "integration/streams/test_stream_leaks.py",
-    "integration/torchserve/test_handler_behaviours.py",
-    "integration/torchserve/test_golden_answers.py",
+    "dialects/torchserve/handlers/test_handler_behaviours.py",
+    "dialects/torchserve/handlers/test_golden_answers.py",
     "integration/http/test_bytes_held.py",
-    "integration/torchserve/test_packages.py",
+    "dialects/torchserve/handlers/test_packages.py",
     "sanitizers/test_batch_dispatch.py",
     "integration/grpc/test_hostile_peers.py",
     "integration/workers/test_stops.py",
@@ -65,7 +65,7 @@ LONG_FILES = (
     "integration/native_server/test_protection.py",
     "integration/handler_processes/test_engine.py",
     "integration/handler_processes/test_server.py",
-    "integration/torchserve/test_import.py",
+    "dialects/torchserve/archive/test_import.py",
     "unit/engine/processes/test_process_faults.py",
     "sanitizers/connections/test_http2_connections.py",
     "property/wire/test_request_head.py",
@@ -154,8 +154,8 @@ def imports_frozen() -> None:
 
 
 SHARED = {
-    "tests/integration/torchserve/test_wire.py": (
-        "tests/integration/torchserve/test_handler_behaviours.py"
+    "tests/dialects/torchserve/routes/test_wire.py": (
+        "tests/dialects/torchserve/handlers/test_handler_behaviours.py"
     ),
 }
 """Files of which one process runs the tests with those of another file: both use its server."""

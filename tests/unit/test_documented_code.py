@@ -16,7 +16,7 @@ RUN_BY = {
     "docs/client.md": "tests/integration/clients/test_client_docs.py",
     "docs/commands.md": "tests/integration/cli/test_commands_docs.py",
     "docs/composition.md": "tests/integration/docs/test_fragments.py",
-    "docs/embeddings.md": "tests/integration/openai/test_embeddings.py",
+    "docs/embeddings.md": "tests/dialects/openai/test_embeddings.py",
     "docs/debugging.md": "tests/integration/docs/test_fragments.py",
     "docs/devices.md": "tests/integration/docs/test_fragments.py",
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
@@ -36,7 +36,7 @@ RUN_BY = {
     "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
     "docs/sequences.md": "tests/integration/docs/test_fragments.py",
     "docs/streams.md": "tests/integration/docs/test_fragments.py",
-    "docs/torchserve.md": "tests/integration/torchserve/test_documented_commands.py",
+    "docs/torchserve.md": "tests/dialects/torchserve/handlers/test_documented_commands.py",
 }
 """The test that runs the code of each page. Blocks `console` install something, and are left out."""
 

@@ -309,6 +309,6 @@ REPOSITORY = Repository(
         "other tests of `ts/torch_handler/unit_tests`": "download their models, or read weights that are not in the checkout",
         "`fastrcnn`, `maskrcnn`, `fcn_resnet_101`, `deeplabv3_resnet_101_eager`": "download the weights of their backbones",
         "`stateful`, `continuous batching`, DeepSpeed, PiPPy, vLLM, DALI, DLRM": "refused by name (docs/torchserve.md)",
-        "tests of TorchServe's gRPC": "register archives from the web; tests/integration/foreign_models/test_torchserve_grpc.py makes the calls",
+        "tests of TorchServe's gRPC": "register archives from the web; tests/dialects/torchserve/routes/test_grpc.py makes the calls",
     },
 )

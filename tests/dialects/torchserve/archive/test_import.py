@@ -16,7 +16,7 @@ from ksrv.repository.layout import Repository
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
 from ksrv.testing import Server
-from tests.integration.torchserve.test_handler_behaviours import (
+from tests.dialects.torchserve.handlers.test_handler_behaviours import (
     ANSWER,
     ONE_TO_FOUR,
     predict,

@@ -7,7 +7,7 @@ import time
 
 from ksrv.dialects.torchserve.archive.archive import open_archive
 from ksrv.dialects.torchserve.archive.unpack_folders import YOUNG_SECONDS, remove_abandoned
-from tests.unit.repository.torchserve.test_archive import FILES, write_zip
+from tests.dialects.torchserve.archive.test_archive import FILES, write_zip
 
 OPEN = (
     "import sys; from pathlib import Path; from ksrv.dialects.torchserve.archive.archive import open_archive\n"

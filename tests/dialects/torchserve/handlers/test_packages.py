@@ -8,7 +8,7 @@ import requests
 import torch
 
 from ksrv.testing import Server
-from tests.integration.torchserve.test_handler_behaviours import settle
+from tests.dialects.torchserve.handlers.test_handler_behaviours import settle
 from tests.support.model_files.format_files import compiled_package, exported, network
 from tests.support.torchserve.archives import archive
 

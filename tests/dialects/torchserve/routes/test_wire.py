@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 from PIL import Image
 
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
-from tests.integration.torchserve.test_handler_behaviours import (
+from tests.dialects.torchserve.handlers.test_handler_behaviours import (
     ANSWER,
     ONE_TO_FOUR,
     TWO_INPUTS,
