@@ -52,7 +52,7 @@ def test_the_keys_of_a_section_are_documented(section):
 
 
 def test_the_keys_beside_torchserve_are_documented():
-    text = (ROOT / "docs/torchserve.md").read_text()
+    text = (ROOT / "docs/dialects/torchserve.md").read_text()
     [shown] = re.findall(r"Beside `torchserve:`(.*?)archive's settings", text, re.DOTALL)
     assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == keys_of(UnpackedKeys)
 
