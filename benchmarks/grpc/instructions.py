@@ -31,7 +31,6 @@ LOADS = {
     "the bare server, 16 streams": ("bare", "-c1", "-m16"),
     "gRPC, 16 streams": ("grpc", "-c1", "-m16"),
     "gRPC, one stream": ("grpc", "-c1", "-m1"),
-    "REST over HTTP/2, 16 streams": ("http", "-c1", "-m16"),
     "REST over HTTP/1.1, 16 connections": ("http", "-c16", "--h1"),
 }
 """For each load where it goes, and how h2load makes it."""

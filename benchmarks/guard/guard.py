@@ -122,12 +122,10 @@ class CorePath:
     answer: bytes = np.ones(16, np.float32).tobytes()
 
 
-def _rest(
-    kind: type[Http1Connection] | type[Http2Connection], model: str, body: bytes, header: int
-) -> Callable[[int, int], Connection]:
+def _rest(model: str, body: bytes, header: int) -> Callable[[int, int], Connection]:
     fields = [("inference-header-content-length", str(header))] if header else []
     path = f"/v2/models/{model}/infer"
-    return lambda http, grpc: kind(http, path, fields, body)
+    return lambda http, grpc: Http1Connection(http, path, fields, body)
 
 
 def _grpc(http: int, grpc: int) -> Connection:
@@ -137,18 +135,17 @@ def _grpc(http: int, grpc: int) -> Connection:
 
 
 PATHS = {
-    "REST over HTTP/1.1": CorePath(_rest(Http1Connection, "w1", BINARY, BINARY_HEADER)),
-    "REST over HTTP/2": CorePath(_rest(Http2Connection, "w1", BINARY, BINARY_HEADER)),
+    "REST over HTTP/1.1": CorePath(_rest("w1", BINARY, BINARY_HEADER)),
     "JSON": CorePath(
-        _rest(Http1Connection, "w1", JSON, 0), answer=b"1.0,1.0"
+        _rest("w1", JSON, 0), answer=b"1.0,1.0"
     ),
     "602 KB over REST": CorePath(
-        _rest(Http1Connection, "w2", LARGE, LARGE_HEADER), answer=b'"shape":[1,10]'
+        _rest("w2", LARGE, LARGE_HEADER), answer=b'"shape":[1,10]'
     ),
     "gRPC": CorePath(_grpc),
-    "handler process": CorePath(_rest(Http1Connection, "w1-process", BINARY, BINARY_HEADER)),
+    "handler process": CorePath(_rest("w1-process", BINARY, BINARY_HEADER)),
     "four JPEGs": CorePath(
-        _rest(Http1Connection, "w2", *jpegs()), warming=4, requests=2, answer=b'"shape":[4,10]'
+        _rest("w2", *jpegs()), warming=4, requests=2, answer=b'"shape":[4,10]'
     ),
 }  # fmt: skip
 
