@@ -30,7 +30,7 @@ def keys_of(struct):
 
 
 def test_the_documented_settings_are_valid_and_complete(tmp_path):
-    for name in ("weights.pt", "net.py", "requirements.lock"):
+    for name in ("weights.pt", "net.py"):
         (tmp_path / name).write_text("")
     (tmp_path / "handler.py").write_text(HANDLER)
     (tmp_path / "index_to_name.json").write_text("{}")
