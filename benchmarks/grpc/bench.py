@@ -2,15 +2,18 @@
 
     python benchmarks/grpc/bench.py [--rounds 5] [--json FILE] [ROW ...]
 
-`bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
-`ksrv serve` with `--grpc-server` native and grpcio; the handler returns its tensor (W1, W4) or ten values (W2). The
-client is nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet; in
+Servers: `bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
+`ksrv serve` with `--grpc-server` native and grpcio. The handler returns its tensor (W1, W4) or ten values (W2).
+
+Clients: nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet. In
 the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. `each` is a C client
-(`client.c`) that sends every call by itself, with time between them, and `batched` asks a model that joins its requests. `stream`
-sends requests over one ModelStreamInfer, which the bare server has not. All servers are up at once, and a round gives each in turn the same load. Figures are
-CPU time of all the server's processes for a call, the median over the rounds, and the median of the ratios to `bare`
-within a round. W4 adds the greatest peak of memory above idle, in payloads of 64 MiB, of which one comes in and one goes
-out. Before the load every server is asked once, and its answer is looked at. Only ratios mean anything.
+(`client.c`) that sends every call alone, with time between them. `batched` calls a model that joins its requests.
+`stream` sends requests over one ModelStreamInfer, which the bare server does not have.
+
+All servers are up at once, and each round gives each of them the same load in turn. Figures are CPU time of all
+processes of a server for a call, the median over the rounds, and the median of the ratios to `bare` within a round. W4
+adds the greatest peak of memory above idle, in payloads of 64 MiB: one is received and one is sent. Before the load
+every server gets a call, whose answer is checked. Only ratios mean anything.
 """
 
 import argparse
@@ -47,7 +50,7 @@ class Row:
     """One load: calls of a workload, on so many connections with so many streams each.
 
     Attributes:
-        model: The model that is asked; "" for the workload's own.
+        model: The model that is called; "" for the workload's model.
     """
 
     workload: str
@@ -77,8 +80,8 @@ WITHOUT = {"stream": "bare", "each": "grpcio"}
 PAYLOAD = 64 << 20
 
 CLIENT_US = 40
-"""What the client of `each` computes before a call: the bare server takes some 8 us for one then, as with the C++
-client by which the goal of 2.2 was set, and not 2 to 3."""
+"""Microseconds that the client of `each` computes before a call. The bare server then takes some 8 us for a call, as with
+a C++ client, and not 2 to 3 as with h2load."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -161,7 +164,7 @@ def stream_requests(address: str, row: Row) -> None:
 
 
 def call_one_by_one(address: str, row: Row, program: Path, body: Path) -> None:
-    """Have the C client make the calls, each in a packet of its own."""
+    """Have the C client make the calls, each in a separate packet."""
     port = address.rpartition(":")[2]
     numbers = str(row.streams), str(row.calls)
     subprocess.run([program, port, *numbers, body, str(CLIENT_US)], check=True)

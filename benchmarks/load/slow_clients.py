@@ -1,13 +1,13 @@
-"""What slow clients cost a good one, and what a large request holds at its peak.
+"""Latency of a good client beside slow clients, and peak memory of a large request.
 
     python benchmarks/load/slow_clients.py [--uploads 500] [--idle 1000] [--requests 4000] [--memory]
 
-The first table has the latency of a good client (W1, one connection) beside so many uploads that stall ten bytes
-before their end, in each framing in turn, and so many idle connections, over plain HTTP and TLS: as a ratio to
-the same client with nobody beside it, measured around each turn. In the row of the handler process both the
-uploads and the good client go to models in processes. The second has the peak memory of the process that holds
-most while 64 MiB go in and out, beyond what it held before the first of them, in payloads: to a handler in the
-worker, and to one in a process of its own. Only ratios mean anything.
+The first table has the latency of a good client (W1, one connection) beside uploads that stall ten bytes before their
+end, in each framing in turn, and idle connections, over plain HTTP and TLS, as a ratio to the same client alone,
+measured around each turn. In the row of the handler process, both the uploads and the good client use models in
+processes. The second table has the peak memory of the process with the most while 64 MiB are received and sent, beyond
+its memory before the first request, in payloads: for a handler in the worker, and in a separate process. Only ratios
+mean anything.
 """
 
 import argparse
@@ -65,7 +65,7 @@ FRAMINGS = ("Content-Length", "chunked", "gzip", "Expect", "to the app")
 
 
 def write_apart(folder: Path) -> None:
-    """Write W1's and W4's models with handlers in processes of their own; W4 has no block from a warm-up."""
+    """Write W1's and W4's models with handlers in separate processes; W4 has no block from a warm-up."""
     w4 = folder / "w4" / "model.yaml"
     w4.write_text(w4.read_text() + "warmup: false\n")
     for name in ("w1", "w4"):
