@@ -41,7 +41,7 @@ from ksrv.model.spec import ModelSpec
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
-from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.request import InferRequest, RequestHandle
 from ksrv.statistics import ModelStatistics
 
 __all__ = ["Engine", "EngineSettings", "ModelState"]
@@ -393,25 +393,6 @@ class Engine:
             _release(permits)
             raise
         return permits
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        """Check a request, run it and wait for its answer.
-
-        Raises:
-            KsrvError: The request failed.
-        """
-        while True:
-            model = request.target or self.find(
-                request.model_name, request.model_version, deadline_ns=request.deadline_ns
-            )
-            permits = self._admit(model, request) if model.limits_rate else ()
-            try:
-                return model.infer(request)
-            except Retired:
-                self._check_successor(model, request)
-                request.target = None
-            finally:
-                _release(permits)
 
     def _table_changed(self, name: str) -> None:
         """Clear the caches of the models that call a model that has changed, and tell the front ends."""

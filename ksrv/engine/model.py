@@ -215,7 +215,8 @@ class ModelVersion(InstanceHost):
             return handle
         if callback is not None:
             handle.add_done_callback(callback)
-        caller_blocks = caller_blocks and self._may_keep(handle)
+        # The timer ends a request at its deadline on any thread, but a thread cannot leave a handler.
+        caller_blocks = caller_blocks and (self._bounded or handle.deadline_ns == NO_DEADLINE)
         push = self.queue.push
         if allow_inline or caller_blocks:
             push = partial(self.queue.push_inline, caller_blocks=caller_blocks)
@@ -225,26 +226,6 @@ class ModelVersion(InstanceHost):
         elif pushed != native.OK:
             raise self._refusal(pushed, handle)
         return handle
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        """Check a request, run it and wait for its answer.
-
-        Raises:
-            Retired: Another version has taken over; submit it there.
-            KsrvError: The request failed.
-        """
-        if self.cache is not None or self.sequences is not None or self.recording is not None:
-            return self.submit(request, caller_blocks=True).wait()
-        handle = self._validated(request)
-        if isinstance(handle, SplitRequest):
-            return handle.wait()
-        pushed = self.queue.push_and_join(handle, self._may_keep(handle))
-        if pushed < 0:
-            self.inline_runs[-1 - pushed]([handle])
-            return handle.wait()
-        if pushed != native.OK:
-            raise self._refusal(pushed, handle)
-        return handle.outcome()
 
     def _push_next(self, handle: QueuedRequest, push: Callable[[QueuedRequest], int]) -> int:
         """Push a request as the next of its sequence; see `SequenceTable.push`."""
@@ -271,13 +252,6 @@ class ModelVersion(InstanceHost):
             request.remember = partial(cache.keep, key, cache.generation)
         self.stats.looked_up(known is not None, time.monotonic_ns() - began)
         return known
-
-    def _may_keep(self, handle: QueuedRequest) -> bool:
-        """Whether a thread that waits for a handle may run it.
-
-        The timer ends a request at its deadline on any thread, but a thread cannot leave a handler.
-        """
-        return self._bounded or handle.deadline_ns == NO_DEADLINE
 
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
         """Return the handle of a request that fits the model; one of parts is queued already."""

@@ -5,7 +5,6 @@ route, a method that a route does not have) is rendered in the same form. An exc
 while the body is being read belongs to the server in front and goes through unchanged.
 """
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -13,20 +12,20 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.dialects.kserve_v1.models import V1ModelListResource, V1ModelResource
 from ksrv.dialects.openai import routes as openai_routes
-from ksrv.errors import HandlerFailed, KsrvError, cut, quote
+from ksrv.errors import KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.protocol.metadata import working_extensions
 from ksrv.server import formats
 from ksrv.server.audit import AuditLog
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
-from ksrv.server.http.answers import send_error, send_json, status_line
+from ksrv.server.http.answers import report_http, send_error, send_json, status_line
 from ksrv.server.http.body import Bound, Environ, expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.callers import TrustedProxies
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
-from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
+from ksrv.server.http.request_ids import RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
@@ -57,8 +56,6 @@ from ksrv.server.shared.statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-
-log = logging.getLogger(__name__)
 
 
 class Context:
@@ -189,26 +186,18 @@ class DocumentReader:
             return parse_document(body, self._limits)
 
 
-def _identified(req: falcon.Request) -> dict[str, str]:
-    """Return the fields of a log record that name a request."""
-    return {"request_id": req.env.get(REQUEST_ID, "")}
-
-
-def _on_ksrv_error(
-    req: falcon.Request, resp: falcon.Response, error: KsrvError, params: dict[str, Any]
+def _on_error(
+    req: Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
 ) -> None:
-    if error.http_status >= 500 and error.retry_after is None:
-        log.error("%s %s: %s", req.method, quote(req.path), error.message, extra=_identified(req))
+    """Answer a failure in the form of the request's route."""
+    if req.context.reading and not isinstance(error, KsrvError):
+        raise error
+    failure = report_http(error, req.env)
     error.__traceback__ = None  # whose frames hold the request, which holds the error
-    _send(req, resp, error)
-
-
-def _send(req: falcon.Request, resp: falcon.Response, error: KsrvError) -> None:
-    """Answer an error in the form of the request's route."""
     if req.path in openai_routes.PATHS:
-        openai_routes.send_openai_error(resp, error)
+        openai_routes.send_openai_error(resp, failure)
     else:
-        send_error(resp, error)
+        send_error(resp, failure)
 
 
 def _on_falcon_error(
@@ -221,16 +210,6 @@ def _on_falcon_error(
         text = f"{quote(req.path)} does not take {quote(req.method)}; it takes {allowed}"
     send_json(resp, {"error": cut(text)}, status)
     resp.set_headers(error.headers or {})
-
-
-def _on_other(
-    req: Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
-) -> None:
-    if req.context.reading:
-        raise error
-    log.error("%s %s failed", req.method, quote(req.path), exc_info=error, extra=_identified(req))
-    text = f"the server failed with {type(error).__name__}; see its log"
-    _send(req, resp, HandlerFailed(text))
 
 
 def make_app(
@@ -270,9 +249,8 @@ def make_app(
     app = App(GuardedRouter(access, formats.path_hint), guard, read_document, middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
-    app.add_error_handler(Exception, _on_other)
+    app.add_error_handler(Exception, _on_error)
     app.add_error_handler(falcon.HTTPError, _on_falcon_error)
-    app.add_error_handler(KsrvError, _on_ksrv_error)
 
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
@@ -342,6 +320,6 @@ def make_app(
         budget,
         access=access,
         read_document=read_document,
-        error_handlers={KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error},
+        error_handlers={KsrvError: _on_error, falcon.HTTPError: _on_falcon_error},
     )
     return app

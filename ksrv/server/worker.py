@@ -29,6 +29,7 @@ from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings
+from ksrv.server.launch.tls import Certificates
 from ksrv.server.log_stream import lost_lines
 from ksrv.server.rest.app_messages import AppMessages, AppThreads
 from ksrv.server.rest.fast_path import (
@@ -40,7 +41,6 @@ from ksrv.server.rest.fast_path import (
 )
 from ksrv.server.rest.metadata import describe, is_ready
 from ksrv.server.settings import SettingsError
-from ksrv.server.tls import Certificates
 
 TICK_SECONDS = 0.25
 REFUSALS = ("queue_full", "bytes_in_flight", "too_slow", "tls_refused", "flood", "proxy_header")
@@ -112,6 +112,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     alive: bool
     http_server: HttpServer | None = None
     _wake: int = -1
+    _http2: Any = None  # the server for connections that speak HTTP/2
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
     _publishing: threading.Lock
@@ -147,6 +148,8 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             raise SettingsError(
                 "the worker class of ksrv serves ksrv's own app; choose another one for this app"
             )
+        begin_http2 = getattr(self.wsgi, "http2_server", None)
+        self._http2 = None if begin_http2 is None else begin_http2()
         self._open_http_server()
         assert self.http_server is not None
         self.http_server.accept(True)
@@ -157,7 +160,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 self.log.info("Parent changed, shutting down: %s", self)
                 break
             self._count_requests()
-            self._log_refusals()
+            self._tell_proxies()
             self._leave_lost_device()
         self._leave()
 
@@ -238,6 +241,8 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         service.engine.on_table_change = http_server.note_model_change
         for listener in self.sockets:
             listener.setblocking(False)
+        if self._http2 is not None:
+            self._http2.serve_with(http_server)
         http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
         self._publishing = threading.Lock()
@@ -269,21 +274,23 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             return None
         read = getattr(getattr(self.wsgi, "files", None), "certificates", None)
         certificates: Certificates = read or Certificates(self.cfg)
-        return certificates.native_context("http/1.1")
+        protocols = ("http/1.1",) if self._http2 is None else ("h2", "http/1.1")
+        return certificates.native_context(*protocols)
 
     def _mount(self) -> str:
         """Return the prefix of all paths; ksrv's setting becomes the variable of WSGI servers."""
         return os.environ.get("SCRIPT_NAME", "")
 
-    def _log_refusals(self) -> None:
-        """Log the connections that were closed for the protocol with which they began, one line for each client."""
+    def _tell_proxies(self) -> None:
+        """Log the connections that were closed for their header of the PROXY protocol."""
         assert self.http_server is not None
-        refused = (
-            (protocol, (peer if isinstance(peer, str) else peer[0]) or "a unix socket", cause)
-            for peer, protocol, cause in self.http_server.refusals()
-        )
-        for told in dict.fromkeys(refused):
-            self.log.warning("%s: a connection from %s is closed: %s", *told)
+        for peer, why in self.http_server.proxy_refusals():
+            address = peer if isinstance(peer, str) else peer[0]
+            self.log.warning(
+                "PROXY protocol: a connection from %s is closed: %s",
+                address or "a unix socket",
+                why,
+            )
 
     def _publish(self) -> None:
         """Tell the HTTP server what it answers without Python: health, and full queues."""
@@ -385,11 +392,13 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             listener.close()
         self._publish()  # a replaced worker stays ready, a worker of a server that stops does not
         http_server.drain()
+        if self._http2 is not None:  # nothing happens where the service has begun that
+            self._http2.begin_stop(self.cfg.graceful_timeout)
         deadline = time.monotonic() + self.cfg.graceful_timeout
-        while http_server.open_connections > 0 and time.monotonic() < deadline:
+        while self._open_connections() > 0 and time.monotonic() < deadline:
             self._beat()
             self._wait(0.05)
-        if left := http_server.open_connections:
+        if left := self._open_connections():
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
         deadline = time.monotonic() + 1.0
@@ -397,3 +406,9 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()
+
+    def _open_connections(self) -> int:
+        """Return how many connections are open, those that speak HTTP/2 included."""
+        assert self.http_server is not None
+        open_still = self.http_server.open_connections
+        return open_still if self._http2 is None else open_still + int(self._http2.open_connections)

@@ -133,7 +133,7 @@ class Model:
             KsrvError: The answer would be an error; `http_status` and `message` are the client's.
         """
         request = self._request(inputs, outputs, parameters, headers, id)
-        return Answer(self.engine.infer(request))
+        return Answer(self.engine.submit(request, caller_blocks=True).wait())
 
     def explain(self, inputs: Any, **options: Any) -> Answer:
         """Ask for an explanation.
@@ -144,7 +144,7 @@ class Model:
         """
         request = self._request(inputs, **options)
         request.explain = True
-        return Answer(self.engine.infer(request))
+        return Answer(self.engine.submit(request, caller_blocks=True).wait())
 
     def infer_many(self, requests: Sequence[Any], **options: Any) -> list[Answer | KsrvError]:
         """Ask with several requests that arrive together and join as the model's batching says.

@@ -1,4 +1,4 @@
-// The bytes of a connection: its socket, and TLS if the listener has it.
+// The way of a connection's bytes: its socket, and TLS where the listener has it; or a stream of HTTP/2.
 //
 // All that the server reads and writes on an accepted connection goes through here. Only the owner of the
 // connection calls these functions.
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "http/byte_stream.hpp"
 #include "http/outgoing.hpp"
 #include "tls/tls_session.hpp"
 
@@ -18,7 +19,8 @@ namespace ksrv {
 struct Transport {
     int fd = -1;
     TlsSession tls;  // begun with the first bytes of a handshake
-    int low_water = 1;  // the socket's SO_RCVLOWAT
+    ByteStream *byte_stream = nullptr;  // in place of both
+    int low_water = 1;  // the bytes that are waited for: of a socket SO_RCVLOWAT
 };
 
 enum class Sent : uint8_t { all, blocked, broken };
@@ -53,8 +55,8 @@ bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 enum class Peer : uint8_t { open, half_closed, gone };
 Peer look_at_peer(Transport *transport) noexcept;
 
-// Sends as much of an answer as the socket takes now.
-Sent send_now(Transport *transport, Outgoing *out) noexcept;
+// Sends as much of an answer as the socket takes now; a stream is told whether its `last` bytes are among these.
+Sent send_now(Transport *transport, Outgoing *out, bool last) noexcept;
 
 // Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
 bool send_continue(Transport *transport) noexcept;

@@ -74,6 +74,7 @@ class Worker {
         server.add_method({"/s/small", false, true, false, true, false});
         server.add_method({"/s/checked", false, false, false, false, false});
         server.add_method({"/s/stream", true, false, false, true, false});
+        server.serve_with(&http);
         if (!http.listen_on(http_listeners.data(), http_listeners.size()) ||
             !server.listen_on(grpc_listeners.data(), grpc_listeners.size()))
             machine().fail("the worker does not listen");
@@ -124,7 +125,7 @@ class Worker {
     }
 
     EventLoop events;
-    grpc::Server server;
+    grpc::Server server;  // outlives the HTTP server, whose streams of HTTP/2 refer to it
     HttpServer http;
 
   private:
@@ -326,7 +327,7 @@ class Worker {
                 char size[16];
                 const std::string part = bytes.substr(at, step);
                 snprintf(size, sizeof size, "%zX\r\n", part.size());
-                piece = size + part + "\r\n";
+                piece = connection->byte_stream ? part : size + part + "\r\n";  // HTTP/2 has no chunks
             }
             forget_outgoing(&connection->out);
             reserve_parts(&connection->out, 1);
@@ -335,7 +336,7 @@ class Worker {
         }
         forget_outgoing(&connection->out);
         reserve_parts(&connection->out, 1);
-        add_part(&connection->out, "0\r\n\r\n", 5);
+        if (!connection->byte_stream) add_part(&connection->out, "0\r\n\r\n", 5);
         http.answers.send(connection, nullptr);
     }
 

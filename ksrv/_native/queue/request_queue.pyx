@@ -2,15 +2,13 @@
 """The native queues as Python sees them: handles go in, batches of handles come out."""
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
 from ksrv._native.queue.request_handle cimport (
-    CRequest, NEVER, NativeHandle, STATE_NEW, WAIT_DONE, Waited, publish,
-    publish_all, publish_later, release_request, wait_done,
+    CRequest, NEVER, NativeHandle, STATE_NEW, publish, publish_all, publish_later, release_request,
 )
 
 if not cython.compiled:
@@ -87,46 +85,10 @@ cdef class Queue:
             Py_DECREF(handle)
         return <int>pushed
 
-    def push_and_join(self, NativeHandle handle not None, bint allow_inline=False) -> int:
-        """Push a handle and, where it is accepted, sleep until it has ended.
-
-        As `push` and `join`, with the GIL released once for both. Where an idle instance's slot is
-        claimed, the caller runs the handle on that instance, finishes it and calls `return_slot`.
-
-        Args:
-            allow_inline: Whether the caller can run the request itself.
-
-        Returns:
-            As `push`; or -1 - n when slot n was claimed.
-        """
-        cdef Push pushed
-        cdef Waited waited = WAIT_DONE
-        if allow_inline and (
-            self.queue.inline_for_all.load() or self.queue.inline_for_blocked.load()
-        ):
-            # With a claimed slot no thread is woken, so no thread waits for the GIL.
-            outcome = self.push_inline(handle, True)
-            if outcome == PUSH_OK:
-                handle.join()
-            return outcome
-        if handle.native.state.load() != STATE_NEW:
-            raise ValueError("a handle is pushed once")
-        Py_INCREF(handle)
-        with nogil:
-            pushed = self.queue.push(handle.native, NULL)
-            if pushed == PUSH_OK:
-                waited = wait_done(handle.native, NEVER)
-        if pushed != PUSH_OK:
-            self.queue.refused(pushed)
-            Py_DECREF(handle)
-            return <int>pushed
-        if waited != WAIT_DONE:
-            PyErr_CheckSignals()
-        handle.join()
-        return <int>pushed
-
     def push_inline(self, NativeHandle handle not None, bint caller_blocks=False) -> int:
-        """As `push`, but an idle instance's slot may be claimed (see `push_and_join`).
+        """As `push`, but an idle instance's slot may be claimed.
+
+        The caller then runs the handle on that instance, finishes it and calls `return_slot`.
 
         Args:
             caller_blocks: Whether the caller would only wait for the handle, so that

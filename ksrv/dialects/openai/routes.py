@@ -24,13 +24,13 @@ from ksrv.dialects.openai.bodies import (
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
 from ksrv.limits import show_limit
 from ksrv.model.spec import ModelSpec
-from ksrv.observe.traffic import count_refusal
 from ksrv.protocol.error_texts import json_fault
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
+from ksrv.server.call import Find, run_infer
 from ksrv.server.http.answers import error_headers, send_json, set_fields
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import watch_client
 from ksrv.server.http.request_ids import REQUEST_ID
+from ksrv.server.http.wsgi_calls import PendingCall
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import Needs
 
@@ -62,51 +62,81 @@ class _RoleResource(InferenceResource):
         except orjson.JSONDecodeError as error:
             raise json_fault(error, body) from None
 
-    def _target(self, name: str) -> "ModelVersion":
-        target = self._engine.find(name)
-        if target.spec.role != self.role:
-            has = f"has the role {target.spec.role!r}" if target.spec.role else "has no role"
+    def _check(self, spec: ModelSpec) -> None:
+        if spec.role != self.role:
+            has = f"has the role {spec.role!r}" if spec.role else "has no role"
             raise InvalidRequest(
-                f"the model {quote(name)} {has}; models with 'role: {self.role}' in model.yaml answer here"
+                f"the model {quote(spec.name)} {has}; models with 'role: {self.role}' in model.yaml answer here"
             )
-        return target
 
     def _ask(
-        self, req: falcon.Request, target: "ModelVersion", batches: Sequence[Sequence[Tensor]]
-    ) -> list[InferResponse]:
-        """Run the requests of one call, some side by side; the first failure, or a client that goes, ends the others."""
-        requests = []
-        client = self._access.client_of(req.get_header("Authorization"))
-        for inputs in batches:
-            request = InferRequest(
-                target.spec.name, inputs=list(inputs), headers=self._headers(req)
-            )
-            request.target = target
-            request.client, client = client, ""  # its limits count calls
-            request.nbytes = sum(tensor.nbytes for tensor in inputs)
-            requests.append(request)
-        if len(requests) == 1:
-            return [self._infer(req, requests[0])]
+        self,
+        req: falcon.Request,
+        name: str,
+        read: Callable[[ModelSpec], Sequence[Sequence[Tensor]]],
+    ) -> tuple[ModelSpec, list[InferResponse]]:
+        """Run the requests of one call, some side by side; the first failure, or a client that goes, ends the others.
+
+        Args:
+            name: The model.
+            read: Returns the inputs of each request.
+
+        Returns:
+            The model's description, and the response of each request.
+        """
+        requests: deque[InferRequest] = deque()
+        target: ModelVersion
+
+        def read_first(find: Find) -> InferRequest:
+            nonlocal target
+            target = find(name, "")
+            self._check(target.spec)
+            for inputs in read(target.spec):
+                request = InferRequest(name, inputs=list(inputs), headers=self._headers(req))
+                request.target = target
+                request.nbytes = sum(tensor.nbytes for tensor in inputs)
+                requests.append(request)
+            authorization = req.get_header("Authorization")
+            requests[0].client = self._access.client_of(authorization)  # its limits count calls
+            return requests.popleft()
+
         answers: list[InferResponse] = []
-        waiting: deque[RequestHandle] = deque()
+        waiting = deque([self._start(req, read_first)])
         most = min(MOST_UNDER_WAY, target.config.queue_size)
-
-        def take_first() -> None:
-            handle = waiting.popleft()
-            watch_client(req.env, handle)
-            answers.append(handle.wait())
-
         try:
-            for request in requests:
-                if len(waiting) == most:
-                    take_first()
-                waiting.append(self._engine.submit(request))
             while waiting:
-                take_first()
-            return answers
+                while requests and len(waiting) < most:
+                    waiting.append(self._start(req, lambda find: requests.popleft()))
+                answers.append(waiting.popleft().wait())
+            return target.spec, answers
         finally:
-            for handle in waiting:
-                handle.cancel()  # one that has ended stays as it is
+            for call in waiting:
+                call.cancel()  # a call that has ended stays as it is
+
+    def _start(self, req: falcon.Request, read: Callable[[Find], InferRequest]) -> "_Part":
+        call = _Part(req.env, read)
+        run_infer(call, self._engine, waits=True)
+        call.check()
+        return call
+
+
+class _Part(PendingCall):
+    """One of the requests of a call; the client is watched for the request that is waited for."""
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        self.handle = handle
+
+    def wait(self) -> InferResponse:
+        """Return the response once the request has ended.
+
+        Raises:
+            KsrvError: The request failed.
+        """
+        if self.handle is not None:
+            super().watch(self.handle)
+        self.first()
+        return self.response()
 
 
 class EmbeddingsResource(_RoleResource):
@@ -118,10 +148,16 @@ class EmbeddingsResource(_RoleResource):
         """Answer a vector for each text."""
         with Reservation(self._budget) as reservation:
             document = self._document(req, reservation)
-            target = self._target(read_model(document))
-            call = read_embeddings(document)
-            answers = self._ask(req, target, _embedding_batches(call, target.spec))
-        parts = [_floats(answer, target.spec) for answer in answers]
+
+            call: EmbeddingsCall
+
+            def read(spec: ModelSpec) -> list[list[Tensor]]:
+                nonlocal call
+                call = read_embeddings(document)
+                return _embedding_batches(call, spec)
+
+            spec, answers = self._ask(req, read_model(document), read)
+        parts = [_floats(answer, spec) for answer in answers]
         widths = {part.shape[1:] for part in parts}
         if (
             any(part.ndim != 2 for part in parts)
@@ -130,11 +166,11 @@ class EmbeddingsResource(_RoleResource):
         ):
             shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
             raise HandlerFailed(
-                f"the model {target.spec.name} answered vectors of the shape {shapes} for "
+                f"the model {spec.name} answered vectors of the shape {shapes} for "
                 f"{len(call.inputs)} texts; an embedding is a row [dimensions] for each"
             )
         vectors = np.concatenate(parts)
-        _check_finite(vectors, target.spec, "a vector")
+        _check_finite(vectors, spec, "a vector")
         send_json(
             resp, embeddings_answer(call, shortened(vectors, call.dimensions), _tokens(answers))
         )
@@ -150,21 +186,27 @@ class RerankResource(_RoleResource):
         """Answer the documents, those that have most to do with the query first."""
         with Reservation(self._budget) as reservation:
             document = self._document(req, reservation)
-            target = self._target(read_model(document))
-            call = read_rerank(document)
-            nbytes = sum(map(len, call.documents)) + len(call.query) * len(call.documents)
-            if nbytes > self._limits.json:
-                raise BodyTooLarge(
-                    f"the query is read with each of the {len(call.documents)} documents, which makes {nbytes} "
-                    f"characters, above the {show_limit('json', self._limits.json)}"
-                )
-            answers = self._ask(req, target, _pairs(call, target.spec))
-        scores = np.concatenate([_floats(answer, target.spec).reshape(-1) for answer in answers])
+
+            call: RerankCall
+
+            def read(spec: ModelSpec) -> list[list[Tensor]]:
+                nonlocal call
+                call = read_rerank(document)
+                nbytes = sum(map(len, call.documents)) + len(call.query) * len(call.documents)
+                if nbytes > self._limits.json:
+                    raise BodyTooLarge(
+                        f"the query is read with each of the {len(call.documents)} documents, which makes "
+                        f"{nbytes} characters, above the {show_limit('json', self._limits.json)}"
+                    )
+                return _pairs(call, spec)
+
+            spec, answers = self._ask(req, read_model(document), read)
+        scores = np.concatenate([_floats(answer, spec).reshape(-1) for answer in answers])
         if len(scores) != len(call.documents):
             raise HandlerFailed(
-                f"the model {target.spec.name} answered {len(scores)} scores for {len(call.documents)} documents"
+                f"the model {spec.name} answered {len(scores)} scores for {len(call.documents)} documents"
             )
-        _check_finite(scores, target.spec, "a score")
+        _check_finite(scores, spec, "a score")
         request_id = str(req.env.get(REQUEST_ID, ""))
         send_json(resp, rerank_answer(call, scores.tolist(), _tokens(answers), request_id))
 
@@ -194,8 +236,7 @@ def add_routes(app: Any, make: Callable[[type[_RoleResource]], _RoleResource]) -
 
 
 def send_openai_error(resp: falcon.Response, error: KsrvError) -> None:
-    """Answer a failure in OpenAI's form; a refusal is counted."""
-    count_refusal("http", error.reason)
+    """Answer a failure in OpenAI's form."""
     send_json(resp, error_document(error), int(error.http_status))
     set_fields(resp, error_headers(error))
 

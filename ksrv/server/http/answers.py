@@ -20,13 +20,15 @@ from ksrv.errors import (
     KsrvError,
     Unauthenticated,
     UnsupportedEncoding,
+    quote,
 )
 from ksrv.limits import MIB
-from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
+from ksrv.server.call import report
 from ksrv.server.http.byte_budget import hold_answer
 from ksrv.server.http.compression import chosen_encoding, compressed
 from ksrv.server.http.received_body import MESSAGE
+from ksrv.server.http.request_ids import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +64,14 @@ def error_headers(error: KsrvError) -> list[tuple[str, str]]:
     return headers
 
 
+def report_http(error: Exception, environ: dict[str, Any]) -> KsrvError:
+    """Log and count a failure of a WSGI resource; return the error that its client gets."""
+    name = f"{environ['REQUEST_METHOD']} {quote(environ['PATH_INFO'])}"
+    return report(error, "http", name, {"request_id": environ.get(REQUEST_ID, "")})
+
+
 def send_error(resp: falcon.Response, error: KsrvError) -> None:
-    """Answer with an error, its status and the headers that belong to it; a refusal is counted."""
-    count_refusal("http", error.reason)
+    """Answer with an error, its status and the headers that belong to it."""
     send_json(resp, {"error": error.message}, error.http_status)
     set_fields(resp, error_headers(error))
 

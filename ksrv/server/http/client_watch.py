@@ -4,16 +4,13 @@ Under another worker, or another WSGI server, the request of a client that is go
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.app_message import AppMessage
 from ksrv.engine.requests.handle import SplitRequest
-from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.request import RequestHandle
 from ksrv.server.http.received_body import MESSAGE
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
 
 CLIENT_LOOK_NS = 250_000_000
 """After so long without a piece of a streamed answer, its client is looked at."""
@@ -30,24 +27,3 @@ def watch_client(environ: Mapping[str, Any], handle: RequestHandle) -> None:
     watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
     if message is not None and isinstance(watched, NativeHandle) and not watched.done():
         message.watch(watched)
-
-
-def infer_watched(
-    engine: "Engine", request: InferRequest, environ: Mapping[str, Any]
-) -> InferResponse:
-    """Run a request as `Engine.infer` does, as long as its client is connected.
-
-    Args:
-        engine: The engine that runs it.
-        request: The request.
-        environ: The WSGI environment.
-
-    Raises:
-        KsrvError: Why there is no response.
-    """
-    if MESSAGE not in environ:
-        return engine.infer(request)
-    # A thread that ran the request itself could not have its client watched meanwhile.
-    handle = engine.submit(request)
-    watch_client(environ, handle)
-    return handle.wait()

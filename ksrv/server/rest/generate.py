@@ -1,16 +1,22 @@
 """The generate extension: /generate answers at once, /generate_stream with server-sent events."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import falcon
 
-from ksrv.protocol.generate import REQUEST, GenerateRequest, parse_generate, render_generate
+from ksrv.model.spec import ModelSpec
+from ksrv.protocol.generate import REQUEST, parse_generate, render_generate
 from ksrv.protocol.plain_json import MOST_BYTES
 from ksrv.protocol.rest import file_body
+from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.answers import JSON, send_parts, server_timing, set_handler_headers
-from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.rest.inference_resource import InferenceResource
-from ksrv.server.rest.streams import EVENT_STREAM, StreamedAnswer, send_stream
+from ksrv.server.rest.streams import EVENT_STREAM, send_stream
+
+_Call = TypeVar("_Call", bound=WsgiCall)
 
 
 class GenerateResource(InferenceResource):
@@ -23,12 +29,10 @@ class GenerateResource(InferenceResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer with the whole text."""
-        with Reservation(self._budget) as reservation:
-            request, form = self._read(req, reservation, name, version)
-            spec = request.target.spec
-            response = self._infer(req, request)
-        alone = file_body(response, request)
-        body = alone.parts[0] if alone else render_generate(response, spec, form=form)
+        call, render = self._start(WsgiCall, req, name, version)
+        response = call.response()
+        alone = file_body(response, call.request)
+        body = alone.parts[0] if alone else render(response)
         set_handler_headers(resp, response.headers)
         resp.content_type = alone.content_type if alone else JSON
         if response.timings:
@@ -39,28 +43,21 @@ class GenerateResource(InferenceResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer with an event for each piece."""
-        with Reservation(self._budget) as reservation:
-            request, form = self._read(req, reservation, name, version)
-            answer = StreamedAnswer(
-                self._engine,
-                request,
-                EVENT_STREAM,
-                partial(render_generate, spec=request.target.spec, form=form),
-                environ=req.env,
-            )
-        send_stream(resp, answer, EVENT_STREAM, req.env)
+        call, render = self._start(StreamedCall, req, name, version)
+        send_stream(resp, call, EVENT_STREAM, render)
 
-    def _read(
-        self, req: falcon.Request, reservation: Reservation, name: str, version: str
-    ) -> GenerateRequest:
-        target = self._engine.find(
-            name, version
-        )  # an unknown model is told before the body is read
-        body = self._body(req, reservation)
-        parsed = parse_generate(body, target.spec, self._limits, headers=self._headers(req))
-        request = parsed.request
-        request.target = target
-        request.model_name = name
-        request.model_version = version
-        self._hand_over(req, request, reservation)
-        return parsed
+    def _start(
+        self, kind: type[_Call], req: falcon.Request, name: str, version: str
+    ) -> tuple[_Call, Callable[[InferResponse], bytes]]:
+        """Return a call, and what writes its answers."""
+        render: Callable[[InferResponse], bytes]
+
+        def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
+            nonlocal render
+            request, form = parse_generate(body, spec, self._limits, headers=self._headers(req))
+            if kind is StreamedCall:
+                request.file_type = ""  # events are JSON
+            render = partial(render_generate, spec=spec, form=form)
+            return request
+
+        return self._run(kind, req, name, version, parse), render

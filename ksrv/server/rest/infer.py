@@ -1,29 +1,29 @@
 """The infer and explain routes: body to request, request through the engine, answer to parts.
 
-The HTTP server goes the same way without waiting (`ksrv.server.rest.fast_path`), with the same parser, engine
-and renderer.
+`ksrv.server.rest.fast_path` has the same call without WSGI.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.dialects.kserve_v1 import bodies as kserve_v1
 from ksrv.errors import InvalidRequest
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
-from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
 from ksrv.server.rest.route_guard import memory_user
-from ksrv.server.rest.streams import StreamedAnswer, send_stream, stream_type
+from ksrv.server.rest.streams import send_stream, stream_type
 from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -94,67 +94,65 @@ class InferResource(InferenceResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer an inference request."""
-        self._run(req, resp, name, version, explain=False)
+        self._answer(req, resp, name, version, explain=False)
 
     def on_post_explain(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a request to explain."""
-        self._run(req, resp, name, version, explain=True)
+        self._answer(req, resp, name, version, explain=True)
 
-    def _run(
+    def _answer(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
     ) -> None:
-        target = self._engine.find(
-            name, version
-        )  # an unknown model is told before the body is read
         input_name = _input_name(req)
         regions: SharedMemoryRegistry | None = None
         if self._shared_memory is not None:
             user = partial(memory_user, self._access, req.env)
             regions = AuthorizedRegistry(self._shared_memory, user)
+
+        def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
+            given = {"regions": regions, "input_name": input_name}
+            return self._parse(req, body, spec, explain=explain, **given)
+
         stream = stream_type(req.get_header("Accept")) if self._form is V2 else None
-        with Reservation(self._budget) as reservation:
-            body = self._body(req, reservation)
-            if target.retired:
-                target = self._engine.find(name, version)
-            request = self._form.parse(
-                body,
-                req.get_header(HEADER_LENGTH),
-                target.spec,
-                self._limits,
-                headers=self._headers(req),
-                regions=regions,
-                input_name=input_name,
-            )
-            del body  # the request holds views of the parts that it needs
-            if request.file_type:
-                stream = None
-            request.target = target
-            request.model_name = name
-            request.model_version = version
-            request.explain = explain
-            self._hand_over(req, request, reservation)
-            render = partial(
-                self._form.render,
-                request=request,
-                nan_literals=self._settings.nan_literals,
-                regions=regions,
-            )
-            if stream is not None:
-                self._stream(req, resp, request, stream, render)
+        if stream is None:
+            call = self._run(WsgiCall, req, name, version, parse)
+        else:
+            call = self._run(StreamedCall, req, name, version, parse)
+            if call.request.stream is not None:
+                render = partial(self._render, call.request, regions)
+                send_stream(resp, call, stream, lambda response: bytes(render(response).parts[0]))
                 return
-            response = self._infer(req, request)
-            rendered = render(response)
-        self._send(req, resp, response, rendered)
+            call.first()
+        self._send(req, resp, call.request, call.response(), regions)
+
+    def _parse(
+        self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
+    ) -> InferRequest:
+        length, headers = req.get_header(HEADER_LENGTH), self._headers(req)
+        request = self._form.parse(body, length, spec, self._limits, headers=headers, **given)
+        request.explain = explain
+        return request
+
+    def _render(
+        self,
+        request: InferRequest,
+        regions: SharedMemoryRegistry | None,
+        response: InferResponse,
+    ) -> rest.RenderedBody:
+        literals = self._settings.nan_literals
+        return self._form.render(response, request, nan_literals=literals, regions=regions)
 
     def _send(
         self,
         req: falcon.Request,
         resp: falcon.Response,
+        request: InferRequest,
         response: InferResponse,
-        rendered: rest.RenderedBody,
+        regions: SharedMemoryRegistry | None,
     ) -> None:
+        rendered = self._render(request, regions, response)
         set_handler_headers(resp, response.headers)
         resp.content_type = rendered.content_type
         if rendered.header_length is not None:
@@ -170,21 +168,3 @@ class InferResource(InferenceResource):
             req.env,
             accept_encoding=req.get_header("Accept-Encoding") if compress else None,
         )
-
-    def _stream(
-        self,
-        req: falcon.Request,
-        resp: falcon.Response,
-        request: InferRequest,
-        content_type: str,
-        render: Callable[[InferResponse], rest.RenderedBody],
-    ) -> None:
-        """Answer while the handler makes the answer."""
-        streamed = StreamedAnswer(
-            self._engine,
-            request,
-            content_type,
-            lambda response: bytes(render(response).parts[0]),
-            environ=req.env,
-        )
-        send_stream(resp, streamed, content_type, req.env)

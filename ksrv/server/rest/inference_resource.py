@@ -1,14 +1,18 @@
 """What the routes that infer share: the request's body, its headers, and the client that waits."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.forms.uploads import is_upload
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest
+from ksrv.server.call import Find, run_infer
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import (
     DIGITS,
@@ -19,12 +23,14 @@ from ksrv.server.http.body import (
     read_body,
 )
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import infer_watched
 from ksrv.server.http.request_headers import request_headers
+from ksrv.server.http.wsgi_calls import WsgiCall
 from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+
+_Call = TypeVar("_Call", bound=WsgiCall)
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -71,25 +77,26 @@ class InferenceResource:
         Raises:
             KsrvError: The head shows that the request will be refused.
         """
-        if name:
-            self._engine.find(name, version)
+        spec = self._engine.find(name, version).spec if name else None
         with Reservation(self._budget) as reservation:
             return expected_body(
                 req.env,
                 self._limits,
                 reservation,
-                bound=self._bound(req),
+                bound=self._bound(req, spec),
                 decompress=self._settings.decompress_requests,
             ).most
 
-    def _bound(self, req: falcon.Request) -> Bound | None:
-        """Return the limit on a body that is JSON as a whole."""
+    def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
+        """Return the limit on a body that is JSON as a whole, for the model that the path names."""
         if self._own_bound is not None:  # the body is JSON whatever these headers say
             return self._own_bound
         header_length, length = req.get_header(HEADER_LENGTH), content_length(req.env)
         return json_bound(header_length, length, self._limits, req.content_type)
 
-    def _body(self, req: falcon.Request, reservation: Reservation) -> memoryview:
+    def _body(
+        self, req: falcon.Request, reservation: Reservation, spec: ModelSpec | None = None
+    ) -> memoryview:
         """Return the body, or raise its fault, without reading it where the head shows the fault."""
         header_length = req.get_header(HEADER_LENGTH) if self._own_bound is None else None
         return read_body(
@@ -97,7 +104,7 @@ class InferenceResource:
             self._limits,
             reservation,
             offset=padding(header_length),
-            bound=self._bound(req),
+            bound=self._bound(req, spec),
             decompress=self._settings.decompress_requests,
             on_read=req.context.mark_reading,
         )
@@ -106,16 +113,48 @@ class InferenceResource:
         """Return the headers that a handler sees."""
         return request_headers(req.env, with_credentials=not self._access.hides_tokens)
 
-    def _hand_over(
-        self, req: falcon.Request, request: InferRequest, reservation: Reservation
-    ) -> None:
-        """Name the request's client; from here on the queue counts its bytes."""
+    def _read(
+        self,
+        req: falcon.Request,
+        name: str,
+        version: str,
+        parse: Callable[[memoryview, ModelSpec], InferRequest],
+        find: Find,
+    ) -> InferRequest:
+        """Return the request of a call; see `InferCall.read`."""
+        target = find(name, version)  # an unknown model is refused before the body is read
+        with Reservation(self._budget) as reservation:  # afterwards the queue counts the bytes
+            body = self._body(req, reservation, target.spec)
+            if target.retired:
+                target = find(name, version)
+            request = parse(body, target.spec)
+        request.target = target
+        request.model_name = name
+        request.model_version = version
         request.client = self._access.client_of(req.get_header("Authorization"))
-        reservation.close()
+        return request
 
-    def _infer(self, req: falcon.Request, request: InferRequest) -> InferResponse:
-        """Run a request for as long as its client is there."""
-        return infer_watched(self._engine, request, req.env)
+    def _run(
+        self,
+        kind: type[_Call],
+        req: falcon.Request,
+        name: str,
+        version: str,
+        parse: Callable[[memoryview, ModelSpec], InferRequest],
+    ) -> _Call:
+        """Return a call that has ended, or one whose answers may come in parts.
+
+        Args:
+            kind: `WsgiCall`, or `StreamedCall`.
+            parse: Reads the body for the model that is described.
+
+        Raises:
+            KsrvError: The call failed.
+        """
+        call = kind(req.env, partial(self._read, req, name, version, parse))
+        run_infer(call, self._engine, waits=True)
+        call.check()
+        return call
 
 
 def json_bound(

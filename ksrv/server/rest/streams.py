@@ -7,21 +7,17 @@ A client that leaves cancels its request.
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import falcon
 import orjson
 
-from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
-from ksrv.observe.traffic import count_refusal
-from ksrv.request import InferRequest, InferResponse
-from ksrv.server.http.answers import set_fields, usable_headers
-from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
+from ksrv.request import InferResponse
+from ksrv.server.http.answers import report_http, set_fields, usable_headers
+from ksrv.server.http.client_watch import CLIENT_LOOK_NS
 from ksrv.server.http.received_body import MESSAGE
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+from ksrv.server.http.wsgi_calls import StreamedCall
 
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/jsonl"
@@ -68,42 +64,22 @@ class StreamedAnswer:
     An empty piece comes where the handler is silent, so that the server can look at the client.
 
     Args:
-        engine: Where it runs.
-        request: The request; its `stream` is set here.
+        call: The call.
         content_type: `EVENT_STREAM`, or one of the types of JSON lines.
         render: Makes the JSON object of one answer.
-        environ: The WSGI environment.
 
     Attributes:
         probe: Bytes that say nothing; the system of a client that has gone answers them with a reset.
         head_fields: The headers that the handler chose before its first answer, once that is there.
-
-    Raises:
-        KsrvError: The request is not accepted.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        request: InferRequest,
-        content_type: str,
-        render: Render,
-        *,
-        environ: dict[str, Any],
-    ) -> None:
+    def __init__(self, call: StreamedCall, content_type: str, render: Render) -> None:
         self._events = content_type == EVENT_STREAM
         self.probe = b": \n\n" if self._events else b"\n"
         self.head_fields: list[tuple[str, str]] = []
         self._sent_at = time.monotonic()
         self._render = render
-        self._answers = ResponseStream()
-        request.stream = self._answers
-        request.binary_output, request.file_type = False, ""
-        for output in request.outputs:
-            output.binary = None
-        self._handle = engine.submit(request)
-        self._handle.add_done_callback(lambda _: self._answers.end())
-        watch_client(environ, self._handle)
+        self._call = call
         self._pieces = self._make_pieces()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -114,8 +90,7 @@ class StreamedAnswer:
 
     def close(self) -> None:
         """Give the request up, unless it has ended, and the answers that wait for the client."""
-        self._handle.cancel()
-        self._answers.give_up()
+        self._call.cancel()
         self._pieces.close()  # its frame refers to this object
 
     def _make_pieces(self) -> Generator[bytes, None, None]:
@@ -132,15 +107,14 @@ class StreamedAnswer:
                     raise error
                 if begun and not framed:
                     yield self._silence()
-        except KsrvError as error:
+        except Exception as error:
             if not begun:
                 raise
-            count_refusal("http", error.reason)
-            yield self._framed_error(error)
+            yield self._framed_error(report_http(error, self._call.environ))
 
     def _responses(self) -> Iterator[list[InferResponse]]:
         """Yield the answers that are there, none of them now and then where none comes."""
-        answers = self._answers
+        answers = self._call.answers
         came_at = 0.0
         while not answers.finished:
             found = answers.take_all(CLIENT_LOOK_NS / 1e9)
@@ -149,7 +123,7 @@ class StreamedAnswer:
             if found and now - came_at < FAST_SECONDS:
                 answers.gather(TOGETHER_SECONDS)
             came_at = now
-        last = self._handle.wait()
+        last = self._call.response()
         if last.outputs or not answers.chunked:  # what ends a generator's chunks holds nothing
             yield [last]
 
@@ -212,9 +186,13 @@ class BegunAnswer:
 
 
 def send_stream(
-    resp: falcon.Response, answer: StreamedAnswer, content_type: str, environ: dict[str, Any]
+    resp: falcon.Response, call: StreamedCall, content_type: str, render: Render
 ) -> None:
     """Answer with a stream.
+
+    Args:
+        content_type: `EVENT_STREAM`, or one of the types of JSON lines.
+        render: Makes the JSON object of one answer.
 
     Raises:
         KsrvError: The request failed before its first answer, where the server waits for it here.
@@ -224,7 +202,8 @@ def send_stream(
     )
     resp.set_header("Cache-Control", "no-cache")
     resp.set_header("X-Accel-Buffering", "no")  # nginx would collect the events
-    if MESSAGE in environ:
+    answer = StreamedAnswer(call, content_type, render)
+    if MESSAGE in call.environ:
         resp.stream = cast(Any, answer)  # the native server begins the answer with its first piece
         return
     begun = BegunAnswer(answer)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ksrv.server.credentials import Access
+from ksrv.server.launch.tls import Certificates, read_certificates
 from ksrv.server.settings import ServerSettings
 from ksrv.server.settings_sources import ForeignSettings, read_foreign_settings
-from ksrv.server.tls import Certificates, read_certificates
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ def request(value, model="m", rows=1, **fields):
 
 
 def answer(served, value=0.0, **fields):
-    return float(served.infer(request(value, **fields)).outputs[0].data[0, 0])
+    return float(
+        served.submit(request(value, **fields), caller_blocks=True).wait().outputs[0].data[0, 0]
+    )
 
 
 class Clients:
@@ -90,7 +92,12 @@ class Clients:
             value = number * 10_000 + sent % 5000
             sent += 1
             try:
-                data = self.served.infer(request(value, rows=1 + sent % 3)).outputs[0].data
+                data = (
+                    self.served.submit(request(value, rows=1 + sent % 3), caller_blocks=True)
+                    .wait()
+                    .outputs[0]
+                    .data
+                )
             except KsrvError as error:
                 self.failures.append(error)
                 continue

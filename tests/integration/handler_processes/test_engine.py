@@ -77,7 +77,9 @@ def pid_of(served):
     give_up = time.monotonic() + 60
     while True:
         try:
-            return int(served.infer(request(id="pid")).outputs[0].data[0, 0])
+            return int(
+                served.submit(request(id="pid"), caller_blocks=True).wait().outputs[0].data[0, 0]
+            )
         except DeadlineExceeded:
             assert time.monotonic() < give_up, "no process answered in time"
 
@@ -86,9 +88,11 @@ def test_a_request_that_ends_two_processes_is_refused_and_the_model_comes_back(t
     with engine(tmp_path) as served:
         for name in ("exit", "segv"):
             with pytest.raises(HandlerFailed, match="ended two handler processes"):
-                served.infer(request(id=name))
+                served.submit(request(id=name), caller_blocks=True).wait()
             wait_until(lambda: served.model_ready("m"))
-            assert served.infer(request(5.0)).outputs[0].data.tolist() == [[5.0] * 4]
+            assert served.submit(request(5.0), caller_blocks=True).wait().outputs[
+                0
+            ].data.tolist() == [[5.0] * 4]
         assert served.statistics()[0].restarts >= 3
 
 
@@ -99,7 +103,7 @@ def test_a_hang_fails_at_its_deadline_and_its_process_is_replaced(tmp_path):
             before = pid_of(served)
             began = time.monotonic()
             with pytest.raises(DeadlineExceeded) as caught:
-                served.infer(request(id="hang"))
+                served.submit(request(id="hang"), caller_blocks=True).wait()
             assert time.monotonic() - began >= 0.4
             text = caught.value.message
         wait_until(lambda: served.model_ready("m"))
@@ -117,7 +121,7 @@ def test_a_kill_under_load_fails_no_request_when_a_second_instance_lives(tmp_pat
             while not stop.is_set():
                 value = float(number * 100_000 + sent)
                 try:
-                    data = served.infer(request(value)).outputs[0].data
+                    data = served.submit(request(value), caller_blocks=True).wait().outputs[0].data
                     if (data == value).all():
                         answered.append(value)
                     else:
@@ -178,7 +182,7 @@ def test_a_replaced_process_is_warm_before_it_takes_a_batch(tmp_path, idle):
         if idle:
             wait_until(lambda: not served.ready() or served.statistics()[0].restarts)
             wait_until(served.ready)
-        replaced = int(served.infer(request(5.0)).outputs[0].data[0, 0])
+        replaced = int(served.submit(request(5.0), caller_blocks=True).wait().outputs[0].data[0, 0])
         assert replaced != pid
         assert first_runs(tmp_path, replaced) == [(1, 0), (2, 0), (3, 0), (1, 5)]
 
@@ -188,7 +192,7 @@ def test_a_warm_up_that_ends_the_replacement_is_not_tried_on_the_next(tmp_path, 
         pid = pid_of(served)
         (tmp_path / "models" / "m" / "refuse").touch()
         os.kill(pid, signal.SIGKILL)
-        replaced = int(served.infer(request(5.0)).outputs[0].data[0, 0])
+        replaced = int(served.submit(request(5.0), caller_blocks=True).wait().outputs[0].data[0, 0])
         assert first_runs(tmp_path, replaced) == [(1, 5)]
         assert "was not warmed up" in caplog.text
         wait_until(served.ready)
@@ -199,7 +203,7 @@ def test_readiness_tells_that_the_only_process_is_gone(tmp_path):
         os.kill(pid_of(served), signal.SIGKILL)
         wait_until(lambda: not served.ready() or served.statistics()[0].restarts)
         wait_until(served.ready)
-        assert served.infer(request(2.0)).outputs[0].data[0, 0] == 2.0
+        assert served.submit(request(2.0), caller_blocks=True).wait().outputs[0].data[0, 0] == 2.0
 
 
 def test_no_answer_carries_anothers_bytes(tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ksrv.server.tls import Certificates
+from ksrv.server.launch.tls import Certificates
 from tests.support.certificates import self_signed
 from tests.support.native.fast_path import ONE, ONE_YAML, message, opened, readable, row, serving
 from tests.support.wait_until import wait_until

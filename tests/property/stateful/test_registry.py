@@ -175,12 +175,12 @@ class RegistryMachine(RuleBasedStateMachine):
         if served:
             mark = served[max(served, key=int)] if version == "" else served.get(version)
         if mark is not None:
-            [output] = self.engine.infer(asked).outputs
+            [output] = self.engine.submit(asked).wait().outputs
             assert np.asarray(output.data).tolist() == [[mark] * 4]
             return
         known = served is not None and (version == "" or version in self.shown[name])
         with pytest.raises(NotReady if known else NotFound):
-            self.engine.infer(asked)
+            self.engine.submit(asked).wait()
 
     @invariant()
     def what_serves_is_open(self) -> None:

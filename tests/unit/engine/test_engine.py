@@ -55,7 +55,7 @@ def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
 
 def test_a_request_is_answered():
     served = engine()
-    response = served.infer(request(3, 2.0, id="a"))
+    response = served.submit(request(3, 2.0, id="a"), caller_blocks=True).wait()
     assert response.id == "a"
     assert response.outputs[0].data.tolist() == [[4.0] * 4] * 3
     assert set(response.timings) >= {"queue", "assemble"}
@@ -75,10 +75,10 @@ def test_memory_is_given_back_when_nothing_happens(monkeypatch):
 def test_an_unknown_model_and_version_are_not_found():
     served = engine(source(version="1"))
     with pytest.raises(NotFound, match="'nope'"):
-        served.infer(request(model="nope"))
+        served.submit(request(model="nope"), caller_blocks=True).wait()
     with pytest.raises(NotFound, match="'9'"):
-        served.infer(request(model_version="9"))
-    assert served.infer(request(model_version="1")).model_version == "1"
+        served.submit(request(model_version="9"), caller_blocks=True).wait()
+    assert served.submit(request(model_version="1"), caller_blocks=True).wait().model_version == "1"
     served.close()
 
 
@@ -128,7 +128,7 @@ def test_the_bytes_in_flight_are_bounded(gate):
     gate.set()
     running.wait()
     wait_until(lambda: memory_budget.PROCESS.held == 0)
-    served.infer(request(6))
+    served.submit(request(6), caller_blocks=True).wait()
     served.close()
 
 
@@ -142,7 +142,7 @@ def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
         late.wait()
     gate.set()
     running.wait()
-    served.infer(request(id="next"))
+    served.submit(request(id="next"), caller_blocks=True).wait()
     assert [batch.requests[0].id for batch in entered] == ["", "next"]
     served.close()
 
@@ -198,15 +198,15 @@ def test_an_executor_that_raises_fails_the_batch_and_serves_the_next():
 
     served = engine(run=run)
     with pytest.raises(HandlerFailed, match="ZeroDivisionError"):
-        served.infer(request())
-    served.infer(request())
+        served.submit(request(), caller_blocks=True).wait()
+    served.submit(request(), caller_blocks=True).wait()
     served.close()
 
 
 def test_a_request_above_the_maximum_is_refused_with_both_numbers():
     served = engine(source(batch=4))
     with pytest.raises(InvalidRequest, match=r"5 rows.*(4 rows)"):
-        served.infer(request(5))
+        served.submit(request(5), caller_blocks=True).wait()
     served.close()
 
 
@@ -221,7 +221,7 @@ def test_a_request_above_the_maximum_is_split_where_that_is_set():
     big = request(10)
     big.inputs[0].data[:] = np.arange(40, dtype=np.float32).reshape(10, 4)
     expected = big.inputs[0].data + 1
-    response = served.infer(big)
+    response = served.submit(big, caller_blocks=True).wait()
     assert np.array_equal(response.outputs[0].data, expected)
     assert response.outputs[0].shape == (10, 4)
     assert max(sizes) <= 4
@@ -244,7 +244,7 @@ def test_parts_with_rows_of_different_forms_are_no_answer():
         source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
     )
     with pytest.raises(HandlerFailed, match=r"different forms, y FP32\[4\] and y FP32\[5\]"):
-        served.infer(request(2))
+        served.submit(request(2), caller_blocks=True).wait()
     served.close()
 
 
@@ -331,7 +331,7 @@ def test_a_failed_reload_leaves_the_old_one_serving():
     fail.append(True)
     with pytest.raises(HandlerFailed, match="no weights"):
         served.load("m")
-    served.infer(request())
+    served.submit(request(), caller_blocks=True).wait()
     assert served.model_ready("m")
     served.close()
 
@@ -340,11 +340,11 @@ def test_an_unloaded_model_is_not_ready_and_comes_back():
     served = engine()
     served.unload("m")
     with pytest.raises(NotReady):
-        served.infer(request())
+        served.submit(request(), caller_blocks=True).wait()
     assert served.index()[0].state == "UNAVAILABLE"
     assert served.index(ready_only=True) == []
     served.load("m")
-    served.infer(request())
+    served.submit(request(), caller_blocks=True).wait()
     served.close()
 
 
@@ -360,9 +360,9 @@ def test_one_model_that_fails_does_not_stop_the_others():
             error="model.yaml: line 3",
         ),
     )
-    served.infer(request())
+    served.submit(request(), caller_blocks=True).wait()
     assert not served.ready()
     assert any("line 3" in line.reason for line in served.index())
     with pytest.raises(NotReady, match="line 3"):
-        served.infer(request(model="broken"))
+        served.submit(request(model="broken"), caller_blocks=True).wait()
     served.close()

@@ -50,15 +50,28 @@ def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
 
     served = engine(source(timeout_ms=0), run=run)
     for n in range(15):
-        assert served.infer(request(value=float(n))).outputs[0].data[0, 0] == n + 1
+        assert (
+            served.submit(request(value=float(n)), caller_blocks=True).wait().outputs[0].data[0, 0]
+            == n + 1
+        )
     assert threads[0] is not threading.current_thread()
-    wait_until(lambda: served.infer(request()) and threads[-1] is threading.current_thread())
+    wait_until(
+        lambda: (
+            served.submit(request(), caller_blocks=True).wait()
+            and threads[-1] is threading.current_thread()
+        )
+    )
     # A deadline must be kept, so a request that has one goes to the instance's thread.
-    served.infer(request(deadline_ns=time.monotonic_ns() + 10**10))
+    served.submit(request(deadline_ns=time.monotonic_ns() + 10**10), caller_blocks=True).wait()
     assert threads[-1] is not threading.current_thread()
     monkeypatch.setattr(instance, "QUICK_NS", 0)
     monkeypatch.setattr(instance, "STALL_NS", 0)
-    wait_until(lambda: served.infer(request()) and threads[-1] is not threading.current_thread())
+    wait_until(
+        lambda: (
+            served.submit(request(), caller_blocks=True).wait()
+            and threads[-1] is not threading.current_thread()
+        )
+    )
     served.close()
 
 
@@ -73,7 +86,9 @@ def test_requests_that_come_while_a_slot_is_claimed_are_served_after_it(gate):
 
     served = engine(source(batch=8, timeout_ms=0), run=run)
     queue_of(served).inline_for_all = True
-    slow = threading.Thread(target=lambda: served.infer(request(id="slow")))
+    slow = threading.Thread(
+        target=lambda: served.submit(request(id="slow"), caller_blocks=True).wait()
+    )
     wait_until(lambda: queue_of(served).idle == 1)
     slow.start()
     wait_until(lambda: entered)
@@ -182,7 +197,13 @@ def mortal(log, **settings):
 def test_a_batch_whose_executor_died_is_tried_once_more():
     log = []
     served = mortal(log)
-    assert served.infer(request(id="kill-once", value=3.0)).outputs[0].data[0, 0] == 6.0
+    assert (
+        served.submit(request(id="kill-once", value=3.0), caller_blocks=True)
+        .wait()
+        .outputs[0]
+        .data[0, 0]
+        == 6.0
+    )
     assert log.count(("start", 0)) == 2
     assert served.statistics()[0].restarts == 1
     served.close()
@@ -208,7 +229,7 @@ def test_a_request_that_ended_two_executors_is_refused_and_takes_no_other_with_i
     assert handles[2].wait().id == "b"
     with pytest.raises(HandlerFailed, match="two handler processes"):
         handles[1].wait()
-    assert served.infer(request(id="after")).id == "after"
+    assert served.submit(request(id="after"), caller_blocks=True).wait().id == "after"
     served.close()
 
 
@@ -216,8 +237,8 @@ def test_without_retry_a_death_fails_the_batch():
     log = []
     served = mortal(log, retry=False)
     with pytest.raises(ExecutorDied):
-        served.infer(request(id="kill-once"))
-    assert served.infer(request(id="after")).id == "after"
+        served.submit(request(id="kill-once"), caller_blocks=True).wait()
+    assert served.submit(request(id="after"), caller_blocks=True).wait().id == "after"
     served.close()
 
 
@@ -237,11 +258,20 @@ def test_a_batch_that_met_a_dead_process_was_not_tried(retry):
             return super().answer(batch)
 
     served = engine(source(retry=retry), make=lambda one, number, threads: Absent(one, number, log))
-    assert served.infer(request(id="a", value=3.0)).outputs[0].data[0, 0] == 6.0
+    assert (
+        served.submit(request(id="a", value=3.0), caller_blocks=True).wait().outputs[0].data[0, 0]
+        == 6.0
+    )
     assert log.count(("start", 0)) == 4
     if retry:
         Absent.absences = 1
-        assert served.infer(request(id="kill-once", value=4.0)).outputs[0].data[0, 0] == 8.0
+        assert (
+            served.submit(request(id="kill-once", value=4.0), caller_blocks=True)
+            .wait()
+            .outputs[0]
+            .data[0, 0]
+            == 8.0
+        )
     served.close()
 
 
@@ -280,7 +310,7 @@ def test_a_model_that_cannot_be_started_again_says_so_and_refuses():
         waiting.wait()
     assert not served.ready()
     with pytest.raises(Exception, match="no weights"):
-        served.infer(request())
+        served.submit(request(), caller_blocks=True).wait()
     served.close()
 
 
@@ -298,8 +328,8 @@ def test_requests_without_a_version_go_to_the_highest_that_was_not_lost():
         make=lambda one, number, threads: Broken(one, number, log[one.version]),
     )
     with pytest.raises(Exception, match="no weights"):
-        served.infer(request(id="kill"))
-    assert served.infer(request()).model_version == "1"
+        served.submit(request(id="kill"), caller_blocks=True).wait()
+    assert served.submit(request(), caller_blocks=True).wait().model_version == "1"
     assert served.ready() and served.model_ready("m") and not served.model_ready("m", "2")
     assert [(line.version, line.state) for line in served.index()] == [
         ("1", "READY"),
@@ -359,7 +389,7 @@ def test_a_request_alone_is_not_copied_on_its_way_in_or_out():
     one = request()
     one.inputs[0].data, one.inputs[0].shape = data, (4, 4)
     before = buffer_pool.copied_bytes()
-    response = served.infer(one)
+    response = served.submit(one, caller_blocks=True).wait()
     assert np.shares_memory(response.outputs[0].data, data)
     assert buffer_pool.copied_bytes() == before
     served.close()
@@ -443,12 +473,14 @@ def test_a_thread_that_ends_all_the_same_takes_its_model_out_of_service():
         return executors[-1]
 
     served = engine(make=make)
-    served.infer(request())
+    served.submit(request(), caller_blocks=True).wait()
     executors[0].broken = True
-    assert served.infer(request())  # its answer is out before anybody looks
+    assert served.submit(
+        request(), caller_blocks=True
+    ).wait()  # its answer is out before anybody looks
     wait_until(lambda: served.index()[0].state == "UNAVAILABLE")
     assert "its instance 0 ended with Panic" in served.index()[0].reason
     with pytest.raises(NotReady, match="its instance 0 ended with Panic"):
-        served.infer(request())
+        served.submit(request(), caller_blocks=True).wait()
     executors[0].broken = False
     served.close()

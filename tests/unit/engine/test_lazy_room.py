@@ -30,7 +30,7 @@ class Loads:
             def start(self):
                 loads.held += 60
                 if one.name == "a" and loads.calls.is_set():
-                    loads.engine.infer(request(model="b"))
+                    loads.engine.submit(request(model="b")).wait()
                 return super().start()
 
             def close(self):
@@ -48,7 +48,7 @@ def within(seconds, call):
 
 def test_a_model_whose_reload_waits_for_the_load_is_not_put_away():
     loads = Loads()
-    loads.engine.infer(request(model="a"))
+    loads.engine.submit(request(model="a")).wait()
     loads.calls.set()
     assert within(30, lambda: loads.engine.load("a"))  # its new version calls b, which needs room
     assert loads.engine.model_ready("a") and loads.engine.model_ready("b")
@@ -57,7 +57,7 @@ def test_a_model_whose_reload_waits_for_the_load_is_not_put_away():
 
 def test_no_room_is_looked_for_without_end_while_the_engine_is_closed():
     loads = Loads()
-    loads.engine.infer(request(model="a"))
+    loads.engine.submit(request(model="a")).wait()
     loads.held = 1000
     loads.engine._models._closing = True  # no model can be put away any more
     assert within(30, lambda: loads.engine.lazy._make_room("b", 0))
@@ -84,11 +84,11 @@ def test_cycles_are_collected_where_a_model_that_was_put_away_has_left_its_memor
         return 0
 
     monkeypatch.setattr("ksrv.engine.lazy_models.gc.collect", collect)
-    loads.engine.infer(request(model="a"))
-    loads.engine.infer(request(model="b"))  # closing a's executor has freed its 60 bytes
+    loads.engine.submit(request(model="a")).wait()
+    loads.engine.submit(request(model="b")).wait()  # closing a's executor has freed its 60 bytes
     assert loads.held == 60 and not collected
     loads.kept = 60  # as the weights of a handler in a cycle
-    loads.engine.infer(request(model="a"))
+    loads.engine.submit(request(model="a")).wait()
     assert collected == [60] and loads.held == 60
     assert loads.engine.model_ready("a") and not loads.engine.model_ready("b")
     loads.engine.close(20)

@@ -166,7 +166,7 @@ def test_a_full_queue_leaves_sequences_as_they_were():
     hold.set()
     for one in (first, *waiting):
         one.wait()
-    made.infer(asked("a", end=True))
+    made.submit(asked("a", end=True), caller_blocks=True).wait()
     assert table.open == 0
     made.close()
 

@@ -55,7 +55,7 @@ def test_a_split_request_is_counted_once():
 
     served = engine(source(**SPLIT), run=run)
     for _ in range(5):
-        served.infer(request(10))
+        served.submit(request(10), caller_blocks=True).wait()
     assert counts(served) == only(success=5)
     [found] = served.statistics("m")
     assert (found.inference_count, found.execution_count) == (50, 15)
@@ -72,7 +72,7 @@ def test_a_failed_split_request_is_one_failure_and_no_cancellation():
     served = engine(source(**SPLIT), run=run)
     for _ in range(3):
         with pytest.raises(InferenceError):
-            served.infer(request(12))
+            served.submit(request(12), caller_blocks=True).wait()
     assert counts(served) == only(failed=3)
     served.close()
 
@@ -83,7 +83,7 @@ def test_parts_that_do_not_fit_together_are_one_failure():
         source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
     )
     with pytest.raises(HandlerFailed):
-        served.infer(request(2))
+        served.submit(request(2), caller_blocks=True).wait()
     assert counts(served) == only(failed=1)
     served.close()
 
@@ -142,7 +142,7 @@ def noting(headers, parameters):
 def test_headers_and_parameters_of_every_part_are_answered():
     run = noting([{"A": "1"}, {"B": "2"}, {"A": "3"}], [{"p": 1}, {}, {"q": 2}])
     served = engine(source(**SPLIT), run=run)
-    answer = served.infer(request(12))
+    answer = served.submit(request(12), caller_blocks=True).wait()
     assert answer.headers == {"A": "3", "B": "2"}
     assert answer.parameters == {"p": 1, "q": 2}
     served.close()
@@ -152,5 +152,5 @@ def test_headers_that_are_too_large_together_fail_the_request():
     large = "x" * (HANDLER_HEADERS // 2)
     served = engine(source(**SPLIT), run=noting([{"A": large}, {"B": large}], [{}, {}]))
     with pytest.raises(HandlerFailed, match="response headers take"):
-        served.infer(request(8))
+        served.submit(request(8), caller_blocks=True).wait()
     served.close()

@@ -39,9 +39,9 @@ def test_a_dormant_model_is_loaded_by_a_later_request(refused):
     refused.append("ksrv-load-")
     for _ in range(2):
         with pytest.raises(Overloaded, match="the model m cannot be loaded now"):
-            made.infer(request(model="m"))
+            made.submit(request(model="m"), caller_blocks=True).wait()
     refused.clear()
-    made.infer(request(model="m"))
+    made.submit(request(model="m"), caller_blocks=True).wait()
     made.close(20)
 
 
@@ -101,10 +101,10 @@ def test_sequences_are_timed_out_once_there_is_a_thread(refused):
 
     made, executors = recorded(lambda: None, max=5, idle_timeout_ms=1)
     refused.append("ksrv-sequences-")
-    made.infer(asked("a", start=True))
-    made.infer(asked("b", start=True))
+    made.submit(asked("a", start=True), caller_blocks=True).wait()
+    made.submit(asked("b", start=True), caller_blocks=True).wait()
     refused.clear()
-    made.infer(asked("c", start=True))
+    made.submit(asked("c", start=True), caller_blocks=True).wait()
     wait_until(lambda: not executors[0].states)
     made.close(20)
 

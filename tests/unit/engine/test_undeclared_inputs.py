@@ -55,14 +55,14 @@ def request(a, b):
 @pytest.mark.parametrize("more", ["", BATCHING], ids=["alone", "batched"])
 def test_the_first_dimension_that_all_share_is_the_rows(tmp_path, more):
     with serving(tmp_path, more=more) as engine:
-        outputs = engine.infer(request(np.ones((3, 2)), np.ones(3))).outputs
+        outputs = engine.submit(request(np.ones((3, 2)), np.ones(3))).wait().outputs
         assert [output.shape for output in outputs] == [(3, 2), (3,), (3,)]
 
 
 def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
     with serving(tmp_path) as engine:
         for a, b in (((3, 2), (5,)), ((4,), (1,))):
-            outputs = engine.infer(request(np.ones(a), np.ones(b))).outputs
+            outputs = engine.submit(request(np.ones(a), np.ones(b))).wait().outputs
             # To the handler it is one row.
             assert [output.shape for output in outputs] == [a, b, (1,)]
 
@@ -70,17 +70,17 @@ def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
 def test_without_one_a_model_that_joins_requests_refuses(tmp_path):
     with serving(tmp_path, more=BATCHING) as engine:
         with pytest.raises(InvalidRequest, match=r"batches rows.*'a' 3, 'b' 5"):
-            engine.infer(request(np.ones((3, 2)), np.ones(5)))
+            engine.submit(request(np.ones((3, 2)), np.ones(5))).wait()
         with pytest.raises(InvalidRequest, match="'a' 3, 'b' 1"):
-            engine.infer(request(np.ones((3, 2)), np.ones(1)))
-        assert engine.infer(request(np.ones(2), np.ones(2))).outputs[0].shape == (2,)
+            engine.submit(request(np.ones((3, 2)), np.ones(1))).wait()
+        assert engine.submit(request(np.ones(2), np.ones(2))).wait().outputs[0].shape == (2,)
 
 
 def test_a_handler_that_loses_rows_is_still_told(tmp_path):
     with serving(tmp_path, MISCOUNTS) as engine:
         with pytest.raises(HandlerFailed, match="1 rows in the output 'a' for a batch of 3 rows"):
-            engine.infer(request(np.ones(3), np.ones(3)))
-        assert engine.infer(request(np.ones(3), np.ones(2))).outputs[0].shape == (1,)
+            engine.submit(request(np.ones(3), np.ones(3))).wait()
+        assert engine.submit(request(np.ones(3), np.ones(2))).wait().outputs[0].shape == (1,)
 
 
 class Name(str):
@@ -102,7 +102,7 @@ class Handler(BaseHandler):
         name = Name("x" * 1000)
         seen = weakref.ref(name)
         asked = InferRequest("m", inputs=[tensor(name, np.ones((1, 2)))])
-        assert len(engine.infer(asked).outputs) == 1
+        assert len(engine.submit(asked).wait().outputs) == 1
         del name, asked
 
         def forgotten():

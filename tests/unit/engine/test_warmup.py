@@ -69,7 +69,7 @@ def test_a_handler_that_refuses_zeros_serves_all_the_same():
 
     served = started(source(warmup=True), run)
     assert served.ready()
-    served.infer(request())
+    served.submit(request(), caller_blocks=True).wait()
     served.close()
 
 

@@ -33,18 +33,18 @@ def counted(milliseconds):
 
     made = engine(source(batch=4, version="7"), run=run)
     for rows in (1, 1, 3):
-        made.infer(request(rows))
+        made.submit(request(rows), caller_blocks=True).wait()
     with pytest.raises(InferenceError):
-        made.infer(request(id="bad"))
+        made.submit(request(id="bad"), caller_blocks=True).wait()
     with pytest.raises(InvalidRequest):
-        made.infer(request(9))
+        made.submit(request(9), caller_blocks=True).wait()
     with pytest.raises(NotFound):
-        made.infer(request(model="x" * 1000))
+        made.submit(request(model="x" * 1000), caller_blocks=True).wait()
     late = time.monotonic_ns() + milliseconds * 1_000_000
     with pytest.raises(DeadlineExceeded) as caught:
-        made.infer(request(id="late", deadline_ns=late))
+        made.submit(request(id="late", deadline_ns=late), caller_blocks=True).wait()
     go.set()
-    made.infer(request(2))  # waits for the late one to be over
+    made.submit(request(2), caller_blocks=True).wait()  # waits for the late one to be over
     if "while the handler ran" in caught.value.message:
         return made
     made.close()  # it came too late for its handler
@@ -90,7 +90,7 @@ def test_a_model_that_cannot_be_loaded_is_told_of_as_not_ready(tmp_path):
 def test_counts_survive_a_reload(served):
     before = served.statistics()[0]
     served.load("m")
-    served.infer(request())
+    served.submit(request(), caller_blocks=True).wait()
     after = served.statistics()[0]
     assert after.success.count == before.success.count + 1
     assert after.expired == before.expired
@@ -140,7 +140,7 @@ def test_unknown_names_do_not_lengthen_the_page(served):
     before = len(samples(served))
     for n in range(50):
         with pytest.raises(NotFound):
-            served.infer(request(model=f"nope{n}"))
+            served.submit(request(model=f"nope{n}"), caller_blocks=True).wait()
     assert len(samples(served)) == before
 
 
@@ -148,7 +148,7 @@ def test_sizes_that_clients_choose_are_bounded():
     made = engine(source())
     sent = 1100
     for rows in range(1, sent + 1):
-        made.infer(request(rows))
+        made.submit(request(rows), caller_blocks=True).wait()
     (found,) = made.statistics()
     assert len(found.batches) <= 1024
     assert sum(batch.compute_infer.count for batch in found.batches) == sent

@@ -1,6 +1,7 @@
 """KServe's protocol v1 for archives: the JSON body goes to the handler as over TorchServe's own routes."""
 
 from contextlib import suppress
+from typing import Any
 
 import falcon
 import msgspec
@@ -8,9 +9,10 @@ import msgspec
 from ksrv.dialects.torchserve.calls import ROUTES_V1, TorchServeCall
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import takes_torchserve_requests
-from ksrv.request import InferRequest, Tensor
-from ksrv.server.http.body import expected_body, read_body
-from ksrv.server.http.byte_budget import Reservation
+from ksrv.model.spec import ModelSpec
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.server.http.body import Bound
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.infer import InferResource
 
@@ -43,48 +45,37 @@ class PredictResource(InferResource):
     `ksrv.dialects.kserve_v1.bodies`.
     """
 
-    def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
-        """See `InferenceResource.wanted_body`: an archive takes bodies up to the limit on all."""
-        if not takes_torchserve_requests(self._engine.find(name, version).spec):
-            return super().wanted_body(req, name, version)
-        with Reservation(self._budget) as reservation:
-            return expected_body(
-                req.env,
-                self._limits,
-                reservation,
-                decompress=self._settings.decompress_requests,
-            ).most
+    def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
+        """See `InferenceResource`: an archive takes bodies up to the limit on all."""
+        archive = spec is not None and takes_torchserve_requests(spec)
+        return None if archive else super()._bound(req, spec)
 
-    def _run(
-        self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
+    def _parse(
+        self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
+    ) -> InferRequest:
+        if not takes_torchserve_requests(spec):
+            return super()._parse(req, body, spec, explain=explain, **given)
+        return InferRequest(
+            spec.name,
+            inputs=[_body_tensor(body, spec.max_batch_size)],
+            headers=request_headers(
+                req.env, with_credentials=not self._access.hides_tokens, spelling=str.title
+            ),
+            explain=explain,
+            nbytes=len(body),
+            dialect=ROUTES_V1,
+            facts=TorchServeCall(content_types={"body": JSON}, explain=str(explain)).facts(),
+        )
+
+    def _send(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        request: InferRequest,
+        response: InferResponse,
+        regions: SharedMemoryRegistry | None,
     ) -> None:
-        target = self._engine.find(name, version)
-        if not takes_torchserve_requests(target.spec):
-            super()._run(req, resp, name, version, explain=explain)
-            return
-        with Reservation(self._budget) as reservation:
-            body = read_body(
-                req.env,
-                self._limits,
-                reservation,
-                decompress=self._settings.decompress_requests,
-                on_read=req.context.mark_reading,
-            )
-            if target.retired:
-                target = self._engine.find(name, version)
-            request = InferRequest(
-                name,
-                version,
-                inputs=[_body_tensor(body, target.spec.max_batch_size)],
-                headers=request_headers(
-                    req.env, with_credentials=not self._access.hides_tokens, spelling=str.title
-                ),
-                explain=explain,
-                nbytes=len(body),
-                dialect=ROUTES_V1,
-                facts=TorchServeCall(content_types={"body": JSON}, explain=str(explain)).facts(),
-                target=target,
-            )
-            self._hand_over(req, request, reservation)
-            response = self._infer(req, request)
-        answers.send_answer(resp, response, self._budget, req.env)
+        if request.dialect:
+            answers.send_answer(resp, response, self._budget, req.env)
+        else:
+            super()._send(req, resp, request, response, regions)

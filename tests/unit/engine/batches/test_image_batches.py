@@ -160,9 +160,9 @@ def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
     gate = Gate(lambda batch: batch.tensors["x"].data[:, 0, 0, :1])
     gate.event.set()
     served = serve(gate, batch=4)
-    served.infer(images(png(3)))
+    served.submit(images(png(3)), caller_blocks=True).wait()
     before = buffer_pool.statistics()["leased"]
-    response = served.infer(images(png(7)))
+    response = served.submit(images(png(7)), caller_blocks=True).wait()
     assert response.outputs[0].data.tolist() == [[7.0]]
     del response
     gate.batches.clear()
@@ -203,7 +203,9 @@ def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
         handle.cancel()
     wait_until(handle.done)
     decoder.go.set()
-    assert served.infer(images(png(3))).outputs[0].data.tolist() == [[3.0]]
+    assert served.submit(images(png(3)), caller_blocks=True).wait().outputs[0].data.tolist() == [
+        [3.0]
+    ]
     assert decoder.decoded.count(8) <= 4  # those that other threads had begun
     assert handle.state == ended
     assert [batch.rows for batch in gate.batches] == [1]
@@ -237,17 +239,21 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
     bound, others = PROCESS.bound, 0
     try:
         PROCESS.bound = 10_000
-        assert served.infer(images(png(5))).outputs[0].data.tolist() == [[5.0]]
+        assert served.submit(images(png(5)), caller_blocks=True).wait().outputs[
+            0
+        ].data.tolist() == [[5.0]]
         with pytest.raises(BodyTooLarge, match="image 1 of the input 'x' needs 144000 bytes"):
-            served.infer(images(png(5), png(6, 80, 120)))
+            served.submit(images(png(5), png(6, 80, 120)), caller_blocks=True).wait()
         others = 9_000
         assert PROCESS.reserve(others, small=True)
         with pytest.raises(Overloaded, match="image 0 of the input 'x' needs"):
-            served.infer(images(png(5)))
+            served.submit(images(png(5)), caller_blocks=True).wait()
     finally:
         PROCESS.give_back(others)
         PROCESS.bound = bound
-    assert served.infer(images(png(6))).outputs[0].data.tolist() == [[6.0]]
+    assert served.submit(images(png(6)), caller_blocks=True).wait().outputs[0].data.tolist() == [
+        [6.0]
+    ]
     served.close()
 
 
@@ -295,7 +301,9 @@ def test_images_that_take_long_cost_no_other_client_its_turn(heavy):
     long = [served.submit(images(picture)) for _ in range(3)]
     decoding(decoder, long[0])
     for value in range(10, 20):
-        assert served.infer(images(png(value))).outputs[0].data.tolist() == [[value]]
+        assert served.submit(images(png(value)), caller_blocks=True).wait().outputs[
+            0
+        ].data.tolist() == [[value]]
     assert decoder.decoded.count(7) <= 2  # in their own thread, and one ahead
     assert not any(one.done() for one in long)
     decoder.go.set()
@@ -353,7 +361,9 @@ def test_what_takes_long_may_be_given_up(heavy):
     second.cancel()
     first.cancel()
     decoder.go.set()
-    assert served.infer(images(png(3))).outputs[0].data.tolist() == [[3.0]]
+    assert served.submit(images(png(3)), caller_blocks=True).wait().outputs[0].data.tolist() == [
+        [3.0]
+    ]
     served.close()
     assert [batch.rows for batch in gate.batches] == [1]
     assert decoder.decoded.count(7) <= 2
@@ -366,6 +376,6 @@ def test_a_bad_image_that_takes_long_is_its_requests_error(heavy):
     gate.event.set()
     served = serve(gate, batch=8)
     with pytest.raises(InvalidRequest, match="image 0 of the input 'x' is not a whole PNG"):
-        served.infer(images(files.damaged_png(600, 600)))
+        served.submit(images(files.damaged_png(600, 600)), caller_blocks=True).wait()
     assert served.statistics()[0].failed == 1
     served.close()

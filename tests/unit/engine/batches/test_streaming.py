@@ -55,9 +55,9 @@ def test_chunks_come_before_the_answer_and_only_to_who_asked():
     try:
         asked = request(2)
         asked.stream = ResponseStream()
-        answer = made.infer(asked)
+        answer = made.submit(asked, caller_blocks=True).wait()
         assert values([*taken(asked.stream), answer]) == [[1, 1], [2, 2], [3, 3]]
-        assert values([made.infer(request())]) == [[3]]
+        assert values([made.submit(request(), caller_blocks=True).wait()]) == [[3]]
     finally:
         made.close()
 
@@ -123,7 +123,7 @@ def test_chunk_that_is_kept_does_not_change_under_the_handler():
         return chunk(batch, 3)
 
     with streamed(run) as (made, asked):
-        made.infer(asked)
+        made.submit(asked, caller_blocks=True).wait()
     assert values(taken(asked.stream)) == [[1], [2]]
 
 
@@ -137,7 +137,7 @@ def test_batch_that_has_sent_chunks_is_not_run_again():
 
     died = pytest.raises(HandlerFailed, match="the process ended")
     with streamed(run) as (made, asked), died:
-        made.infer(asked)
+        made.submit(asked, caller_blocks=True).wait()
     assert len(runs) == 1
 
 
@@ -153,7 +153,7 @@ def test_batch_has_a_time_limit_from_its_start():
     limited = source(run_timeout_ms=5000, timeout_ms=60_000)
     made = engine(limited, make=lambda one, number, threads: Limits(one, streaming))
     try:
-        made.infer(request())
+        made.submit(request(), caller_blocks=True).wait()
     finally:
         made.close()
     assert 0 < limits[0] <= 5_000_000_000
@@ -175,7 +175,7 @@ def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, s
         return chunk(batch, 3)
 
     with streamed(run) as (made, asked):
-        made.infer(asked)
+        made.submit(asked, caller_blocks=True).wait()
     assert found == [[0], stalled]
 
 
@@ -194,5 +194,5 @@ def test_a_request_whose_answers_find_no_room_in_the_memory_budget_is_ended(monk
         streamed(run) as (made, asked),
         pytest.raises(Overloaded, match="limit --limits-in-flight"),
     ):
-        made.infer(asked)
+        made.submit(asked, caller_blocks=True).wait()
     assert (listened, len(taken(asked.stream))) == ([1, 1, 0], 2)

@@ -106,10 +106,10 @@ def test_a_request_raises_no_audit_event(tmp_path):
     engine.start()
     try:
         tensor = Tensor("x", "FP32", (1, 4), np.ones((1, 4), np.float32))
-        engine.infer(InferRequest(model_name="m", id="", inputs=[tensor]))
+        engine.submit(InferRequest(model_name="m", id="", inputs=[tensor])).wait()
         sys.addaudithook(count)
         counting = True
-        engine.infer(InferRequest(model_name="m", id="", inputs=[tensor]))
+        engine.submit(InferRequest(model_name="m", id="", inputs=[tensor])).wait()
         counting = False
     finally:
         counting = False

@@ -81,16 +81,14 @@ def test_a_signal_handler_runs_while_a_handle_is_waited_for(alarm):
     assert len(called) >= 2
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["join", "push_and_join"])
-def test_what_a_signal_handler_raises_ends_the_waiting(alarm, both):
+def test_what_a_signal_handler_raises_ends_the_waiting(alarm):
     queue = native.Queue(10)
     handle = NativeHandle("a", 1, 0)
-    if not both:
-        queue.push(handle)
+    queue.push(handle)
 
     def wait():
         alarm(interrupting(handle))
-        return queue.push_and_join(handle) if both else handle.join()
+        return handle.join()
 
     with pytest.raises(Interrupted):
         wait()
@@ -104,7 +102,7 @@ def test_handles_are_made_and_pushed_once():
     with pytest.raises(TypeError, match="made once"):
         handle.__init__("b", 1, 0)
     assert queue.push(handle) == native.OK
-    for call in (queue.push, queue.push_and_join, queue.push_inline):
+    for call in (queue.push, queue.push_inline):
         with pytest.raises(ValueError, match="pushed once"):
             call(handle)
     assert queue.take_all() == [handle]

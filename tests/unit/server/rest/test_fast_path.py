@@ -230,7 +230,7 @@ def test_every_client_gets_its_own_rows(fast, engine, model):
         for turn in range(60):
             mine = row(1 + number, turn, -turn)
             request = InferRequest(model, inputs=[Tensor("x", "FP32", mine.shape, mine.copy())])
-            got = engine.infer(request).outputs[0].data
+            got = engine.submit(request).wait().outputs[0].data
             if got.tolist() != mine.tolist():
                 problems.append((number, turn, got))
 

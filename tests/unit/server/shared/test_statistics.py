@@ -47,8 +47,8 @@ class Worker:
 def test_every_worker_answers_for_all(file):
     first, second = Worker(file, 0, {0, 1}), Worker(file, 1, {0, 1})
     for rows in (1, 2):
-        first.engine.infer(request(rows))
-    second.engine.infer(request(2))
+        first.engine.submit(request(rows)).wait()
+    second.engine.submit(request(2)).wait()
     for one in (first, second):
         one.publish()
     expected = {1: 1, 2: 2}
@@ -64,7 +64,7 @@ def test_every_worker_answers_for_all(file):
 def test_a_successor_goes_on_from_what_it_finds(file):
     for turn in range(1, 4):
         one = Worker(file, 1)
-        one.engine.infer(request())
+        one.engine.submit(request()).wait()
         one.engine.handler_metrics.record(Record("seen", "counter", 1.0))
         one.engine.unknown_requests += 1
         one.publish()
@@ -146,7 +146,7 @@ def test_a_gauge_of_any_number_is_shared(file, value):
 
 def test_stages_that_only_one_worker_knows_are_kept():
     one = engine(source(batch=4))
-    one.infer(request())
+    one.submit(request(), caller_blocks=True).wait()
     (full,) = one.statistics()
     (sums,) = one.statistics()
     sums.stages.clear()

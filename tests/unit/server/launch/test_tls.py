@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ksrv.server import tls
+from ksrv.server.launch import tls
 from ksrv.server.settings import ServerSettings, SettingsError
 from tests.support.certificates import self_signed
 

@@ -1,0 +1,132 @@
+"""The road of every inference call: find the model, read, submit, watch the client, then send or refuse.
+
+A protocol is an `InferCall`. Only this module asks the engine for a client's model and submits a client's request.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ksrv.engine.requests.handle import SplitRequest
+from ksrv.errors import HandlerFailed, KsrvError, NotLoaded
+from ksrv.observe import traffic
+from ksrv.request import InferRequest, InferResponse, RequestHandle
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.model import ModelVersion
+
+log = logging.getLogger(__name__)
+
+Find: TypeAlias = "Callable[[str, str], ModelVersion]"
+"""Returns the model that serves a name and a version ("" for the highest); see `Engine.find`."""
+
+
+class InferCall(Protocol):
+    """A client's call for inference. `run_infer` calls either `send` or `refuse`, and calls it once.
+
+    Attributes:
+        blocks: Whether the calling thread waits for the response and sends it. Otherwise the thread that ends the
+            request sends it. Read after `read`.
+        may_run: Whether a thread that waits may run the request itself, so that it cannot watch the client meanwhile.
+    """
+
+    blocks: bool
+    may_run: bool
+
+    def authorize(self) -> None:
+        """Check the caller's rights.
+
+        Raises:
+            KsrvError: The caller may not infer.
+        """
+
+    def read(self, find: Find) -> InferRequest:
+        """Return the request, with the model that `find` returned as its `target`.
+
+        Raises:
+            KsrvError: The model does not serve, or the message is wrong.
+        """
+
+    def watch(self, handle: RequestHandle) -> None:
+        """Have a queued request cancelled when its client leaves."""
+
+    def send(self, response: InferResponse) -> None:
+        """Send the response. An exception makes `run_infer` refuse the call."""
+
+    def refuse(self, error: Exception) -> None:
+        """Send a failure; see `report`."""
+
+
+def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
+    """Serve an inference call of any protocol and answer it exactly once.
+
+    Args:
+        call: The call.
+        engine: The engine that runs it.
+        waits: Whether the calling thread may wait while the model is loaded. A thread that serves connections may
+            not; it may run the request instead, if its handler is quick.
+    """
+    try:
+        call.authorize()
+        request = call.read(partial(engine.find, waits=waits))
+        handle = engine.submit(
+            request,
+            None if call.blocks else partial(finish, call),
+            allow_inline=not waits,
+            caller_blocks=call.may_run,
+            waits=waits,
+        )
+    except NotLoaded as error:
+        again = partial(run_infer, call, engine, waits=True)
+        if waits or not engine.wait_elsewhere(error.model, again, call.refuse):
+            call.refuse(error)
+        return
+    except Exception as error:  # noqa: BLE001  (becomes the answer)
+        call.refuse(error)
+        return
+    watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
+    if not watched.done():
+        call.watch(watched)
+    if call.blocks:
+        finish(call, handle)
+
+
+def finish(call: InferCall, handle: RequestHandle) -> None:
+    """Answer a call whose request has ended; otherwise wait for its end."""
+    try:
+        call.send(handle.wait())
+    except Exception as error:  # noqa: BLE001  (becomes the answer)
+        call.refuse(error)
+
+
+def report(
+    error: Exception,
+    protocol: traffic.Protocol,
+    name: str,
+    fields: Mapping[str, str] | None = None,
+) -> KsrvError:
+    """Log and count a failure that is sent to a client.
+
+    Args:
+        name: What failed, for the log: "POST /v2/models/cats/infer".
+        fields: The fields of the log record that identify the call.
+
+    Returns:
+        The error that the client gets. It has no traceback: the frames hold the call and its buffers.
+    """
+    if not isinstance(error, KsrvError):
+        log.error("%s failed", name, exc_info=error, extra=fields)
+        error = HandlerFailed(f"the server failed with {type(error).__name__}; see its log")
+    elif (
+        protocol == "http"
+        and error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        and error.retry_after is None
+    ):
+        log.error("%s: %s", name, error.message, extra=fields)
+    traffic.count_refusal(protocol, error.reason)
+    if protocol == "grpc":  # the HTTP servers count statuses themselves
+        traffic.count_status(protocol, error.grpc_code)
+    return error.with_traceback(None)

@@ -1,0 +1,132 @@
+"""Inference calls of WSGI resources: their thread waits for the answers, and Falcon answers a failure that is raised.
+
+The native HTTP server cancels the request of a client that disconnects. Under another worker, or another WSGI server,
+such a request runs to its end.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ksrv.engine.requests.response_stream import ResponseStream
+from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.server.call import Find
+from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
+
+
+class WsgiCall:
+    """An `InferCall` whose response the calling thread waits for.
+
+    Args:
+        environ: The WSGI environment.
+        read: Reads the request; see `InferCall.read`.
+
+    Attributes:
+        request: The request, once it is read.
+    """
+
+    blocks = True
+    may_run = False
+    request: InferRequest
+
+    def __init__(self, environ: dict[str, Any], read: Callable[[Find], InferRequest]) -> None:
+        self.environ = environ
+        self._read = read
+        self._response: InferResponse | None = None
+        self._error: Exception | None = None
+
+    def authorize(self) -> None:
+        """See `InferCall.authorize`: the router has found the resource only because the caller may use it."""
+
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        self.request = self._read(find)
+        return self.request
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        watch_client(self.environ, handle)
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`: the resource sends it."""
+        self._response = response
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`: the resource raises it."""
+        self._error = error
+
+    def check(self) -> None:
+        """Raise the failure of the call, if it has failed."""
+        error, self._error = (
+            self._error,
+            None,
+        )  # which would hold this frame, and the frame the error
+        if error is not None:
+            raise error
+
+    def response(self) -> InferResponse:
+        """Return the response of a call that has ended.
+
+        Raises:
+            KsrvError: Why the call failed.
+        """
+        self.check()
+        assert self._response is not None, "a call ends with a response or an error"
+        return self._response
+
+
+class PendingCall(WsgiCall):
+    """An `InferCall` that the calling thread waits for later.
+
+    Attributes:
+        answers: The parts of the answer that wait, if the request streams; its end is the end of the call.
+        handle: The queued request; None if it has ended at once.
+    """
+
+    blocks = False
+
+    def __init__(self, environ: dict[str, Any], read: Callable[[Find], InferRequest]) -> None:
+        super().__init__(environ, read)
+        self.answers = ResponseStream()
+        self.handle: RequestHandle | None = None
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        self.handle = handle
+        super().watch(handle)
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`."""
+        super().send(response)
+        self.answers.end()
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`."""
+        super().refuse(error)
+        self.answers.end()
+
+    def first(self) -> InferResponse | None:
+        """Wait for the first part; None if the call ends without one."""
+        while not self.answers.finished:
+            part = self.answers.take(CLIENT_LOOK_NS / 1e9)
+            if part is not None:
+                return part
+        return None
+
+    def cancel(self) -> None:
+        """Give the request up, unless it has ended, and the parts that wait for the client."""
+        if self.handle is not None:
+            self.handle.cancel()
+        self.answers.give_up()
+
+
+class StreamedCall(PendingCall):
+    """A `PendingCall` whose handler may answer in parts."""
+
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        request = super().read(find)
+        if not request.file_type:  # a file is one answer
+            request.stream, request.binary_output = self.answers, False
+            for output in request.outputs:
+                output.binary = None
+        return request
