@@ -25,7 +25,7 @@ from native_stubs import write_stubs
 
 
 class BuildNative(build_ext):
-    """Builds the one extension file with `Builder`."""
+    """Builds the only extension file with `Builder`."""
 
     def build_extensions(self) -> None:
         flavour = "plain"
@@ -54,7 +54,7 @@ class BuildNative(build_ext):
                 self.copy_file(str(library.resolve()), str(Path(target).with_name(library.name)))
 
     def say(self, line: str) -> None:
-        """Print a line of progress; with -q, over the one before, and what the compiler printed in full."""
+        """Print a line of progress; with -q, over the previous line. Output of the compiler is printed in full."""
         if self.verbose or "\n" in line:
             print(line, flush=True)
         elif sys.stdout.isatty():

@@ -3,8 +3,8 @@
 Usage: python protos/generate.py [OUTPUT]
 
 A descriptor set rather than generated modules: the server builds its message classes from it in a
-private pool (`ksrv/protocol/protobuf.py`), so that they never meet those of a client library in the
-same process. Needs grpcio-tools, which the `test` extra brings.
+private pool (`ksrv/protocol/protobuf.py`), so that they never collide with the classes of a client library in
+the same process. Needs grpcio-tools, which the `test` extra brings.
 """
 
 import sys
@@ -25,7 +25,7 @@ def generate(output: Path = OUTPUT) -> None:
         output: The file to write.
 
     Raises:
-        RuntimeError: The compiler refused a source; its own message is on stderr.
+        RuntimeError: The compiler refused a source; its message is on stderr.
     """
     names = sorted(path.name for path in SOURCES.glob("*.proto"))
     code = protoc.main(

@@ -30,9 +30,9 @@ EXCEPTIONS = {
         "one mutex holds its rules of batches, slots and sequences together",
     ),
     # Open: each of these still does the work of several owners.
-    "native/grpc/call.hpp:Call": (75, 30, "head, body, answer and turn of a call in one struct"),
-    "native/grpc/connection.hpp:Connection": (60, 85, "receives, answers and ends all its calls"),
-    "native/grpc/server.hpp:Server": (30, 50, "connections, calls and counters of gRPC"),
+    "native/grpc/call.hpp:Call": (70, 25, "head, body, answer and turn of a call in one struct"),
+    "native/grpc/connection.hpp:Connection": (55, 75, "receives, answers and ends all its calls"),
+    "native/grpc/server.hpp:Server": (25, 45, "connections, calls and counters of gRPC"),
     "ksrv/server/workers/lifecycle.py:Service": (30, 25, "starts and stops every part of a worker"),
 }
 """Classes that are larger: their most members and methods, in steps of five, and why."""

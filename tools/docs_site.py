@@ -1,11 +1,11 @@
-"""Pages of the documentation's site that no file in docs/ holds: a hook of MkDocs.
+"""Adds the pages of the documentation's site that are not in docs/: a hook of MkDocs.
 
 - References are made from the code: the keys of model.yaml, the settings, the handler API, the
   commands' options.
-- Pages that lie beside docs/ (CONTRIBUTING.md and others) become pages of the site, and links to
-  them lead there. A link to a source file becomes its text, as the site holds no sources; a link to
-  a file that is not there stays, and fails the build.
-- The tables of benchmarks/figures.md get a plot of their ratios, so that a plot says what its table says.
+- Pages outside of docs/ (CONTRIBUTING.md and others) become pages of the site, and links to them are
+  changed. A link to a source file becomes its text, because the site has no sources; a link to a
+  missing file stays, and fails the build.
+- Each table of ratios in benchmarks/figures.md gets a plot.
 """
 
 import html
@@ -26,7 +26,7 @@ BESIDE = {
     "deploy/README.md": "project/deploy.md",
     "native/README.md": "project/native.md",
 }
-"""Pages of the repository, and where they lie on the site."""
+"""Pages of the repository, and their paths on the site."""
 
 API = {
     "Handlers": ["ksrv.handlers.base.BaseHandler", "ksrv.handlers.context.Context", "ksrv.handlers.batch.Batch",
@@ -45,7 +45,7 @@ _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that lie beside docs/, and the references."""
+    """Add the pages outside of docs/, and the references."""
     from mkdocs.structure.files import File
 
     for source, page in BESIDE.items():
@@ -263,7 +263,7 @@ def options_page() -> str:
 
     from ksrv.cli.main import SECTIONS, main
 
-    lines = ["# Options of the commands", "", "What `ksrv COMMAND --help` prints; [the commands](../commands.md) says how to use them.", ""]  # fmt: skip
+    lines = ["# Options of the commands", "", "The output of `ksrv COMMAND --help`; [the commands](../commands.md) says how to use them.", ""]  # fmt: skip
     for commands in SECTIONS.values():
         for name in commands:
             done = CliRunner().invoke(main, [name, "--help"], prog_name="ksrv", terminal_width=100)

@@ -3,10 +3,10 @@
     python tools/native_build.py sanitize tests/sanitizers/queue_stress.cpp --into build/programs
 
 builds a program with a flavour's flags and prints its path; setup.py builds the extension. Both link
-`libksrv_core.a`, which holds native/**/*.cpp. What is built lies in build/native/<flavour>/. An object
+`libksrv_core.a`, which has native/**/*.cpp. Objects are in build/native/<flavour>/. An object
 is built again when a file that it was made of is newer, or when its command has changed.
 
-Libraries that are there are used: libjpeg (libjpeg-turbo) decodes JPEGs row by row, and a copy of libnghttp2 is put
+Installed libraries are used: libjpeg (libjpeg-turbo) decodes JPEGs row by row, and a copy of libnghttp2 is put
 beside the extension in a wheel. KSRV_WITHOUT=libjpeg,libnghttp2 builds without them.
 
 CXX names the compiler. CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS come last and win.
@@ -58,7 +58,7 @@ GENERATED = [
     "-Wno-missing-field-initializers",
 ]  # fmt: skip
 LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
-"""Libraries that the core can do without, by their name in pkg-config, and the macro that says so."""
+"""Libraries that the core can do without, by their name in pkg-config, and the macro that is set if they are present."""
 APART = ("images/jpeg", "images/resize", "images/resize/upright", "json", "process")
 """Folders whose sources are never compiled as one: names that are private to several would collide."""
 HTTP2_LIBRARY = "libnghttp2.so.14"
@@ -67,7 +67,7 @@ LIMITED_HEADERS = "-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"
 
 
 class BuildFailed(Exception):
-    """What is missing or does not compile, in one sentence."""
+    """Something is missing or does not compile; the text is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def flavours() -> dict[str, Flavour]:
     keeps_symbols = os.environ.get("KSRV_SYMBOLS") == "1"
     symbols = ["-g" if keeps_symbols else "-g0", "-fvisibility=hidden"]
     strips = not keeps_symbols and not given_flags("CFLAGS", "CXXFLAGS", "LDFLAGS")
-    # What -O1 inlines, g++ examines for undefined behaviour in half of the build's time.
+    # At -O1, half of the build's time is g++ checking inlined code for undefined behaviour.
     memory = sanitized("address", "undefined", level="-Og")
     fuzzed = [*sanitized("fuzzer-no-link", "address", "undefined"), "-fno-sanitize-recover=all"]
     return {
@@ -147,8 +147,8 @@ def compiler() -> list[str]:
     command = shlex.split(named)
     if shutil.which(command[0]) is None:
         raise BuildFailed(
-            f"the native core needs a C++ compiler, and there is no {command[0]!r}: install g++"
-            " (Debian: apt-get install g++), or name another one in CXX"
+            f"the native core needs a C++ compiler, and {command[0]!r} is missing: install g++"
+            " (Debian: apt-get install g++), or name another compiler in CXX"
         )
     return command
 
@@ -158,7 +158,7 @@ def python_headers() -> list[str]:
     folder = sysconfig.get_path("include")
     if not Path(folder, "Python.h").exists():
         raise BuildFailed(
-            f"the native core needs Python's headers, and there is no {folder}/Python.h: install"
+            f"the native core needs Python's headers, and {folder}/Python.h is missing: install"
             " them (Debian: apt-get install python3-dev)"
         )
     import numpy
@@ -262,7 +262,7 @@ class Builder:
             return target
 
     def carried(self) -> list[Path]:
-        """Return the libraries that a wheel carries beside the extension, of those that this machine has."""
+        """Return this machine's libraries that a wheel carries beside the extension."""
         if "libnghttp2" in left_out():
             return []
         command = [*self.compiler, f"-print-file-name={HTTP2_LIBRARY}"]
@@ -301,13 +301,13 @@ class Builder:
         return library
 
     def units(self, sources: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-        """Yield what the core is compiled from: each source, or a file that includes those of a folder.
+        """Yield the units to compile: each source, or a file that includes all sources of a folder.
 
         Args:
             sources: The core's.
 
         Yields:
-            Where the object belongs among the others, and what it is compiled from.
+            The path of the object below the flavour's folder, and its source.
         """
         apart = {NATIVE / folder for folder in APART}
         folders: dict[Path, str] = {}

@@ -2,9 +2,9 @@
 
     python tools/native_coverage.py build/native/trace [--least 95] [--missing]
 
-Lines of the core's own C++ are gcov's. For a .pyx file gcov counts lines of the C++ that Cython made
+Lines of the core's C++ are gcov's. For a .pyx file gcov counts lines of the C++ that Cython made
 of it, which names the line of the .pyx before each statement: a line of the .pyx was run when one of
-its C++ lines was. C++ that belongs to no line of the .pyx, Cython's own support code, is not counted.
+its C++ lines was. C++ that belongs to no line of the .pyx, such as Cython's support code, is not counted.
 """
 
 import argparse

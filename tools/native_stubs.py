@@ -60,7 +60,7 @@ def literal(node: Any) -> Any:
 
 
 def each(body: Any) -> Iterator[Any]:
-    """Yield the statements of a body, with those of `if not cython.compiled:`."""
+    """Yield the statements of a body, also the statements in `if not cython.compiled:`."""
     if isinstance(body, Nodes.StatListNode):
         for statement in body.stats:
             yield from each(statement)
@@ -193,7 +193,7 @@ class Stub:
             self.add_import("typing", "Any")
         if name in PYTHON_TYPES:
             return PYTHON_TYPES[name]
-        # What other compiled modules declare with a capital is a class, as far as Python gets it.
+        # A name with a capital from another compiled module is a class in Python.
         if name in self.attributes or self.imports.get(name, ("",))[0].startswith("ksrv."):
             return self.use(name, base.pos)
         return None

@@ -33,7 +33,7 @@ SPECS = (
 
 
 def tensors(rng: random.Random) -> list[Plain]:
-    """Return some tensors, empty ones among them."""
+    """Return some tensors; some are empty."""
     count = rng.randrange(40)
     return [
         Plain("x", "FP32", (count,), [float(rng.randrange(1000)) / 8 for _ in range(count)]),

@@ -25,7 +25,7 @@ CONSTRUCTS = {
     "after or then": r"\bbehind (?:it|them|that|this|the last|the first|the header|the head|each|every)\b",
     "reports, returns an error or logs": r"\b(?:is|are|was|were|be|been|being) told\b|\btold (?:that|of|about|by)\b"
     r"|\bsays? so\b",
-    "the noun": r"\bones\b|\b(?:the|that|this|another|other|each|every|any|no|new|old|last|first|next|same) one\b(?! of\b)"
+    "the noun": r"\bones\b(?!\()|\b(?:the|that|this|another|other|each|every|any|no|new|old|last|first|next|same) one\b(?! of\b)"
     r"|\b[Aa]n? \w+ one\b|\bthose (?:of|that|which|with|without)\b|\bof those\b",
     "no, unknown or missing": r"\b[Tt]here (?:is|are) (?:no|none)\b|\b(?:is|are) none\b|\bthat there (?:is|are)\b",
     "nothing (the word is filler)": r"\bof (?:its|their|his|her|our|a \w+'s) own\b|\b(?:its|their|the \w+'s|ksrv's) own\b",
@@ -34,7 +34,7 @@ CONSTRUCTS = {
     r"|before|alone)\b|\b(?:stands|lies|comes|goes)(?=[.,;:]|$)|\bholds?(?=[.,;:]|$)|\bholds? (?:for|here|too|everywhere)\b"
     r"|\bgoes (?:to|into|with|by|over|on|back|out)\b|\bcomes (?:in|with|to|back|after|before|first|next|last)\b",
 }
-"""What to write instead, with the pattern of what is not plain."""
+"""The better words, with the pattern of the banned construct."""
 
 PATTERN = re.compile("|".join(f"(?P<c{i}>{p})" for i, p in enumerate(CONSTRUCTS.values())))
 MARK = "plain-english: keep"

@@ -99,7 +99,7 @@ def main() -> int:
         newest = ".".join(map(str, OLDEST_PYTHON))
         print(
             f"error: ksrv needs Python {newest} or later, and {sys.executable} is {PYTHON[6:]}. "
-            f"Name another one: make PYTHON=python{newest} ...",
+            f"Name another Python: make PYTHON=python{newest} ...",
             file=sys.stderr,
         )
         return 1

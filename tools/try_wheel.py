@@ -1,8 +1,8 @@
-"""Serves a model with the ksrv that is installed, and calls it: what a wheel must do where nothing else is.
+"""Checks an installed wheel: serves a model with the installed ksrv, and calls it.
 
     python tools/try_wheel.py
 
-It uses nothing of the source around it.
+It uses nothing of the repository.
 """
 
 import base64

@@ -113,7 +113,7 @@ def with_untyped(loads: Any, view: Any, length: int, copy: Any) -> Any:
 
 
 def timed(benchmark: Any, run: Any) -> Any:
-    """Time a run of about a microsecond many at a time, so that the clock's own cost is not in it."""
+    """Time a run of about a microsecond many at a time, so that the time does not include the clock."""
     return benchmark.pedantic(run, rounds=400, iterations=100, warmup_rounds=5)
 
 

@@ -39,7 +39,7 @@ def main() -> int:
         print("skipped: torch is not installed")
         return 0
     if not torch.cuda.is_available():
-        print("skipped: there is no CUDA device")
+        print("skipped: no CUDA device")
         return 0
     print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, {ROUNDS} rounds, medians")
     print(

@@ -17,7 +17,7 @@ def strings(count: int) -> Any:
 
 
 def decode_in_python(buffer: Any, count: int) -> Any:
-    """What a careful author writes: bound locals, one struct, every length checked."""
+    """Decode as a careful author writes it: bound locals, one struct, every length checked."""
     unpack, end, offset = struct.Struct("<I").unpack_from, len(buffer), 0
     found: list[bytes] = []
     append = found.append

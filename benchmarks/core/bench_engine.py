@@ -1,7 +1,8 @@
-"""What the engine adds to one request, in CPU time of the process: one client, a trivial handler.
+"""CPU time of the process that the engine adds to one request: one client, a trivial handler.
 
 `runner` drives the handler alone. `claimed` is how the HTTP server submits once the handler has proven quick and
-runs on the thread that asks; `thread` hands a request with a deadline to the instance's own thread and waits. The process executor's CPU is that of the server's process only; its wall time
+runs on the thread that asks; `thread` hands a request with a deadline to the instance's thread and waits. For the
+process executor, only the CPU time of the server's process counts; its wall time
 is in `bench_process`.
 """
 

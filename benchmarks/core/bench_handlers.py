@@ -1,4 +1,4 @@
-"""What the runner adds around a handler's own work: stages, timing, and outputs made into tensors.
+"""Time that the runner adds to a handler: stages, timing, and outputs made into tensors.
 
 `bare` calls the same function without the runner; the difference is the runner's.
 """

@@ -1,7 +1,7 @@
 """Encoded images into a batch, beside libjpeg-turbo that decodes into a reused buffer.
 
 Each group is one row: `limit` is the cheapest honest way (libjpeg-turbo through simplejpeg, into touched
-memory, and cv2's resize of bytes, which are cast behind it), `python` what a careful author writes with
+memory, and cv2's resize of bytes, which are cast afterwards), `python` the code that a careful author writes with
 cv2 and numpy.
 malloc is tuned as in a worker; measure in a fresh process, since the gain depends on its history.
 """
@@ -92,7 +92,7 @@ def test_eight_photographs(benchmark: Any, photographs: Any, datatype: str, way:
         "ksrv-2-threads": lambda: two.prepare(photographs, out),
     }[way]
     benchmark.group = f"image: 8 JPEGs 640x427 to 224x224, {datatype}"
-    # Long enough for the kernel to have found a second processor, where there is one.
+    # Long enough for the kernel to find a second processor, if the machine has two.
     benchmark.pedantic(run, rounds=100, warmup_rounds=10)
     if way.startswith("ksrv"):
         wanted = np.empty_like(out)

@@ -35,7 +35,7 @@ def worker_settings() -> None:
 
 
 def aligned(form: Any, values: Any = VALUES) -> Any:
-    """Return a request whose tensor lies on its item size, as one in four does by luck."""
+    """Return a request whose tensor is aligned to its item size, as one request in four is by chance."""
     for padding in range(8):
         made = REQUEST(model_name="m", id="i" * (padding + 1))
         entry = made.inputs.add(name="x", datatype="FP32", shape=values.shape)

@@ -2,7 +2,7 @@
 
 `limit` is a bare sequenced packet socket between two processes that echo a frame-sized message and
 do nothing else; `inline` is the same handler in this process. `extra_info` holds microseconds of CPU
-for each batch, by the kernel's own account of each process, and the bytes copied here.
+for each batch, by the kernel's account of each process, and the bytes copied here.
 """
 
 import os

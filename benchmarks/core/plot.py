@@ -2,7 +2,7 @@
 
     python benchmarks/core/plot.py benchmarks/results/core.json benchmarks/results/core.png
 
-A bar that ends left of the line at 1 meets its target. The numbers are those of `ratios.py`.
+A bar that ends left of the line at 1 meets its target. `ratios.py` computes the numbers.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def draw(found: list[Verdict], path: Path) -> None:
     """Write the picture.
 
     Args:
-        found: What was measured, top to bottom.
+        found: The measured rows, top to bottom.
         path: The PNG.
     """
     used = [verdict.ratio / verdict.most for verdict in found]

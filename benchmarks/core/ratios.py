@@ -2,10 +2,9 @@
 
     python benchmarks/core/ratios.py benchmarks/results/core.json [--all] [--json PATH]
 
-The ratio is the least time of a way divided by that of the way it is compared with: on a machine with
-other work the least time is the one that was least disturbed. A missed target is said and is no
-failure; times depend on the machine, and nothing is asserted about them. A row whose benchmark did
-not run says so. `--all` adds every timing, `--json` writes the rows for other programs.
+The ratio divides the least time of a way by the least time of its limit, because other work of the machine disturbs the
+least time least. A missed target is printed and is no failure: times depend on the machine. A row whose benchmark did
+not run has a note. `--all` adds every timing, `--json` writes the rows for other programs.
 """
 
 import argparse
@@ -71,7 +70,7 @@ TARGETS = (
     Target(PHOTOGRAPHS, "image: 8 JPEGs *", "ksrv", "limit", 0.97),
     Target(THREADS, "image: 8 JPEGs *", "ksrv-2-threads", "ksrv", 0.60),
     Target(LARGE, "image: 12 MP *", "reduced", "limit", 0.6),
-    # How much of that is the library's own: its scaled decode alone, without the resize to 224.
+    # The share of the library: only its scaled decode, without the resize to 224.
     Target(LARGE, "image: 12 MP *", "reduced", "library reduced", 1.1),
     Target(NORMALISE, "pixels: u8 *", "fast", "limit", 1.6),
     Target(NORMALISE, "pixels: u8 *", "exact", "limit", 6.0),
@@ -100,7 +99,7 @@ def shown(seconds: float) -> str:
 
 
 def verdicts(groups: dict[str, dict[str, float]]) -> Iterator[Verdict | Target]:
-    """Yield what became of each target; the target itself where nothing was measured for it."""
+    """Yield the verdict on each target, or the target if nothing was measured for it."""
     for target in TARGETS:
         found = False
         for group, ways in groups.items():

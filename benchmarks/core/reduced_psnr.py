@@ -1,4 +1,4 @@
-"""What `reduced: auto` changes in pixels: the PSNR beside the full decode, for each way to resize.
+"""PSNR of `reduced: auto` beside the full decode, for each way to resize.
 
     python benchmarks/core/reduced_psnr.py
 

@@ -2,15 +2,18 @@
 
     python benchmarks/grpc/bench.py [--rounds 5] [--json FILE] [ROW ...]
 
-`bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
-`ksrv serve` with `--grpc-server` native and grpcio; the handler returns its tensor (W1, W4) or ten values (W2). The
-client is nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet; in
+Servers: `bare` is a single-threaded C server on libnghttp2 that validates nothing (`bare.c`); `native` and `grpcio` are
+`ksrv serve` with `--grpc-server` native and grpcio. The handler returns its tensor (W1, W4) or ten values (W2).
+
+Clients: nghttp's h2load, which writes frames of 16 KiB, as Go's and Java's clients do, and many calls in one packet. In
 the rows of `grpcio` it is grpcio, whose core writes frames as large as the server takes. `each` is a C client
-(`client.c`) that sends every call by itself, with time between them, and `batched` asks a model that joins its requests. `rest` sends the same tensor to the HTTP address as a
-binary request of KServe v2 over HTTP/2, and `stream` sends requests over one ModelStreamInfer, which the bare server has not. All servers are up at once, and a round gives each in turn the same load. Figures are
-CPU time of all the server's processes for a call, the median over the rounds, and the median of the ratios to `bare`
-within a round. W4 adds the greatest peak of memory above idle, in payloads of 64 MiB, of which one comes in and one goes
-out. Before the load every server is asked once, and its answer is looked at. Only ratios mean anything.
+(`client.c`) that sends every call alone, with time between them. `batched` calls a model that joins its requests.
+`stream` sends requests over one ModelStreamInfer, which the bare server does not have.
+
+All servers are up at once, and each round gives each of them the same load in turn. Figures are CPU time of all
+processes of a server for a call, the median over the rounds, and the median of the ratios to `bare` within a round. W4
+adds the greatest peak of memory above idle, in payloads of 64 MiB: one is received and one is sent. Before the load
+every server gets a call, whose answer is checked. Only ratios mean anything.
 """
 
 import argparse
@@ -47,7 +50,7 @@ class Row:
     """One load: calls of a workload, on so many connections with so many streams each.
 
     Attributes:
-        model: The model that is asked; "" for the workload's own.
+        model: The model that is called; "" for the workload's model.
     """
 
     workload: str
@@ -69,18 +72,16 @@ ROWS = {
     "W1-16-grpcio": Row("W1", 1, 16, 3_000, "grpcio"),
     "W1-1-grpcio": Row("W1", 1, 1, 1_500, "grpcio"),
     "W2-8-grpcio": Row("W2", 1, 8, 200, "grpcio"),
-    "W1-16-rest": Row("W1", 1, 16, 20_000, "rest"),
-    "W2-8-rest": Row("W2", 1, 8, 800, "rest"),
     "W1-16-stream": Row("W1", 1, 16, 3_000, "stream"),
 }
-WITHOUT = {"rest": "grpcio", "stream": "bare", "each": "grpcio"}
+WITHOUT = {"stream": "bare", "each": "grpcio"}
 """The server that a client cannot ask, or does not."""
 
 PAYLOAD = 64 << 20
 
 CLIENT_US = 40
-"""What the client of `each` computes before a call: the bare server takes some 8 us for one then, as with the C++
-client by which the goal of 2.2 was set, and not 2 to 3."""
+"""Microseconds that the client of `each` computes before a call. The bare server then takes some 8 us for a call, as with
+a C++ client, and not 2 to 3 as with h2load."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -163,7 +164,7 @@ def stream_requests(address: str, row: Row) -> None:
 
 
 def call_one_by_one(address: str, row: Row, program: Path, body: Path) -> None:
-    """Have the C client make the calls, each in a packet of its own."""
+    """Have the C client make the calls, each in a separate packet."""
     port = address.rpartition(":")[2]
     numbers = str(row.streams), str(row.calls)
     subprocess.run([program, port, *numbers, body, str(CLIENT_US)], check=True)
@@ -189,11 +190,10 @@ def load(address: str, pid: int, row: Row, body: Path, fields: list[str], client
     if row.client in CLIENTS:
         CLIENTS[row.client](address, row)
         return (cpu_seconds(pid) - before) / row.calls
-    path = f"/v2/models/{row.workload.lower()}/infer" if row.client == "rest" else METHOD
     done = subprocess.run(
         ["h2load", "-n", str(row.calls), "-c", str(row.connections), "-m", str(row.streams),
          "-w", "30", "-W", "30", "-d", body, *(part for one in fields for part in ("-H", one)),
-         f"http://{address}{path}"],
+         f"http://{address}{METHOD}"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     used = cpu_seconds(pid) - before
@@ -234,18 +234,12 @@ def main() -> None:
             body = folder / f"{name}.bin"
             fields = ["content-type: application/grpc", "te: trailers"]
             body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-            if row.client == "rest":
-                sent, header = rest_body(row.workload)
-                body.write_bytes(sent)
-                fields = [f"inference-header-content-length: {header}"]
             with ExitStack() as one:
                 targets = {"bare": start_bare(program, row.workload, one)}
                 idle = fresh | {"bare": memory(targets["bare"][1], "VmRSS")}
                 targets |= {key: (server.grpc, server.pid) for key, server in ksrv.items()}
                 for address, _ in targets.values():
                     ask(address, row.workload)
-                if row.client == "rest":
-                    targets["native"] = (ksrv["native"].http, ksrv["native"].pid)
                 targets.pop(WITHOUT.get(row.client, ""), None)
                 for _, pid in targets.values():
                     forget_peak(pid)

@@ -1,10 +1,10 @@
-// A client that sends each call by itself: a write of its own as soon as its stream's answer has come.
+// A client that sends each call in a separate write, as soon as the stream's last answer has arrived.
 //
 //     cc -O2 client.c -lnghttp2 -o client && ./client PORT STREAMS CALLS FILE MICROSECONDS
 //
-// h2load sends the calls of all streams whose answers came together in one packet. This one computes for so many
-// microseconds before each call, as other clients do, so that the server meets calls one by one. FILE holds a call's message behind its
-// prefix. An answer without the status 0 ends the client with status 1.
+// h2load sends the calls of all streams whose answers arrived together in one packet. This client computes for some
+// microseconds before each call, as other clients do, so that the server gets calls one by one. FILE has a call's prefix and
+// message. An answer without the status 0 ends the client with status 1.
 
 #include <arpa/inet.h>
 #include <errno.h>

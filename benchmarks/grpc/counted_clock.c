@@ -1,13 +1,13 @@
-// A monotonic clock that each look at it moves on by half a microsecond, for programs under valgrind.
+// A monotonic clock that advances by half a microsecond each time it is read, for programs under valgrind.
 //
 //     cc -O2 -shared -fPIC counted_clock.c -o counted_clock.so
 //     COUNTED_CLOCK=FILE LD_PRELOAD=./counted_clock.so valgrind --tool=callgrind ...
 //
-// Valgrind slows a program down some sixty times, and a busy machine as it pleases: by the machine's clock a server
-// would take its handler for a slow one, and hand each call to another thread. By this one a call takes as long as it
-// looks at the clock, whatever the machine does. All processes share the clock, which is the first number in FILE.
-// A wait with a time limit takes many times as long as it says, so that few of them end by it: as many as the second number in
-// FILE says, or SLOWNESS. One that does end moves the clock on to its end.
+// Valgrind slows a program down some sixty times, and a busy machine slows it further. By the machine's clock a server
+// would believe that its handler is slow, and hand each call to another thread. By this clock the time of a call depends
+// only on how often the call reads the clock. All processes share the clock, which is the first number in FILE.
+// A wait with a time limit takes many times its limit, so that few waits end by it: the second number in FILE is the
+// factor, or SLOWNESS. A wait that times out advances the clock to its end.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,15 +1,17 @@
-"""What hostile peers of one protocol cost a good client of the same protocol, and of the other one.
+"""Latency of a good client beside hostile peers of the same protocol, and of the other protocol.
 
     python benchmarks/grpc/hostile_peers.py [--calls 2000] [--rounds 1] [--pause 0.02] [--apart] [--client CLIENT] [ATTACK ...]
 
-A good client asks for W1 one after the other over one connection, over plain TCP and over TLS: by ModelInfer of gRPC, and
-over REST (HTTP/1.1). Meanwhile sixteen peers do their worst from a process of low priority. The table has its median and its 99th percentile
-as ratios to the same client with nobody beside it, measured before and after; `alone` is the ratio of those two 99th percentiles, which tells how quiet the
-machine is. With several rounds each figure is the median of theirs. A peer that is sent away comes again after a pause. The last line says whether every 99th percentile is at most twice that of
-the client alone, and so does the exit status.
-Every attack computes as well: on a machine with few processors a part of what it costs is that. `server` and `peers` are the
-processors that the server and the attack used meanwhile; with `--apart` the attack has the last processor for itself, and the good client and the
-server have the others.
+A good client sends W1 again and again over one connection, over plain TCP and over TLS: by ModelInfer of gRPC, and over
+REST (HTTP/1.1). Meanwhile sixteen peers attack from a process of low priority. The table has the client's median and
+99th percentile as ratios to the same client alone, measured before and after; `alone` is the ratio of these two 99th
+percentiles, which shows how quiet the machine is. With several rounds each figure is a median over the rounds. A peer
+that is disconnected connects again after a pause. The last line, and the exit status, say whether every 99th percentile
+is at most twice the client's alone.
+
+Every attack computes as well, which is part of its cost on a machine with few processors. `server` and `peers` are the
+processors that the server and the attack used. With `--apart` the attack has the last processor for itself, and the
+good client and the server have the others.
 """
 
 import argparse
@@ -109,7 +111,7 @@ def bomb(stream: int, times: int, more: bytes = b"") -> bytes:
 
 
 def bombs(times: int, every_s: float) -> "Attack":
-    """Heads far above their limit. The streams of later rounds are no new ones, which costs a server less."""
+    """Heads far above their limit. Later rounds reuse the streams, which costs a server less."""
     return lambda: (
         NO_SETTINGS + bomb(1, 0, STORED),
         b"".join(bomb(stream, times) for stream in odd(500)[1:]),
@@ -118,7 +120,7 @@ def bombs(times: int, every_s: float) -> "Attack":
 
 
 Attack = Callable[[], tuple[bytes, bytes, float]]
-"""What a peer sends first, and then again and again, and the seconds between."""
+"""First bytes of a peer, the bytes that it repeats, and the seconds between."""
 
 ATTACKS: dict[str, Attack] = {
     "calls without a message": lambda: (NO_SETTINGS + all_heads(), b"", 1),
@@ -220,7 +222,7 @@ CROWDS: dict[str, tuple[Callable[[int, Event], None], str]] = {
     "busy HTTP/1.1": (keep_busy, "REST"),
     "idle HTTP/2": (keep_open, "gRPC"),
 }
-"""What a crowd does, and at whose port."""
+"""Function that a crowd runs, and the protocol of its port."""
 
 
 def be_hostile(
@@ -256,7 +258,7 @@ def be_hostile(
 def attacked(
     ports: dict[str, int], encrypted: bool, name: str, pause: float, processors: set[int]
 ) -> Iterator[int]:
-    """Yield the process of an attack, which goes on meanwhile."""
+    """Yield the process of an attack, which runs meanwhile."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(

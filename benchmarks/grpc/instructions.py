@@ -2,9 +2,9 @@
 
     python benchmarks/grpc/instructions.py [--calls 3000] [LOAD ...]
 
-They are counted by callgrind, and hardly depend on what else the machine does. Under valgrind a program runs some sixty
-times slower, so it gets a clock that does not depend on that (`counted_clock.c`). By the machine's clock ksrv would take
-its handler for a slow one, hand each call to the model's own thread, and send each answer by itself. Needs valgrind,
+callgrind counts them; they hardly depend on other work of the machine. Under valgrind a program runs some sixty times
+slower, so it gets a clock that does not depend on that (`counted_clock.c`). By the machine's clock ksrv would believe
+that its handler is slow, hand each call to the model's thread, and send each answer alone. Needs valgrind,
 h2load and cc.
 """
 
@@ -31,10 +31,9 @@ LOADS = {
     "the bare server, 16 streams": ("bare", "-c1", "-m16"),
     "gRPC, 16 streams": ("grpc", "-c1", "-m16"),
     "gRPC, one stream": ("grpc", "-c1", "-m1"),
-    "REST over HTTP/2, 16 streams": ("http", "-c1", "-m16"),
     "REST over HTTP/1.1, 16 connections": ("http", "-c16", "--h1"),
 }
-"""For each load where it goes, and how h2load makes it."""
+"""For each load the server, and the arguments of h2load."""
 
 PARTS = {
     "libnghttp2": r"libnghttp2",
@@ -42,7 +41,7 @@ PARTS = {
     "native core": r"/_core\.|/bare$",
     "Python, numpy": r"libpython|/python[\d.]*$|numpy|\.cpython-",
 }
-"""The objects of each part, which is the first one that fits. The counted clock is of none."""
+"""Patterns of the object files of each part; the first match counts. The counted clock belongs to no part."""
 
 COST = re.compile(r"^[+\-*\d]\S* (\d+)")
 NAMED = re.compile(r"^(c?ob)=\((\d+)\)(?: (.*))?$")
@@ -58,7 +57,7 @@ def wait_for(port: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and those that its threads have started."""
+    """Return a process and the processes that its threads have started."""
     found = [pid]
     with suppress(OSError):  # a process that has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -68,7 +67,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def serving_process(started: int) -> int:
-    """Return the process that serves: a worker of the one that was started, or that one itself."""
+    """Return the process that serves: a worker of the started process, or the started process."""
     workers = Path(f"/proc/{started}/task/{started}/children").read_text().split()
     return int(workers[-1]) if workers else started
 

@@ -21,7 +21,7 @@ def worse(
     names: Sequence[str],
     before: Mapping[str, int],
 ) -> list[str]:
-    """Count paths, and those that take more than they may a second time; returns those that did so twice.
+    """Count all paths, then count each path above its tolerance again; return the paths that were above it twice.
 
     Args:
         count: Returns the instructions of a request by path, each time of another server.

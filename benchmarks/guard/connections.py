@@ -1,6 +1,6 @@
 """Connections that send one fixed request again and again, and look at each answer.
 
-They need nothing but sockets: the guard runs where no load generator is installed, and a client that computes little
+They need only sockets: the guard runs without a load generator, and a client that computes little
 leaves the processor to the server, which valgrind slows down.
 """
 

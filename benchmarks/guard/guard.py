@@ -1,12 +1,12 @@
-"""Count the instructions of one request on ksrv's core paths, and compare them with the stored ones.
+"""Count the instructions of one request on ksrv's core paths, and compare them with the stored counts.
 
     make guard             # fails if a path takes 3 % more instructions than benchmarks/guard/baseline.json says
     make guard-baseline    # writes that file again
 
-callgrind counts them, in user space, in the worker and in its handler processes. The counts do not depend on what else
-the machine does: the server's clock counts looks (`benchmarks/grpc/counted_clock.c`), and the one client sends a request
-only when all threads of the server sleep. What is left of chance (which thread wakes first) only adds, so a path's figure
-is the least of several windows, and a path above its tolerance is counted once more, by another server, before it fails.
+callgrind counts them, in user space, in the worker and in its handler processes. The counts do not depend on other
+work of the machine: the server's clock advances when it is read (`benchmarks/grpc/counted_clock.c`), and the only client
+sends a request when all threads of the server sleep. Chance (which thread wakes first) can only add instructions, so a
+path's figure is the least of several windows, and a path above its tolerance is counted again, by another server.
 
 Counts depend on the compiler, the C library, Python and numpy: the file names theirs, and nothing is compared on a
 machine that has others.
@@ -59,7 +59,7 @@ os.pidfd_open = pidfd_open
 """sitecustomize.py of the server: valgrind 3.19 knows no pidfd_open. No handler process dies while it is counted."""
 
 WINDOWS = 15
-"""How often a path is counted; its figure is the least of them: short ones, of which some are free of chance."""
+"""How often a path is counted; its figure is the least count. Windows are short, so that some are free of chance."""
 
 HANDLER = """
 from ksrv import BaseHandler
@@ -113,7 +113,7 @@ class CorePath:
         warming: How many are sent before any is counted: a batch is run on the thread that received it once an instance has
             earned the credit for it, by 2,000 short runs.
         requests: How many of them a window has.
-        answer: What each answer contains.
+        answer: Bytes that each answer contains.
     """
 
     connect: Callable[[int, int], Connection]
@@ -122,12 +122,10 @@ class CorePath:
     answer: bytes = np.ones(16, np.float32).tobytes()
 
 
-def _rest(
-    kind: type[Http1Connection] | type[Http2Connection], model: str, body: bytes, header: int
-) -> Callable[[int, int], Connection]:
+def _rest(model: str, body: bytes, header: int) -> Callable[[int, int], Connection]:
     fields = [("inference-header-content-length", str(header))] if header else []
     path = f"/v2/models/{model}/infer"
-    return lambda http, grpc: kind(http, path, fields, body)
+    return lambda http, grpc: Http1Connection(http, path, fields, body)
 
 
 def _grpc(http: int, grpc: int) -> Connection:
@@ -137,18 +135,17 @@ def _grpc(http: int, grpc: int) -> Connection:
 
 
 PATHS = {
-    "REST over HTTP/1.1": CorePath(_rest(Http1Connection, "w1", BINARY, BINARY_HEADER)),
-    "REST over HTTP/2": CorePath(_rest(Http2Connection, "w1", BINARY, BINARY_HEADER)),
+    "REST over HTTP/1.1": CorePath(_rest("w1", BINARY, BINARY_HEADER)),
     "JSON": CorePath(
-        _rest(Http1Connection, "w1", JSON, 0), answer=b"1.0,1.0"
+        _rest("w1", JSON, 0), answer=b"1.0,1.0"
     ),
     "602 KB over REST": CorePath(
-        _rest(Http1Connection, "w2", LARGE, LARGE_HEADER), answer=b'"shape":[1,10]'
+        _rest("w2", LARGE, LARGE_HEADER), answer=b'"shape":[1,10]'
     ),
     "gRPC": CorePath(_grpc),
-    "handler process": CorePath(_rest(Http1Connection, "w1-process", BINARY, BINARY_HEADER)),
+    "handler process": CorePath(_rest("w1-process", BINARY, BINARY_HEADER)),
     "four JPEGs": CorePath(
-        _rest(Http1Connection, "w2", *jpegs()), warming=4, requests=2, answer=b'"shape":[4,10]'
+        _rest("w2", *jpegs()), warming=4, requests=2, answer=b'"shape":[4,10]'
     ),
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 /* The least that an HTTP inference request can cost: a single-threaded epoll server that reads the
  * whole body into one reused buffer per connection and sends a fixed answer with one sendmsg.
- * It validates nothing; it answers "Expect: 100-continue" with 100 Continue. Every transport figure of ksrv is a ratio to this one.
+ * It validates nothing; it answers "Expect: 100-continue" with 100 Continue. Every transport figure of ksrv is a ratio to this server.
  *
  *   cc -O2 -o bare bare.c && ./bare PORT ANSWER_BYTES [echo|NANOSECONDS]
  *   cc -O2 -DWITH_TLS -o bare-tls bare.c -lssl -lcrypto && ./bare-tls PORT ANSWER_BYTES KEY CERTIFICATE

@@ -2,15 +2,15 @@
 
     python benchmarks/load/composition.py [--requests 300] [--rounds 7]
 
-One client, one connection. Told are the microseconds of the two calls together, of the one call to the
-handler that makes them, and the ratio of the medians; for handlers in the server and in processes, and
-for an ensemble of Triton's with the two as its steps. Then the same of the CPU time of the server and its
-handler processes, which says more on a busy machine.
+One client, one connection. The table has the microseconds of the two calls together, of the call to the handler that
+makes them, and the ratio of the medians: for handlers in the server and in processes, and for an ensemble of Triton's
+with the two models as its steps. Then the same for the CPU time of the server and its handler processes, which means
+more on a busy machine.
 
 A call from a process crosses to the server and back, and so does the batch that makes it. "by hand" is the
 same work done by the client: the two calls, and one to a handler in a process that calls no model.
 "crossings" are three messages to another Python process and back over the channel of handler processes, with
-nothing done at either end: the limit of what composition from a process can come to above the two calls.
+nothing done at either end: the least that composition from a process can add to the two calls.
 """
 
 import argparse
@@ -168,7 +168,7 @@ class Echo:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of all processes below this one, by the scheduler's clock."""
+    """Return the CPU time of this process's descendants, by the scheduler's clock."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         with suppress(ValueError, OSError):

@@ -1,11 +1,11 @@
-"""The same request as clients and proxies do send it: CPU of the server beside the plain request.
+"""CPU of the server for a request as clients and proxies send it, beside the plain request.
 
     python benchmarks/load/conditions.py [--rounds 5] [--seconds 1] [--connections 16] [ROW ...]
 
 The plain request is W1 over HTTP/1.1 with a Content-Length, without token or TLS. A round gives each row
-its turn, and medians are compared; a bare C server stands beside them, for the plain request and for a
-connection for each request. Two handler processes stand beside one, for a handler that computes a
-millisecond; there the requests per second count. Needs cc and OpenSSL's headers. Only ratios mean anything.
+its turn, and medians are compared. A bare C server is the limit for the plain request and for a
+connection for each request. A row compares the requests per second of two handler processes with one, for a handler
+that computes a millisecond. Needs cc and OpenSSL's headers. Only ratios mean anything.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Row:
     Attributes:
         server: The server's name; "reader" for the reader of JSON numbers alone.
         mode: "keep", "close" or "expect"; see client.c.
-        limit: The row that this one is compared with.
+        limit: The row that this row is compared with.
         connections: How many send at once; 0 for as many as the run has.
     """
 
@@ -232,7 +232,7 @@ COMPUTING = {
 
 
 def write_more(folder: Path) -> None:
-    """Write W1's model with a handler in a process of its own, and a model of two inputs."""
+    """Write W1's model with a handler in a separate process, and a model of two inputs."""
     (folder / "pair").mkdir()
     (folder / "pair" / "model.yaml").write_text(PAIR)
     (folder / "pair" / "handler.py").write_text(PAIR_HANDLER)
@@ -282,7 +282,7 @@ class Client:
     """The compiled load client.
 
     Args:
-        folder: Where requests are written for it.
+        folder: The folder for the files of its requests.
     """
 
     def __init__(self, folder: Path, connections: int) -> None:
@@ -348,7 +348,7 @@ def main() -> None:
     wanted = options.rows or list(ROWS)
     for name in wanted:
         if name not in ROWS:
-            parser.error(f"there is no row {name!r}; there are {', '.join(ROWS)}")
+            parser.error(f"unknown row {name!r}; expected one of {', '.join(ROWS)}")
     shown = {"bare C", "plain", *wanted}
     for _ in range(2):  # a row's limit has one too
         shown |= {ROWS[name].limit for name in shown}

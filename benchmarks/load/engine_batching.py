@@ -4,11 +4,11 @@
 
 `batching`: a ResNet-18 of seeded weights, written in plain torch, answers 16 clients that each send
 one 224x224 FP32 image at a time. Images per second are set beside a bare loop over the same model
-at its best batch size, in interleaved rounds; and images per CPU second, which tell more where other
-work shares the machine. Each is a program of its own. Target: at least 0.97 of the loop.
+at its best batch size, in interleaved rounds; and images per CPU second, which mean more if other
+work shares the machine. Each is a separate program. Target: at least 0.97 of the loop.
 
-`overload`: a handler that sleeps 20 ms is offered ten times what it can do. Goodput is set beside
-the capacity that a closed loop reaches, and the time that refusals take is told. Targets: at least
+`overload`: a handler that sleeps 20 ms is offered ten times what it can do. Goodput is compared with
+the capacity that a closed loop reaches, and the time of refusals is printed. Targets: at least
 0.90 of the capacity, and 10 ms at the 99th percentile.
 """
 
@@ -119,14 +119,14 @@ def request(name: str, data: np.ndarray) -> InferRequest:
 
 
 class Contestant:
-    """A program of its own that runs the model for as long as it is told, and tells its rates.
+    """A program that runs the model for a given time and prints its rates.
 
-    Programs of their own because threads that call torch in one process slow each other down: each
+    Each contestant is a separate program, because threads that call torch in one process slow each other down: each
     has a pool of threads, and OpenMP lets the threads of many pools wait less actively.
 
     Args:
-        name: What the table calls it.
-        arguments: What follows `--contestant`.
+        name: Its name in the table.
+        arguments: The arguments after `--contestant`.
     """
 
     def __init__(self, name: str, *arguments: str) -> None:
@@ -221,7 +221,7 @@ def engine_rate(engine: Engine, image: np.ndarray, seconds: float) -> tuple[floa
     for thread in threads:
         thread.start()
     ready.wait()
-    time.sleep(seconds / 10)  # the first batches are small ones
+    time.sleep(seconds / 10)  # the first batches are small
     before, began, spent = sum(done), time.perf_counter(), cpu_seconds()
     time.sleep(seconds)
     images = sum(done) - before
@@ -233,7 +233,7 @@ def engine_rate(engine: Engine, image: np.ndarray, seconds: float) -> tuple[floa
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of those that it has started, as they are now."""
+    """CPU time of this process and of the running processes that it has started."""
     ticks = 0
     own = os.getpid()
     children = Path(f"/proc/{own}/task").glob("*/children")
@@ -257,9 +257,9 @@ def batching(seconds: float, rounds: int) -> None:
     others = [
         Contestant("engine, inline", "engine", str(best), "inline"),
         Contestant("engine, process", "engine", str(best), "process"),
-        # What the engine's own settings of malloc, which spare page faults, do for a loop.
+        # The loop with the engine's settings of malloc, which spare page faults.
         Contestant("bare loop, memory kept", "loop", str(best), "kept"),
-        # What another thread costs that has called the model once and now sleeps.
+        # The cost of another thread that has called the model once and now sleeps.
         Contestant("bare loop, two pools", "loop", str(best), "two-pools"),
     ]
     for one in others:

@@ -6,7 +6,7 @@ Three servers. `generated` is what one writes in sixty lines: grpcio's sync serv
 and the handler called on the spot. `bare` is the same server with bytes in and constant bytes out:
 the least that grpcio's Python server costs. `ksrv` is `ksrv serve` with everything that it is. The
 handler returns the tensor itself (W1: FP32 [1,16]; W4: 64 MiB) or its first ten values (W2: FP32
-[1,224,224,3]); ksrv's models are those of the HTTP rows.
+[1,224,224,3]); ksrv's models are the models of the HTTP rows.
 
 All servers are up at once, and a round gives each in turn the same load. Figures are CPU time of all
 the server's processes for each answered call, the median over the rounds, and its ratio to
@@ -46,7 +46,7 @@ OPTIONS = [
 SHAPES = {"W1": (1, 16), "W2": (1, 224, 224, 3), "W4": (1, 16 * 1024 * 1024)}
 STREAMS = {"W1": (1, 16), "W2": (1, 8), "W4": (1,)}
 TARGETS = {"W1": 0.8, "W2": 0.9, "W4": 0.7}
-"""What ksrv may take of the generated classes' CPU."""
+"""Most CPU that ksrv may take, as a share of the generated classes'."""
 
 PEAK_TARGET = 4.5
 PEER = "generated"
@@ -57,7 +57,7 @@ CALL_SECONDS = 60
 
 @dataclass
 class Cost:
-    """What one server took for one workload; times in seconds for each call."""
+    """Costs of one server for one workload; times in seconds for each call."""
 
     cpu: list[float] = field(default_factory=list)
     p50: list[float] = field(default_factory=list)
@@ -210,7 +210,7 @@ def load(port: int, workload: str, streams: int, seconds: float) -> list[float]:
         for thread in threads:
             thread.join()
     if faults:
-        raise RuntimeError(f"{len(faults)} clients failed, the first one with: {faults[0]}")
+        raise RuntimeError(f"{len(faults)} clients failed, the first with: {faults[0]}")
     return times
 
 
@@ -234,7 +234,7 @@ def measure(workloads: list[str], rounds: int, seconds: float) -> dict[str, dict
                         times = client.submit(load, port, workload, streams, seconds).result()
                         cost = row[kind]
                         if not turn:  # the first round warms up
-                            # Later ones begin with what a server kept of it, which is not idle.
+                            # In later rounds a server begins with memory that it kept.
                             cost.peak.append((resident(pid, "VmHWM") - idle) / size)
                             continue
                         cost.cpu.append((cpu_seconds(pid) - before) / len(times))

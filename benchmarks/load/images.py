@@ -62,7 +62,7 @@ class Answer(BaseHandler):
 
 @dataclass
 class Load:
-    """What the rounds of one server measured."""
+    """Measurements of one server, over the rounds."""
 
     rates: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
@@ -149,7 +149,7 @@ def rest_load(server: LoadedServer, body: Path, target: str, header: int, client
 
 
 def grpc_load(port: int, body: bytes, clients: int, seconds: float) -> int:
-    """Call from so many threads, each with a channel of its own."""
+    """Call from so many threads, each with a separate channel."""
     done = [0] * clients
     until = time.monotonic() + seconds
 

@@ -4,7 +4,7 @@
 
 An encoder in the shape of BERT (two layers of 128, random weights, one CPU thread) answers clients that each send the
 token ids of one sentence at a time, over REST and over gRPC, to a server with padding and to one that runs them one by
-one. The lengths are those of the sentences of this repository's documents. The hand-written loop has no network: threads
+one. The lengths are taken from the sentences of this repository's documents. The hand-written loop has no network: threads
 put sentences into its queue. It takes what waits, in two ways: all of it padded to the longest, or sorted by length and cut
 where padding goes above its bound; the better one counts. All of them run in turns. Targets: 2.5 times the requests a
 second of one by one, and 0.9 of the loop.
@@ -108,7 +108,7 @@ class Served:
 
     Args:
         folder: For the model and the requests.
-        settings: Of model.yaml, beside those that both servers have.
+        settings: Keys of model.yaml, beside the keys that both servers have.
         client: The compiled load generator.
     """
 
@@ -242,7 +242,7 @@ def loop_rate(call: Call, many: list[np.ndarray], clients: int, seconds: float) 
 
 
 class Loop:
-    """A loop in a program of its own, which runs for as long as it is told and tells its rate."""
+    """A loop in a separate program, which runs for a given time and prints its rate."""
 
     def __init__(self, how: str) -> None:
         self._process = subprocess.Popen(

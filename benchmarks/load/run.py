@@ -39,7 +39,7 @@ WRK_ROWS = {
 
 
 class Load(NamedTuple):
-    """What a request cost a server: CPU seconds, of them in user space; latency by percentile."""
+    """Cost of a request: CPU seconds, the part in user space, and latency by percentile."""
 
     cost: float
     user: float

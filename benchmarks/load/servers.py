@@ -1,4 +1,4 @@
-"""The servers of the load benchmark: a bare C server, and ksrv under its own and stock workers."""
+"""The servers of the load benchmark: a bare C server, and ksrv under its worker class and gunicorn's."""
 
 import os
 import signal
@@ -62,8 +62,8 @@ class LoadedServer:
     """A server process whose CPU time and memory can be read.
 
     Args:
-        name: What the table calls it.
-        command: How it is started; `{port}` stands for its port.
+        name: Its name in the table.
+        command: How it is started; `{port}` is replaced by its port.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class LoadedServer:
         return sum(self.user_and_system_seconds())
 
     def user_and_system_seconds(self) -> tuple[float, float]:
-        """What `cpu_seconds` is made of."""
+        """The two parts of `cpu_seconds`."""
         user = system = 0
         for pid in self._processes():
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

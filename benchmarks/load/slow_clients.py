@@ -1,20 +1,19 @@
-"""What slow clients cost a good one, and what a large request holds at its peak.
+"""Latency of a good client beside slow clients, and peak memory of a large request.
 
     python benchmarks/load/slow_clients.py [--uploads 500] [--idle 1000] [--requests 4000] [--memory]
 
-The first table has the latency of a good client (W1, one connection) beside so many uploads that stall ten bytes
-before their end, in each framing in turn, and so many idle connections, over plain HTTP and TLS: as a ratio to
-the same client with nobody beside it, measured around each turn. In the row of the handler process both the
-uploads and the good client go to models in processes. The second has the peak memory of the process that holds
-most while 64 MiB go in and out, beyond what it held before the first of them, in payloads: to a handler in the
-worker, and to one in a process of its own. Only ratios mean anything.
+The first table has the latency of a good client (W1, one connection) beside uploads that stall ten bytes before their
+end, in each framing in turn, and idle connections, over plain HTTP and TLS, as a ratio to the same client alone,
+measured around each turn. In the row of the handler process, both the uploads and the good client use models in
+processes. The second table has the peak memory of the process with the most while 64 MiB are received and sent, beyond
+its memory before the first request, in payloads: for a handler in the worker, and in a separate process. Only ratios
+mean anything.
 """
 
 import argparse
 import contextlib
 import functools
 import gzip
-import itertools
 import resource
 import shutil
 import socket
@@ -26,8 +25,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import h2.connection
-import httpx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -59,17 +56,16 @@ STALLED = {
         f"{PATH.replace('w4', 'w4-apart')}Content-Length: 60000\r\n\r\n",
         b"{" + b" " * 59_989,
     ),
-    "HTTP/2": ("", b"{" + b" " * 59_989),
 }
 HEADER = (
     b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16777216],'
     b'"parameters":{"binary_data_size":67108864}}],"parameters":{"binary_data_output":true}}'
 )
-FRAMINGS = ("Content-Length", "chunked", "gzip", "Expect", "to the app", "HTTP/2")
+FRAMINGS = ("Content-Length", "chunked", "gzip", "Expect", "to the app")
 
 
 def write_apart(folder: Path) -> None:
-    """Write W1's and W4's models with handlers in processes of their own; W4 has no block from a warm-up."""
+    """Write W1's and W4's models with handlers in separate processes; W4 has no block from a warm-up."""
     w4 = folder / "w4" / "model.yaml"
     w4.write_text(w4.read_text() + "warmup: false\n")
     for name in ("w1", "w4"):
@@ -100,19 +96,7 @@ def connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
 def begin_upload(client: socket.socket, framing: str) -> None:
     """Send what an upload of a framing sends before it stalls."""
     head, body = STALLED[framing]
-    if framing != "HTTP/2":
-        client.sendall(head.encode() + body)
-        return
-    connection = h2.connection.H2Connection()
-    connection.initiate_connection()
-    fields = {
-        ":method": "POST", ":scheme": "http", ":authority": "x", ":path": "/v2/models/w4/infer",
-        "content-length": "60000",
-    }  # fmt: skip
-    connection.send_headers(1, list(fields.items()))
-    for at in range(0, len(body), 16384):
-        connection.send_data(1, body[at : at + 16384])
-    client.sendall(connection.data_to_send())
+    client.sendall(head.encode() + body)
 
 
 def read_answer(client: socket.socket) -> bytes:
@@ -157,12 +141,11 @@ def crowd(
     port: int, context: ssl.SSLContext | None, framing: str, uploads: int, idle: int
 ) -> Iterator[None]:
     """Have stalled uploads and idle connections beside what is measured."""
-    offering = http2_context() if framing == "HTTP/2" and context is not None else context
     with contextlib.ExitStack() as stack:
         for _ in range(idle):
             stack.enter_context(connect(port, context))
         for _ in range(uploads):
-            begin_upload(stack.enter_context(connect(port, offering)), framing)
+            begin_upload(stack.enter_context(connect(port, context)), framing)
         yield
 
 
@@ -197,34 +180,6 @@ def halves() -> bytes:
     return gzip.compress(HEADER + numbers.tobytes(), 1)
 
 
-def http2_context() -> ssl.SSLContext:
-    """Return what a client that offers HTTP/2 connects by."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def ask_over_http2(port: int, context: ssl.SSLContext | None, model: str) -> None:
-    """Send a W4 request over HTTP/2 and drop its answer."""
-    fields = {
-        "Inference-Header-Content-Length": str(len(HEADER)),
-        "Content-Length": str(len(HEADER) + PAYLOAD),
-    }
-    scheme = "http" if context is None else "https"
-    with httpx.Client(http1=False, http2=True, verify=http2_context(), timeout=120) as client:
-        pieces = itertools.chain([HEADER], itertools.repeat(bytes(1 << 20), PAYLOAD >> 20))
-        with client.stream(
-            "POST",
-            f"{scheme}://127.0.0.1:{port}/v2/models/{model}/infer",
-            headers=fields,
-            content=pieces,
-        ) as answer:
-            received = sum(len(piece) for piece in answer.iter_raw())
-            if answer.status_code != 200 or received < PAYLOAD:
-                raise RuntimeError(f"HTTP/2: {answer.status_code}, {received} bytes")
-
-
 def peak(
     server: LoadedServer,
     context: ssl.SSLContext | None,
@@ -234,9 +189,6 @@ def peak(
 ) -> float:
     """Return what a process holds at most for one request beyond an idle server, in payloads."""
     server.forget_peak()
-    if framing == "HTTP/2":
-        ask_over_http2(server.port, context, model)
-        return (server.memory("VmHWM") - idle_bytes) / PAYLOAD
     with connect(server.port, context) as client:
         for piece in message_of(framing, model):
             client.sendall(piece)

@@ -21,11 +21,11 @@ from ksrv.protocol.protobuf import message_class
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
 LOADGEN = {"picture": "W5", "text": "W8", "tree": "W6"}
-"""What MLPerf's LoadGen asks for, and by which workload's route."""
+"""Models of MLPerf's LoadGen, and the workload whose route they use."""
 CLIENTS = {"W1": 16, "W2": 8, "W3": 4, "W4": 1, "W5": 16, "W6": 16, "W7": 16}
 VOCABULARY, LONGEST = 30522, 512
 GREY_LEVELS = 6
-"""How far pixels of other decoders and resizes may be from the expected ones, on average."""
+"""How far pixels of other decoders and resizes may be from the expected pixels, on average."""
 
 
 @cache
@@ -112,7 +112,7 @@ def _base64_values(body: bytes) -> np.ndarray:
 
 
 def _v2_values(body: bytes) -> np.ndarray:
-    """Return the tensor of a response of KServe v2, which is in the JSON or behind it."""
+    """Return the tensor of a response of KServe v2, which is in the JSON or follows it."""
     document, end = json.JSONDecoder().raw_decode(body.decode("latin-1"))
     output = document["outputs"][0]
     if "data" in output:
@@ -143,8 +143,8 @@ class Call:
     Attributes:
         path: Of HTTP: its path.
         fields: Of HTTP: its header fields.
-        body: Its body; of gRPC the message behind its prefix.
-        values: Returns the values that an answer's body holds.
+        body: Its body; for gRPC the prefix and the message.
+        values: Returns the values in an answer's body.
         is_grpc: Whether it is a call of gRPC.
     """
 
@@ -247,7 +247,7 @@ def ask(call: Call, port: int, certificate: str | None) -> bytes:
     """Make a call by an ordinary client and return the body of its answer.
 
     Args:
-        call: What to ask.
+        call: The call.
         port: The server's port on this machine.
         certificate: The file of its certificate; None for cleartext.
 

@@ -46,7 +46,7 @@ namespace {
 
 constexpr std::size_t READ_BYTES = 1 << 18;
 constexpr std::int64_t OWN_WINDOW = 1 << 30;  // that answers never have to wait for
-constexpr double LAST_ANSWERS_SECONDS = 5;    // waited for behind the last phase
+constexpr double LAST_ANSWERS_SECONDS = 5;    // waited for after the last phase
 constexpr double FIRST_ANSWER_SECONDS = 30;
 
 double now() {
@@ -146,7 +146,7 @@ private:
         state_ = HEAD, line_.clear();
         return true;
     }
-    // Returns whether there is no body.
+    // Returns whether the response has no body.
     bool read_head() {
         status_ = std::atoi(line_.c_str() + 9);
         const char *length = strcasestr(line_.c_str(), "\r\ncontent-length:");
@@ -157,7 +157,7 @@ private:
         last_ = false;
         return !chunked_ && left_ == 0;
     }
-    // Returns whether it was the line behind the last chunk.
+    // Returns whether it was the line after the last chunk.
     bool read_chunk_line() {
         if (last_) {
             const bool empty = line_ == "\r\n";
@@ -193,7 +193,7 @@ public:
 
     int descriptor() const { return fd_; }
 
-    // Sends a request of its own, if a stream is free.
+    // Sends a request, if a stream is free.
     bool begin(double due, std::size_t phase) {
         for (Stream &stream : streams_) {
             if (stream.busy) continue;
@@ -558,7 +558,7 @@ int main(int count, char **arguments) {
         }
     }
     for (Phase &one : phases) {
-        // Those without an answer: of an open loop they were lost; a closed one ends in the middle of them.
+        // Requests without an answer: lost in an open loop; a closed loop ends while they run.
         if (open_loop) one.errors += one.sent - one.errors - static_cast<long>(one.latencies.size());
         show(one, open_loop ? one.seconds : now() - began, cpu_seconds());
     }

@@ -2,7 +2,7 @@
 
     make bench-peers [ROUNDS=3] [ONLY='--servers ksrv FastAPI --workloads W1 --parts closed']
 
-Each server is installed in an environment of its own (`.venv-peers/`), started as its file in `apps/` says, and asked once in
+Each server is installed in a separate environment (`.venv-peers/`), started as its file in `apps/` says, and asked once in
 every form that it reads; a server that answers wrongly is not timed. Parts:
 
 closed  for each workload over REST and gRPC, cleartext and TLS: all servers are up, a round gives each in turn some seconds of
@@ -11,10 +11,10 @@ closed  for each workload over REST and gRPC, cleartext and TLS: all servers are
 open    W1, W3 and W5 over REST and gRPC at fixed rates: requests are due whatever the server does, and latency counts from then. At
         half and at 80 % of what the slowest server did in the closed part, and of what the server itself did; then two
         seconds of 150 % and two of 50 %: answers within the former, refusals, and how long until latencies are again at most twice
-        those of 50 %.
+        the latencies at 50 %.
 
 The results go to benchmarks/results/peers.json, from which `page.py` writes docs/benchmarks.md. On two cores the servers
-share the processors with the client, whose CPU time is told beside theirs. Only figures of one run are comparable.
+share the processors with the client, whose CPU time is printed as well. Only figures of one run are comparable.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Load:
 
     Args:
         program: The compiled client.
-        folder: Where requests are written for it.
+        folder: The folder for the files of its requests.
     """
 
     def __init__(self, program: Path, folder: Path) -> None:
@@ -76,7 +76,7 @@ class Load:
         """Load a server, closed where a phase is seconds and open where it is RATE:SECONDS.
 
         Returns:
-            What `client.cpp` prints for each phase, and `cpu_s`, the server's CPU seconds over all of them.
+            The output of `client.cpp` for each phase, and `cpu_s`, the server's CPU seconds over all phases.
         """
         file = self._folder / "request"
         file.write_bytes(call.file())
@@ -183,7 +183,7 @@ def closed_row(
         if "failed" in row:
             show(row)
     timed = [row for row in rows if "call" in row]
-    for turn in range(given.rounds + 1):  # the first one warms up
+    for turn in range(given.rounds + 1):  # the first round warms up
         for row in timed:
             if "failed" in row:
                 continue
@@ -261,7 +261,7 @@ def fixed_rates(
     """Measure one server at fixed rates.
 
     Args:
-        begin: What its rows begin with: server, workload, protocol.
+        begin: The first cells of its rows: server, workload, protocol.
         capacity: The requests a second of each server over the protocol, of which this is one.
     """
     workload, own, slowest = begin["workload"], capacity[begin["server"]], min(capacity.values())

@@ -28,7 +28,7 @@ class BareServer(RunningServer):
     """A bare C server, in the place of a peer.
 
     Args:
-        folder: Where it is compiled.
+        folder: The folder for its program.
         workload: W1, W2 or W4.
         protocol: "REST" or "gRPC".
         tls: The files of its key and its certificate; None for cleartext.

@@ -4,7 +4,7 @@
 
 Three scenarios: SingleStream (the next query when the last is answered: 90th percentile of latency), Offline (all samples at
 once: samples a second) and Server (Poisson arrivals: the highest rate tried at which LoadGen calls the run valid, which means that
-99 % of latencies are certainly within the bound). Server begins at 90 % of the system's own Offline rate, and goes down. Each answer is
+99 % of latencies are certainly within the bound). Server begins at 90 % of the system's Offline rate, and then lowers the rate. Each answer is
 checked before anything is timed. LoadGen and its client share the processors with the server. The client is Python: sixteen threads, each with
 one request at a time, over a connection of HTTP/1.1 each or over one connection of grpcio.
 
@@ -135,7 +135,7 @@ class Clients:
             try:
                 if self.failure is None:
                     send([index for _, index in batch])
-            except Exception as error:  # noqa: BLE001 - LoadGen waits until each sample is told as complete
+            except Exception as error:  # noqa: BLE001 - LoadGen waits until each sample is complete
                 self.failure = error
             responses = [self._loadgen.QuerySampleResponse(number, 0, 0) for number, _ in batch]
             self._loadgen.QuerySamplesComplete(responses)
@@ -265,7 +265,7 @@ def served(name: str, server: Any, model: str) -> System:
 
 
 def loop(model: str) -> System:
-    """Return a loop over the model: one thread takes up to eight samples of those that wait."""
+    """Return a loop over the model: one thread takes up to eight of the waiting samples."""
     from calls import LOADGEN
     from work import OnnxModel, padded
 
@@ -283,7 +283,7 @@ def loop(model: str) -> System:
 
 
 def rows_of(peer_name: str, given: argparse.Namespace, models: Path) -> list[dict[str, Any]]:
-    """Measure all systems that one server is, or the loop; returns a row for each system and model."""
+    """Measure all systems of one server, or the loop; returns a row for each system and model."""
     from peers import PEERS, RunningServer
 
     names = [name for name in given.systems if name.partition("-")[0] == peer_name]

@@ -20,7 +20,7 @@ WORK = {
     "W5": "ResNet-18", "W6": "forest", "W7": "64 words streamed",
 }  # fmt: skip
 OPEN = ("W1", "W3", "W5")
-"""What is measured at fixed rates."""
+"""Workloads that are measured at fixed rates."""
 OURS = "ksrv"
 LIMIT = "the limit"
 
@@ -102,7 +102,7 @@ Two measures have no server beside ksrv; their pages say more.
 | the same, 64 clients | 4.68 and 4.33 times, 1.23 and 1.18 | the same |
 | [500 models with memory for 50](lazy-models.md#what-it-costs-the-models-that-are-loaded) | no request failed; the 99th percentile of loaded models is 1.03 of always loaded | `python benchmarks/load/lazy_models.py` |
 
-## What is not shown
+## Left out
 
 - The servers share two cores with the client, so requests a second mean little; CPU time of a request does not depend
   on this. Nothing here says how a server uses many cores or a GPU.
@@ -115,7 +115,7 @@ Two measures have no server beside ksrv; their pages say more.
 
 
 def ratio_table(results: dict[str, Any]) -> str:
-    """Return the one table: CPU a request beside ksrv's, by row and server."""
+    """Return the table: CPU a request beside ksrv's, by row and server."""
     cells: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in results["closed"]:
         protocol = "REST" if row["protocol"] == "none" else row["protocol"]

@@ -31,7 +31,7 @@ ROOT = HERE.parent.parent
 ENVIRONMENTS = ROOT / ".venv-peers"
 TICK = os.sysconf("SC_CLK_TCK")
 ALIKE = ("numpy", "onnxruntime", "opencv-python-headless")
-"""What the work itself needs, in every environment."""
+"""Packages of the models, in every environment."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Peer:
     """A server.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         app: Its file in `apps/`, which is all its user writes.
-        packages: What is installed for it.
-        command: How it is started. {python}, {bin}, {http}, {grpc}, {third} (another free port), {app}, {apps}, {folder} (of its
-            own) are filled in; `tls` is appended to it where the server speaks TLS.
+        packages: The packages to install.
+        command: How it is started. {python}, {bin}, {http}, {grpc}, {third} (another free port), {app}, {apps}, {folder} (for its
+            files) are filled in; `tls` is appended if the server speaks TLS.
         tls: The options that have it speak TLS, with {key} and {certificate}.
         ready: The path that answers 200 once it serves.
         rest: Makes the request of a workload over HTTP, with this input; None where it has none.
@@ -94,14 +94,14 @@ class Peer:
         return None
 
     def megabytes(self) -> int:
-        """Return the size of its environment, of which the work's own packages take some 250 MB."""
+        """Return the size of its environment, of which the packages in `ALIKE` take some 250 MB."""
         # ksrv itself runs from the tree.
         folders = [self.folder, ROOT / "ksrv"] if self.name == "ksrv" else [self.folder]
         found = subprocess.run(["du", "-scm", *folders], capture_output=True, text=True, check=True)
         return int(found.stdout.splitlines()[-1].split()[0])
 
     def lines(self) -> int:
-        """Return how many lines its user writes, without empty ones and comments."""
+        """Return how many lines its user writes, without empty lines and comments."""
         text = (HERE / "apps" / self.app).read_text()
         return sum(
             bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines()
@@ -109,7 +109,7 @@ class Peer:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, below those that the system gives to clients."""
+    """Return a port that nobody listens on, below the ports that the system gives to clients."""
     while True:
         port = random.randrange(15000, 32000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -2,10 +2,10 @@
 
     python benchmarks/peers/scale.py [--workers 1 2 4 8 16] [--seconds 2] [--json FILE]
 
-W1 to W4 go to handlers in the workers; W5 is ResNet-18 of torch, on CUDA where there is a device, in batches of up to 32.
+W1 to W4 go to handlers in the workers; W5 is ResNet-18 of torch, on CUDA if the machine has a device, in batches of up to 32.
 For each number of workers ksrv is started with all of them, and loaded over REST and gRPC by half as many clients as there
-are processors, each a process with eight requests under way, so that client and server have the machine's half each. Told
-are requests a second, the speed-up beside one worker, CPU time a request, and the worst client's 99th percentile.
+are processors, each a process with eight requests under way, so that client and server have half of the machine each. The
+table has requests a second, the speed-up beside one worker, CPU time a request, and the worst client's 99th percentile.
 It needs g++ and what ksrv needs; the client speaks no TLS here, so OpenSSL's headers may be missing.
 """
 

@@ -59,7 +59,7 @@ class OnnxModel:
 
     Args:
         name: "network" (W5), "forest" (W6) or "text" (W8).
-        threads: Threads that one run uses.
+        threads: Threads of one run.
     """
 
     def __init__(self, name: str, threads: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""KServe v2 over REST with a bare socket: what exactly goes over the wire.
+"""KServe v2 over REST with a bare socket: the exact bytes on the wire.
 
     python raw_socket_client.py 127.0.0.1:8080 MODEL INPUT HEIGHTxWIDTHxCHANNELS photo.jpg drawing.png ...
 

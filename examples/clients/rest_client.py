@@ -20,7 +20,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 def infer(
     session: requests.Session, url: str, inputs: list[dict[str, Any]], blocks: list[bytes]
 ) -> dict[str, Any]:
-    """POST the JSON header and the binary blocks behind it; the answer comes as JSON."""
+    """POST the JSON header and the binary blocks; the answer is JSON."""
     header = json.dumps({"inputs": inputs}).encode()
     answer = session.post(
         f"{url}/infer", data=b"".join([header, *blocks]), headers={HEADER_LENGTH: str(len(header))}
@@ -58,7 +58,7 @@ def main() -> None:
     }
     show("one image", infer(session, url, [image], files[:1]))
 
-    # A batch: the images one behind the other, each of its own size and format, and a size list.
+    # A batch: the images one after the other, of any size and format, and a list of their byte sizes.
     batch = {
         "name": name,
         "datatype": "BYTES",

@@ -1,4 +1,4 @@
-"""Two handlers in one file: a class with settings of its own, and a function.
+"""Two handlers in one file: a class with settings, and a function.
 
 python moods.py serves both; `ksrv serve moods.py:Moods` the first alone.
 """

@@ -14,7 +14,7 @@ def totals(url: str, name: str, amounts: Sequence[float]) -> Iterator[float]:
     Args:
         url: The server's.
         name: The id of the sequence.
-        amounts: What it sends, one request for each.
+        amounts: The values that it sends, one request for each.
     """
     last = len(amounts) - 1
     with Client(url) as client:

@@ -1,4 +1,4 @@
-"""Where one request's time goes: by stage, by Python's functions, and by torch's operators.
+"""Prints the time of one request by stage, by Python's functions, and by torch's operators.
 
     python ask.py [URL]
 

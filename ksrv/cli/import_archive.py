@@ -13,12 +13,7 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the archive as a folder into this model repository.",
 )
-@click.option(
-    "--install-requirements",
-    is_flag=True,
-    help="Install the archive's requirements into the new folder (runs pip).",
-)
-def import_archive(path: Path, repository: Path | None, install_requirements: bool) -> None:
+def import_archive(path: Path, repository: Path | None) -> None:
     """Report how ksrv reads the settings of another server's models at PATH.
 
     PATH is a TorchServe archive (a .mar, .tar.gz or unpacked folder), a Triton model or repository, or the
@@ -32,8 +27,6 @@ def import_archive(path: Path, repository: Path | None, install_requirements: bo
     from ksrv.repository.foreign import foreign_models, report_lines
     from ksrv.repository.layout import RepositoryError
 
-    if install_requirements and repository is None:
-        raise click.UsageError("--install-requirements needs --to: it installs into the new folder")
     try:
         others = foreign_models(path)
     except RepositoryError as error:
@@ -54,9 +47,7 @@ def import_archive(path: Path, repository: Path | None, install_requirements: bo
         for line in found.report.lines():
             click.echo(f"  {line}")
         if repository is not None:
-            folder = importing.import_archive(
-                found, repository, with_requirements=install_requirements
-            )
+            folder = importing.import_archive(found, repository)
             click.echo(f"{folder} serves it: ksrv serve {repository}")
     except (ArchiveError, OSError) as error:
         raise click.ClickException(str(error)) from error

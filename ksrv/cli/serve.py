@@ -14,7 +14,7 @@ from ksrv.server.settings_sources import SEVERAL, SIZE_KEYS, Field, Resolved, fi
 SECTIONS = {
     "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control", "models_memory",
                "load_model", "parallel_loads", "ready_when"),
-    "Addresses": ("http", "grpc", "grpc_server", "http2", "mount_prefix", "proxy_protocol", "proxy_allow_ips",
+    "Addresses": ("http", "grpc", "grpc_server", "mount_prefix", "proxy_protocol", "proxy_allow_ips",
                   "forwarded_allow_ips", "insecure", "status_fd"),
     "Access": ("token_file", "control_token_file", "allowed_origins", "tls_cert", "tls_key", "tls_client_ca"),
     "Processes and threads": ("workers", "threads", "io_threads", "worker_class", "worker_timeout"),

@@ -271,11 +271,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     python: Annotated[
         str,
-        Key("executor: process, its interpreter, or the folder of its environment", min_length=1),
-    ] = ""
-    requirements: Annotated[
-        str,
-        Key("executor: process, a requirements file for the process's packages", min_length=1),
+        Key(
+            "executor: process, its interpreter, or the folder of its environment",
+            shared=True,
+            min_length=1,
+        ),
     ] = ""
     runtime_properties: Annotated[
         dict[str, Any],

@@ -80,6 +80,12 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
         document = Document.read(path)
         document.value = {} if document.value is None else document.value
     value = document.value
+    if isinstance(value, dict) and "requirements" in value:
+        document.fail(
+            ("requirements",),
+            "ksrv installs no packages; make an environment with them before the deployment (python -m venv), and "
+            "name its folder in python:",
+        )
     for reader in FORMATS.handlers:
         if isinstance(value, dict) and value.get(reader.key) is not None:
             return reader.read(document, folders[0].absolute())

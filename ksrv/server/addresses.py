@@ -8,9 +8,6 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-HTTP_ONLY = "http"
-"""The gRPC address of a server whose HTTP address carries gRPC, and no other one."""
-
 SOCKET_PATH_BYTES = 107
 """The longest path of a unix socket: `sun_path` of Linux has 108 bytes, with the NUL behind the path (unix(7))."""
 

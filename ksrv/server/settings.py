@@ -64,10 +64,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     )
     grpc: Annotated[
         str,
-        _says(
-            "gRPC address HOST:PORT or unix:PATH; port 0 picks one. http serves gRPC on the HTTP "
-            "address only; off switches gRPC off."
-        ),
+        _says("gRPC address HOST:PORT, unix:PATH or off; port 0 picks one."),
     ] = "127.0.0.1:9000"
     grpc_server: Annotated[
         Literal["auto", "native", "grpcio"],
@@ -76,10 +73,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "possible."
         ),
     ] = "auto"
-    http2: Annotated[
-        bool,
-        _says("Serve HTTP/2 on the HTTP address too, for REST and gRPC. Needs libnghttp2."),
-    ] = True
     max_connection_age: Annotated[
         float,
         msgspec.Meta(

@@ -112,7 +112,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     alive: bool
     http_server: HttpServer | None = None
     _wake: int = -1
-    _http2: Any = None  # the server for connections that speak HTTP/2
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
     _publishing: threading.Lock
@@ -148,8 +147,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             raise SettingsError(
                 "the worker class of ksrv serves ksrv's own app; choose another one for this app"
             )
-        begin_http2 = getattr(self.wsgi, "http2_server", None)
-        self._http2 = None if begin_http2 is None else begin_http2()
         self._open_http_server()
         assert self.http_server is not None
         self.http_server.accept(True)
@@ -160,7 +157,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 self.log.info("Parent changed, shutting down: %s", self)
                 break
             self._count_requests()
-            self._tell_proxies()
+            self._log_refusals()
             self._leave_lost_device()
         self._leave()
 
@@ -241,8 +238,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         service.engine.on_table_change = http_server.note_model_change
         for listener in self.sockets:
             listener.setblocking(False)
-        if self._http2 is not None:
-            self._http2.serve_with(http_server)
         http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
         self._publishing = threading.Lock()
@@ -274,23 +269,21 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             return None
         read = getattr(getattr(self.wsgi, "files", None), "certificates", None)
         certificates: Certificates = read or Certificates(self.cfg)
-        protocols = ("http/1.1",) if self._http2 is None else ("h2", "http/1.1")
-        return certificates.native_context(*protocols)
+        return certificates.native_context("http/1.1")
 
     def _mount(self) -> str:
         """Return the prefix of all paths; ksrv's setting becomes the variable of WSGI servers."""
         return os.environ.get("SCRIPT_NAME", "")
 
-    def _tell_proxies(self) -> None:
-        """Log the connections that were closed for their header of the PROXY protocol."""
+    def _log_refusals(self) -> None:
+        """Log the connections that were closed for the protocol with which they began, one line for each client."""
         assert self.http_server is not None
-        for peer, why in self.http_server.proxy_refusals():
-            address = peer if isinstance(peer, str) else peer[0]
-            self.log.warning(
-                "PROXY protocol: a connection from %s is closed: %s",
-                address or "a unix socket",
-                why,
-            )
+        refused = (
+            (protocol, (peer if isinstance(peer, str) else peer[0]) or "a unix socket", cause)
+            for peer, protocol, cause in self.http_server.refusals()
+        )
+        for told in dict.fromkeys(refused):
+            self.log.warning("%s: a connection from %s is closed: %s", *told)
 
     def _publish(self) -> None:
         """Tell the HTTP server what it answers without Python: health, and full queues."""
@@ -392,13 +385,11 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             listener.close()
         self._publish()  # a replaced worker stays ready, a worker of a server that stops does not
         http_server.drain()
-        if self._http2 is not None:  # nothing happens where the service has begun that
-            self._http2.begin_stop(self.cfg.graceful_timeout)
         deadline = time.monotonic() + self.cfg.graceful_timeout
-        while self._open_connections() > 0 and time.monotonic() < deadline:
+        while http_server.open_connections > 0 and time.monotonic() < deadline:
             self._beat()
             self._wait(0.05)
-        if left := self._open_connections():
+        if left := http_server.open_connections:
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
         deadline = time.monotonic() + 1.0
@@ -406,9 +397,3 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()
-
-    def _open_connections(self) -> int:
-        """Return how many connections are open, those that speak HTTP/2 included."""
-        assert self.http_server is not None
-        open_still = self.http_server.open_connections
-        return open_still if self._http2 is None else open_still + int(self._http2.open_connections)

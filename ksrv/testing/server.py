@@ -63,7 +63,7 @@ class Server:
         process: The master process.
         targets: The paths that it serves.
         http: The HTTP address as HOST:PORT or unix:PATH, "" when it is off.
-        grpc: The gRPC address as HOST:PORT, which may be the HTTP address; "" when it is off.
+        grpc: The gRPC address as HOST:PORT; "" when it is off.
 
     Raises:
         CannotServe: A handler has no file or name to be found by, or its settings are no plain values.

@@ -57,10 +57,6 @@ struct Ending {
 
 // Sends what a call has to send. Called by the owner, with the stream open.
 void Connection::answer(Call *call) noexcept {
-    if (call->rest) {
-        answer_rest(call);
-        return;
-    }
     bool finished, cancelled, empty;
     {
         std::lock_guard<std::mutex> guard(call->lock);
@@ -142,8 +138,6 @@ void Connection::end_untaken(bool of_all) noexcept {
 void Connection::drop_answer(Call *call) noexcept {
     note_taken(call);
     call->trailed = true;
-    note_stalled(call, false);
-    if (call->rest) call->rest->closed();  // now: there may be no room for the reset
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->drop_answer();
@@ -172,7 +166,7 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     }
     if (finished && !call->trailed) {
         call->trailed = true;
-        const bool is_call = call->method != nullptr;  // of gRPC: else it is REST, or was refused by an HTTP status
+        const bool is_call = call->method != nullptr;  // else it was refused by an HTTP status
         if (is_call) send_trailers(call);
         note_taken(call);
         *behind = is_call ? http2::Behind::trailers : http2::Behind::end;
@@ -180,18 +174,15 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     return offered;
 }
 
-// RST_STREAM tells a peer that still sends to stop. A peer that has sent its whole body, and not the end of its stream, is about
-// to send the end: clients such as httpx take RST_STREAM for a failure. `look_at_call` resets the stream if no end comes.
+// RST_STREAM tells a peer that still sends to stop.
 void Connection::answer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
-    const bool ends_soon = call->rest && call->rest->body_complete();
-    if (!call->peer_over && !ends_soon) session_.reset(call->stream, http2::NO_ERROR);
+    if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
 }
 
 bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {
     Call *call = static_cast<Call *>(stream);
     call->answer_sent += length;
-    note_stalled(call, false);
     std::lock_guard<std::mutex> guard(call->lock);
     call->out_bytes -= length;
     while (length) {
@@ -205,7 +196,7 @@ bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) no
             payload->release();
         }
     }
-    call->rest ? call->rest->tell_server() : call->changed.notify_all();
+    call->changed.notify_all();
     return true;
 }
 

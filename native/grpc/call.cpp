@@ -11,7 +11,6 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t FORGOTTEN_TOGETHER = 1024;  // messages that were taken
-constexpr size_t LEAST_PAYLOAD = 512;
 
 }  // namespace
 
@@ -88,20 +87,6 @@ void Call::queue(Payload *payload) noexcept {
     (out_last ? out_last->next : out_first) = payload;
     out_last = payload;
     out_bytes += payload->size;
-}
-
-bool Call::append(const unsigned char *data, size_t length) noexcept {
-    while (length) {
-        const size_t some = out_last ? out_last->append(data, length) : 0;
-        out_bytes += some;
-        data += some;
-        length -= some;
-        if (!length) return true;
-        Payload *made = Payload::make_plain(connection->server(), connection->budget(), std::max(length, LEAST_PAYLOAD));
-        if (!made) return false;
-        queue(made);
-    }
-    return true;
 }
 
 void Call::write(Payload *payload) noexcept {

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -20,7 +19,6 @@
 #include "base/request_id.hpp"
 #include "base/small_vector.hpp"
 #include "grpc/payload.hpp"
-#include "grpc/rest/stream.hpp"
 #include "grpc/status.hpp"
 #include "memory/buffer_pool.hpp"
 #include "memory/memory_budget.hpp"
@@ -76,7 +74,6 @@ struct Call {
     void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
     void queue(Payload *payload) noexcept;  // takes the caller's reference; under the mutex
-    bool append(const unsigned char *data, size_t length) noexcept;  // to an answer of REST; false without memory; as before
     void drop_answer() noexcept;  // what was not sent of it; under the mutex
     void free_untaken() noexcept;  // the messages that nobody has taken; under the mutex
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
@@ -105,7 +102,7 @@ struct Call {
     std::atomic<int> refs{1};
     const Method *method = nullptr;
 
-    // Metadata: lines of "name: value" in `text`, as HTTP/1.1 writes them; written before the call is shown to others.
+    // Metadata: lines of "name: value" in `text`; written before the call is shown to others.
     struct Entry {
         uint32_t name, name_length, value, value_length;
     };
@@ -119,8 +116,6 @@ struct Call {
     RequestId request_id;  // chosen when the metadata is complete
     enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;
     std::string verb, authority;
-    std::unique_ptr<RestStream> rest;  // of a request that is not gRPC's; set with the fields
-    bool is_rest = false;  // and was given to the HTTP server, or refused for it
     bool is_grpc = false, is_other = false, head_too_large = false, bad_timeout = false;
     bool head_lost = false;  // there was no memory for it
     bool has_authorization = false, repeats_authorization = false;
@@ -136,7 +131,6 @@ struct Call {
     bool discards = false;      // what still comes is not wanted
     bool fields_done = false;
     bool waits_for_first = false;  // no message has come
-    bool stalls = false;  // of REST: the HTTP server waits for its body, or for room for its answer
     std::atomic<bool> admitted{false};  // whether more than the first window may come
     size_t unconsumed = 0;      // of the window
     uint64_t opened_ns, message_ns = 0;  // since when the message is waited for

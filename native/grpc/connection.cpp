@@ -66,23 +66,12 @@ void Connection::look_by(uint64_t when) noexcept { server_->timers.lower(slot, w
 
 MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
-bool Connection::open_accepted(const AcceptedHttp2 &accepted) noexcept {
-    tls_ = accepted.tls;  // ended with this connection, however far it comes
-    agreed_ = speaks_ = true;
-    listener_ = accepted.listener;
-    if (!keep_early(accepted.bytes, accepted.length, true)) return false;
-    takes_rest_ = true;
-    note_received(early_.size());
-    return open();
-}
-
 bool Connection::open() noexcept {
     http2::SessionLimits limits;
     limits.streams = server_->config.streams;
     limits.head = server_->config.head;
     // A caller whose token is unknown may send no more than a small message before Python checks the token.
-    // Nor does what the HTTP server has not read yet, and so has not counted, grow beyond that.
-    limits.stream_window = server_->config.checks_callers || takes_rest_ ? 65535 : 1u << 20;
+    limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!server_->tls) agreed_ = true;
@@ -141,7 +130,7 @@ void Connection::drain_mailbox() noexcept {
         call->mailed.store(false, std::memory_order_release);
         if (!closed_ && call->stream > 0) {
             answer(call);
-            if (call->stream > 0) call->rest ? read_rest(call) : open_window(call);
+            if (call->stream > 0) open_window(call);
         }
         call->release();
     }
@@ -162,7 +151,6 @@ void Connection::run_owned(uint32_t events) noexcept {
     }
     if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) make_room();
-    if (events & EVENT_FREE_STREAMS) free_streams();
     if (events & (EVENT_END_OVERDUE | EVENT_END_UNTAKEN)) end_untaken(events & EVENT_END_UNTAKEN);
     if (events & EVENT_TICK) tick(now_);
     if (!closed_ && events & EVENT_RECYCLE) recycle();
@@ -255,13 +243,8 @@ void Connection::set_low_water(int bytes) noexcept {
 void Connection::await_large_piece() noexcept {
     size_t left = 0;
     const Call *call = static_cast<const Call *>(session_.stream_of_last_data(&left));
-    size_t missing = 0;
-    if (call && call->rest) {
-        missing = call->rest->missing();
-    } else if (call && !call->discards && call->incoming.block) {
-        missing = call->incoming.length - call->got;
-    }
-    left = std::min(left, missing);
+    const bool receives = call && !call->discards && call->incoming.block;
+    left = receives ? std::min(left, call->incoming.length - call->got) : 0;
     if (tls_ || broken_ || hung_up_ || now_ < slow_until_ns_ || left < SMALL_PIECE_BYTES) {
         set_low_water(1);
         return;
@@ -290,7 +273,7 @@ bool Connection::read_once(bool *more) noexcept {
     int count = 0;
     size_t direct = 0, left = 0;
     Call *call = static_cast<Call *>(session_.stream_in_data(&left));
-    if (call && !call->rest && !call->discards && call->incoming.block) {
+    if (call && !call->discards && call->incoming.block) {
         direct = std::min(left, call->incoming.length - call->got);
         if (direct < DIRECT_BYTES || !count_message(call, direct)) direct = 0;
     }
@@ -359,19 +342,14 @@ bool Connection::take_bytes(const unsigned char *data, size_t length) noexcept {
         data += some;
         length -= some;
         if (!length || unsigned_now_ns() < turn_ends_ns_) continue;
-        return keep_early(data, length, false) || session_.receive(data, length, now_);
+        return keep_early(data, length) || session_.receive(data, length, now_);
     }
     return true;
 }
 
-// Keeps bytes for the connection's next turn; false where there is no room for them. The first ones of a connection are
-// few, and are kept whether there is room or not.
-bool Connection::keep_early(const unsigned char *data, size_t length, bool first) noexcept {
-    if (first) {
-        budget()->take(length);
-    } else if (!budget()->reserve(length, true)) {
-        return false;
-    }
+// Keeps bytes for the connection's next turn; false if there is no room for them.
+bool Connection::keep_early(const unsigned char *data, size_t length) noexcept {
+    if (!budget()->reserve(length, true)) return false;
     try {
         early_.assign(reinterpret_cast<const char *>(data), length);
     } catch (const std::bad_alloc &) {
@@ -501,11 +479,7 @@ void Connection::make_room() noexcept {
     for (Call *call = oldest_call(); call && most; call = call->previous)
         if (call->waits_for_first && !call->discards) {
             server_->count(GRPC_TOO_MANY_CALLS);
-            if (takes_rest_ && !call->fields_done && !call->is_grpc) {
-                refuse_http(call, "503");  // a client of REST would read gRPC's answer as a success
-            } else {
-                refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
-            }
+            refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
             --most;
         }
 }

@@ -1,4 +1,4 @@
-// One HTTP/2 connection: its socket, its session and its calls, which are gRPC's or requests of REST.
+// One HTTP/2 connection: its socket, its session and its calls.
 //
 // Strategy: whoever has something for a connection (the event loop an event, another thread an answer) counts it in
 // `work_`; who counts the first one is the owner and works until nothing is left. So a session is used by
@@ -16,7 +16,6 @@
 
 #include "grpc/call.hpp"
 #include "http2/session.hpp"
-#include "server/server.hpp"
 #include "tls/tls_session.hpp"
 
 namespace ksrv::grpc {
@@ -38,12 +37,11 @@ enum ConnectionEvent : uint32_t {
     EVENT_CLOSE = 16,
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not come
     EVENT_HUNG_UP = 64,  // the peer sends no more than what is there
-    EVENT_FREE_STREAMS = 128,  // end requests of REST that wait for their client
-    EVENT_GATHERED = 256,  // the time for a large piece is over
-    EVENT_HANDSHAKE = 512,  // the TLS handshake may take a step
-    EVENT_END_OVERDUE = 1024,  // end calls whose answers are not taken for long,
-    EVENT_END_UNTAKEN = 2048,  // or not taken yet
-    EVENT_RECYCLE = 4096,  // close if it is idle: another client waits
+    EVENT_GATHERED = 128,  // the time for a large piece is over
+    EVENT_HANDSHAKE = 256,  // the TLS handshake may take a step
+    EVENT_END_OVERDUE = 512,  // end calls whose answers are not taken for long,
+    EVENT_END_UNTAKEN = 1024,  // or not taken yet
+    EVENT_RECYCLE = 2048,  // close if it is idle: another client waits
 };
 
 class Connection final : public http2::SessionEvents {
@@ -53,8 +51,6 @@ class Connection final : public http2::SessionEvents {
     Connection &operator=(const Connection &) = delete;
 
     bool open() noexcept;
-    // Goes on with a connection that the HTTP server has accepted, on one of its addresses.
-    bool open_accepted(const AcceptedHttp2 &accepted) noexcept;
     // Ends the ownership of the thread that has made it, with the first events; what was not opened is closed.
     void begin(bool opened, uint32_t events) noexcept;
     void retain() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
@@ -76,7 +72,6 @@ class Connection final : public http2::SessionEvents {
     ListPlace deferred, unread, gathering;  // in the server's lists of these names
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
-    std::atomic<uint32_t> stalled{0};     // requests of REST for whose client the HTTP server waits
     std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for the client,
     std::atomic<uint32_t> overdue{0};     // and those of them for which it has waited long
     std::atomic<uint64_t> idle_since_ns{0};
@@ -99,7 +94,7 @@ class Connection final : public http2::SessionEvents {
     bool read_once(bool *more) noexcept;
     bool find_preface(const unsigned char *data, size_t length) noexcept;
     bool take_bytes(const unsigned char *data, size_t length) noexcept;
-    bool keep_early(const unsigned char *data, size_t length, bool first) noexcept;
+    bool keep_early(const unsigned char *data, size_t length) noexcept;
     std::string take_early() noexcept;
     void set_low_water(int bytes) noexcept;
     void await_large_piece() noexcept;
@@ -110,7 +105,6 @@ class Connection final : public http2::SessionEvents {
     void drain_mailbox() noexcept;
     void make_room() noexcept;
     void recycle() noexcept;
-    void free_streams() noexcept;
     void end_untaken(bool of_all) noexcept;
     uint64_t overdue_ns() const noexcept;  // that a client may leave its answer, however many others wait
     Call *oldest_call() const noexcept;
@@ -123,7 +117,7 @@ class Connection final : public http2::SessionEvents {
     void *opened(int32_t stream_id) noexcept override;
     void field(void *stream, const char *name, size_t name_length, const char *value,
                size_t value_length) noexcept override;
-    void fields_over(void *stream, bool alone, bool whole) noexcept override;
+    void fields_over(void *stream, bool whole) noexcept override;
     void data(void *stream, const unsigned char *data, size_t length) noexcept override;
     void peer_over(void *stream) noexcept override;
     void closed(void *stream, uint32_t error) noexcept override;
@@ -140,7 +134,6 @@ class Connection final : public http2::SessionEvents {
     void refuse(Call *call, int status, const char *text, unsigned retry_seconds = 0) noexcept;
     void refuse_second(Call *call) noexcept;
     void refuse_http(Call *call, const char *http_status, std::string_view body = {}) noexcept;
-    std::string_view misdirected_body() const noexcept;
     void stop_receiving(Call *call) noexcept;
     void note_first(Call *call) noexcept;
     const Method *method_of(const Call &call) noexcept;
@@ -156,16 +149,6 @@ class Connection final : public http2::SessionEvents {
     void drop_answer(Call *call) noexcept;
     void send_trailers(Call *call) noexcept;
 
-    // rest_call.cpp
-    void begin_rest(Call *call, bool has_body) noexcept;
-    void put_rest(Call *call, const unsigned char *data, size_t length) noexcept;
-    void answer_rest(Call *call) noexcept;
-    void read_rest(Call *call) noexcept;
-    void note_stalled(Call *call, bool stalls) noexcept;
-    void give_up_body(Call *call) noexcept;
-    void refuse_rest(Call *call, uint16_t status) noexcept;
-    void note_refused(Call *call, uint16_t status) noexcept;
-
     // deadlines.cpp
     void tick(uint64_t now) noexcept;
     void look_at_call(Call *call, uint64_t now) noexcept;
@@ -178,10 +161,7 @@ class Connection final : public http2::SessionEvents {
 
     // The owner's.
     TlsSession tls_;
-    std::string early_;          // bytes that were read, by the HTTP server or in an earlier turn; in the budget
-    uint16_t listener_ = 0;      // of the HTTP server
-    bool takes_rest_ = false;    // it came to an address of HTTP,
-    bool spoke_grpc_ = false;    // and calls have come over it
+    std::string early_;          // bytes that were read in an earlier turn; in the budget
     bool agreed_ = false;  // on the keys, or on none
     bool shakes_ = false;  // its handshake waits for a turn
     bool speaks_ = false;  // frames may be sent: the client's preface has come, or the connection ends

@@ -37,8 +37,7 @@ void Connection::tick(uint64_t now) noexcept {
         session_.go_away(http2::NO_ERROR);
     }
     const bool idle = open_calls.load(std::memory_order_relaxed) == 0;
-    const uint64_t idle_ns = takes_rest_ && !spoke_grpc_ ? server_->http()->config.idle_ns : config.idle_ns;
-    if (idle && (went_away_ || now - idle_since_ns.load(std::memory_order_relaxed) >= idle_ns)) {
+    if (idle && (went_away_ || now - idle_since_ns.load(std::memory_order_relaxed) >= config.idle_ns)) {
         if (!went_away_) {
             server_->count(GRPC_IDLE_CLOSED);
             session_.go_away(http2::NO_ERROR);
@@ -83,20 +82,11 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     }
     const bool silent = went_away_ && server_->draining.load(std::memory_order_relaxed) &&
                         now - std::max(call->opened_ns, call->progress_ns) >= SILENT_NS;
-    if (silent && call->rest && call->stalls && !call->answered && !call->trailed && call->rest->awaits_body()) {
-        give_up_body(call);
-        return;
-    }
-    if (call->rest && call->trailed && !call->peer_over &&
-        (silent || now - std::max(call->opened_ns, call->progress_ns) >= config.grace_ns)) {
-        session_.reset(call->stream, http2::NO_ERROR);
-        return;
-    }
     uint64_t answer_bytes;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         answer_bytes = call->answer_sent + call->out_bytes;
-        finished = call->finished || call->rest;  // the HTTP server judges the pace of what it receives
+        finished = call->finished;
         watched = call->watched != nullptr;
         // What the client leaves. Where no byte of an answer is, its end still waits for a window that is open.
         is_left = call->out_bytes || (call->finished && !call->trailed && out_.empty());
@@ -131,10 +121,6 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const uint64_t allowed = config.head_ns + call->got / rate * SECOND;
     if (now - call->message_ns < allowed) return;
     server_->count(GRPC_TOO_SLOW);
-    if (takes_rest_ && !call->fields_done && !call->is_grpc) {
-        refuse_http(call, "408");
-        return;
-    }
     char text[240];
     snprintf(text, sizeof text,
              "no whole request message arrived within %.3g s; it must begin in time and make %llu bytes a second, "

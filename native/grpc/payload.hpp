@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string_view>
 
 #include "http2/outgoing_bytes.hpp"
 #include "memory/buffer_pool.hpp"
@@ -31,24 +32,16 @@ class Payload final : public http2::Keeper {
         return memory ? new (memory) Payload(server, parts) : nullptr;
     }
 
-    // One without a prefix, for bytes that are copied into it. They wait for their client in the budget, be there room or not.
-    static Payload *make_plain(Server *server, MemoryBudget *budget, size_t bytes) noexcept {
-        Payload *made = make(server, 1, bytes);
+    // Bytes without a prefix, which are copied. The budget counts them even if it has no room.
+    static Payload *make_plain(Server *server, MemoryBudget *budget, std::string_view text) noexcept {
+        Payload *made = make(server, 1, text.size());
         if (!made) return nullptr;
         made->size = 0;
-        made->free_ = bytes;
-        made->count_in(budget, bytes);
+        made->count_ = 0;
+        memcpy(made->bytes(), text.data(), text.size());
+        made->add(made->bytes(), text.size());
+        made->count_in(budget, text.size());
         return made;
-    }
-
-    // Copies as much as fits behind the bytes of a plain one; returns how much that is.
-    size_t append(const unsigned char *data, size_t length) noexcept {
-        const size_t some = length < free_ ? length : free_;
-        memcpy(bytes() + size, data, some);
-        size += some;
-        free_ -= some;
-        parts()[0] = {bytes(), size};
-        return some;
     }
 
     void count_in(MemoryBudget *its, size_t bytes) noexcept {
@@ -128,7 +121,6 @@ class Payload final : public http2::Keeper {
     std::atomic<int> refs_{1};
     int most_, count_ = 0, at_ = 0;
     size_t skip_ = 0;
-    size_t free_ = 0;  // of a plain one
 };
 
 }  // namespace ksrv::grpc

@@ -90,7 +90,7 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
             const bool grpc = begins(value, value_length, "application/grpc") &&
                               (value_length == 16 || value[16] == '+' || value[16] == ';');
             (grpc ? call->is_grpc : call->is_other) = true;
-            if (grpc || !takes_rest_) return;
+            return;
         }
         if (is(name, name_length, "te")) return;
         if (is(name, name_length, "grpc-timeout")) {
@@ -125,7 +125,7 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     }
 }
 
-void Connection::fields_over(void *stream, bool alone, bool whole) noexcept {
+void Connection::fields_over(void *stream, bool whole) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (call->fields_done) return;
     call->head_too_large = !whole;
@@ -134,11 +134,6 @@ void Connection::fields_over(void *stream, bool alone, bool whole) noexcept {
     spoke_ = true;
     if (call->discards) return;  // it was refused before its head was whole
     call->message_ns = now_;
-    if (takes_rest_ && !call->is_grpc) {
-        begin_rest(call, !alone);
-        return;
-    }
-    spoke_grpc_ = true;
     call->identify();
     server_->count(GRPC_CALLS);
     if (call->head_too_large) {
@@ -153,11 +148,11 @@ void Connection::fields_over(void *stream, bool alone, bool whole) noexcept {
         return;
     }
     if (call->verb != "POST") {
-        refuse_http(call, "405", call->verb == "HEAD" ? std::string_view() : misdirected_body());
+        refuse_http(call, "405", call->verb == "HEAD" ? std::string_view() : std::string_view(server_->misdirected_body));
         return;
     }
     if (!call->is_grpc || call->is_other) {
-        refuse_http(call, "415", misdirected_body());
+        refuse_http(call, "415", server_->misdirected_body);
         return;
     }
     call->method = method_of(*call);
@@ -214,10 +209,6 @@ void Connection::note_first(Call *call) noexcept {
 void Connection::data(void *stream, const unsigned char *data, size_t length) noexcept {
     Call *call = static_cast<Call *>(stream);
     call->progress_ns = now_;
-    if (call->rest) {
-        put_rest(call, data, length);
-        return;
-    }
     call->unconsumed += length;
     if (length && call->held) refuse_second(call);
     while (length && !call->discards) {
@@ -445,14 +436,12 @@ void Connection::peer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
     const bool partial = call->prefix_got != 0 && !call->discards && call->method;
     bool none;
-    if (call->rest) call->rest->put_end();
     // Before a reader of the stream sees its end: the reader would answer OK.
     if (partial) {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT,
                "the call ended within a message; send the whole message before the end of the call");
     }
-    if (!call->answered) note_stalled(call, false);
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->peer_over = true;
@@ -476,7 +465,6 @@ void Connection::stop_receiving(Call *call) noexcept {
     call->discards = true;
     free_message(&call->incoming, server_->budget);
     note_first(call);
-    note_stalled(call, false);
 }
 
 void Connection::refuse(Call *call, int status, const char *text, unsigned retry_seconds) noexcept {
@@ -502,11 +490,12 @@ void Connection::refuse_http(Call *call, const char *http_status, std::string_vi
     stop_receiving(call);
     const http2::Field fields[] = {http2::field_of(":status", 7, http_status, 3, 0),
                                    http2::field_of("content-type", 12, "application/json", 16, 0)};
-    bool has_body = !body.empty();
+    Payload *const made = body.empty() ? nullptr : Payload::make_plain(server_, budget(), body);
+    const bool has_body = made != nullptr;
     if (has_body) {
         std::lock_guard<std::mutex> guard(call->lock);
-        has_body = call->append(reinterpret_cast<const unsigned char *>(body.data()), body.size());
-        call->finished = has_body;
+        call->queue(made);
+        call->finished = true;
     }
     call->answered = true;
     call->trailed = !has_body;
@@ -515,11 +504,6 @@ void Connection::refuse_http(Call *call, const char *http_status, std::string_vi
         note_untaken(call);
     }
     session_.answer(call->stream, fields, has_body ? 2 : 1, has_body);
-}
-
-// What a request that is not gRPC is told. Empty on the HTTP address, where such a request is one of REST.
-std::string_view Connection::misdirected_body() const noexcept {
-    return takes_rest_ ? std::string_view() : std::string_view(server_->misdirected_body);
 }
 
 bool Connection::has_lived(void *stream) noexcept {
@@ -543,13 +527,7 @@ void Connection::closed(void *stream, uint32_t error) noexcept {
     stop_receiving(call);
     if (!call->fields_done && error == http2::ENHANCE_YOUR_CALM) server_->count(GRPC_TOO_LARGE);  // far above the limit
     const bool malformed = !call->fields_done && error == http2::PROTOCOL_ERROR;  // libnghttp2 has reset it
-    if (call->rest) {
-        call->rest->closed();
-    } else if (malformed && takes_rest_) {
-        note_refused(call, 400);
-    } else if (server_->config.log && (call->fields_done || malformed) && !call->is_rest) {
-        server_->record(call, now_);
-    }
+    if (server_->config.log && (call->fields_done || malformed)) server_->record(call, now_);
     (call->previous ? call->previous->next : calls_) = call->next;
     if (call->next) call->next->previous = call->previous;
     call->stream = -1;

@@ -71,36 +71,22 @@ bool Server::recycle_idle() noexcept {
 }
 
 void Server::accepted(void *, const Accepted &made, bool) noexcept {
-    if (adopt(made.fd, &made.peer, made.peer_length)) return;
-    count(GRPC_REFUSED_CONNECTIONS);
-    close(made.fd);
-}
-
-void Server::serve_with(HttpServer *http) noexcept {
-    http_ = http;
-    http->http2_owner = this;
-    http->adopt_http2 = [](void *owner, const AcceptedHttp2 &accepted) {
-        return static_cast<Server *>(owner)->adopt(accepted.fd, &accepted.peer, accepted.peer_length, &accepted);
-    };
-}
-
-// Serves an accepted socket; false where there is no room, and the descriptor stays the caller's.
-bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length,
-                   const AcceptedHttp2 *accepted) noexcept {
     const uint64_t now = unsigned_now_ns();
-    if (!has_room()) recycle_idle();
-    Connection *connection = connections.add([=](uint32_t slot, uint32_t generation) {
+    Connection *connection = connections.add([this, now, fd = made.fd](uint32_t slot, uint32_t generation) {
         return new (std::nothrow) Connection(this, fd, slot, generation, now);
     });
-    if (!connection) return false;
+    if (!connection) {
+        count(GRPC_REFUSED_CONNECTIONS);
+        close(made.fd);
+        return;
+    }
     timers.set(connection->slot, now + config.head_ns);
-    connection->address = *address;
-    connection->address_length = length;
+    connection->address = made.peer;
+    connection->address_length = made.peer_length;
     count(GRPC_ACCEPTED);
-    const bool opened = (accepted ? connection->open_accepted(*accepted) : connection->open()) && watch(connection, fd);
+    const bool opened = connection->open() && watch(connection, made.fd);
     // A drain that began before this connection was listed has told it nothing.
     connection->begin(opened, draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
-    return true;
 }
 
 bool Server::watch(Connection *connection, int fd) noexcept {
@@ -148,15 +134,6 @@ void Server::end_unfinished() noexcept {
     Connection *largest = connections.with_most(counted(&Connection::unfinished), 0);
     if (!largest) return;
     largest->post(EVENT_MAKE_ROOM);
-    largest->release();
-}
-
-void Server::free_streams(uint32_t mine, uint64_t now) noexcept {
-    uint64_t due = next_free_streams_.load(std::memory_order_relaxed);
-    if (now < due || !next_free_streams_.compare_exchange_strong(due, now + FREE_STREAMS_NS)) return;
-    Connection *largest = connections.with_most(counted(&Connection::stalled), 2 * mine);
-    if (!largest) return;
-    largest->post(EVENT_FREE_STREAMS);
     largest->release();
 }
 

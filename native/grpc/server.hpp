@@ -1,5 +1,4 @@
-// The server of a worker for HTTP/2, which carries gRPC, and REST on the addresses of HTTP: connections, and the way of calls into
-// Python.
+// The gRPC server of a worker, over HTTP/2: its connections, and the way of calls into Python.
 //
 // Strategy: the event loop (native/reactor) tells of events; its thread works on the connections with one. Calls that are ready wait
 // in the run queue until that thread takes them into Python. Answers given by the thread that is in Python are sent when it leaves,
@@ -130,11 +129,6 @@ class Server final : public Protocol {
     }
 
     // ---- connections ----
-    bool adopt(int fd, const sockaddr_storage *address, socklen_t length,
-               const AcceptedHttp2 *accepted = nullptr) noexcept;
-    // Takes the HTTP server's connections that speak HTTP/2, and gives it their requests that are not gRPC's.
-    void serve_with(HttpServer *http) noexcept;
-    HttpServer *http() const noexcept { return http_; }
     bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // once others have had their turn
@@ -144,16 +138,13 @@ class Server final : public Protocol {
     void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
     void record(Call *call, uint64_t now) noexcept;
     void end_unfinished() noexcept;  // too many calls wait for their messages
-    // The HTTP server waits for the clients of too many requests: those of another connection end, if it has far more of them
-    // than the one that asks.
-    void free_streams(uint32_t mine, uint64_t now) noexcept;
 
     const ServerConfig config;
     KnownCallers known_callers;
     Routes routes;  // of the models that take calls without Python before their handler
     void (*fast_answered)(Request *request, void *answer) = nullptr;  // as `Request::answered`
     std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
-    // JSON: the answer to requests that are not gRPC, on the gRPC address. Set before it listens.
+    // JSON: the answer to requests that are not gRPC. Set before it listens.
     std::string misdirected_body;
     MemoryBudget *const budget;
     Timers timers;  // of connections: `tick` sets them, everything else lowers them
@@ -169,18 +160,15 @@ class Server final : public Protocol {
   private:
     static constexpr int RECYCLE_TRIES = 8;
     static constexpr uint64_t PIECE_NS = 1000000u;  // for a large piece of a message
-    static constexpr uint64_t FREE_STREAMS_NS = 1000000u;  // between two looks at all connections
 
     void end_untaken() noexcept;
     bool recycle_idle() noexcept;
     Connection *at(uint64_t tag) noexcept { return connections.at(slot_of(tag), generation_of(tag)); }
 
     EventLoop *const loop_;
-    HttpServer *http_ = nullptr;
     const ServeCalls serve_python_;
     void *const owner_;
     std::unordered_map<std::string, Method> methods_;
-    std::atomic<uint64_t> next_free_streams_{0};
 
     RunQueue<Call, &Call::run_next> to_run_;
     ConnectionList<&Connection::unread> unread_;       // to be read again

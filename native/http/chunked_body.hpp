@@ -53,7 +53,6 @@ class ChunkDecoder {
     // What all chunks together hold, as far as their sizes have come.
     uint64_t announced() const noexcept { return announced_; }
     // Notes what a body holds so far that comes without chunks.
-    void announce(uint64_t bytes) noexcept { announced_ = bytes; }
     // The beginning of the line that is at fault.
     const unsigned char *shown() const noexcept { return shown_; }
     size_t shown_length() const noexcept { return shown_length_; }

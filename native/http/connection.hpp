@@ -50,7 +50,7 @@ constexpr uint16_t BEHIND[PHASES] = {
     /* free */ phases(Phase::idle),
     /* proxy_header */ phases(Phase::handshake, Phase::idle, Phase::head),
     /* handshake */ phases(Phase::idle, Phase::send, Phase::linger),
-    // A place that was just taken is idle before it begins; a stream begins with its head.
+    // A place that was just taken is idle before it begins.
     /* idle */ phases(Phase::proxy_header, Phase::handshake, Phase::idle, Phase::head),
     /* head */
     phases(Phase::awaiting_memory, Phase::body, Phase::run, Phase::send, Phase::linger, Phase::idle, Phase::head),
@@ -114,7 +114,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
     }
 
     // Bytes of the body that have come with the head.
-    size_t came_with_head() const noexcept { return byte_stream ? byte_stream->waiting() : filled - head.length; }
+    size_t came_with_head() const noexcept { return filled - head.length; }
 
     // Builds for sanitizers and fuzzers stop at a phase that may not come behind the present one.
     void enter(Phase next, std::memory_order order = std::memory_order_relaxed) noexcept {
@@ -174,9 +174,6 @@ struct Connection : Transport, ReceiveBuffer, Message {
         const Phase now = phase.load(std::memory_order_relaxed);
         return receives(now) && (tls.unread || (now == Phase::head && searched != filled));
     }
-
-    // Whether its client has reset the stream that it is.
-    bool is_cut() const noexcept { return byte_stream && byte_stream->is_cut(); }
 
     void reset_message() noexcept {
         Message::reset();

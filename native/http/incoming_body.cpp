@@ -25,12 +25,12 @@ constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
 BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buffer, const Head &head, const HeadLimits &limits,
                                  size_t *used) noexcept {
     const uint64_t need = head.chunked ? FIRST_CHUNKS : head.content_length;
-    const size_t with_head = transport->byte_stream ? transport->byte_stream->waiting() : buffer.filled - head.length;
+    const size_t with_head = buffer.filled - head.length;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
     block = process_pool().lease_body(offset + need);
     if (!block) return BodyProgress::no_memory;
-    const size_t taken = head.chunked || transport->byte_stream ? 0 : std::min(with_head, static_cast<size_t>(need));
+    const size_t taken = head.chunked ? 0 : std::min(with_head, static_cast<size_t>(need));
     got = taken;
     if (head.chunked) {
         chunks.begin(limits.chunks);
@@ -124,13 +124,9 @@ BodyProgress IncomingBody::receive_announced(Transport *transport, const Head &h
     return end(got < need ? BodyState::cut_short : BodyState::whole);
 }
 
-// Over HTTP/2 a body without a length has no chunks, and ends with its stream.
 BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *buffer, Head *head) noexcept {
-    ByteStream *const bare = transport->byte_stream;
     size_t turn = 0;
     for (;;) {
-        const size_t come = bare ? bare->waiting() : 0;
-        if (bare) chunks.announce(got + come);
         switch (decode_chunks(buffer, *head)) {
         case Decoded::all:
             break;
@@ -147,15 +143,15 @@ BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *b
         }
         if (turn >= TURN_BYTES) return BodyProgress::comes;  // the others first
         ssize_t came;
-        if (bare || chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
-            const uint64_t step = bare ? come : std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
+        if (chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
+            const uint64_t step = std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
             const Decoded room = make_room(*head, step);
             if (room == Decoded::no_room) return BodyProgress::no_room;
             if (room == Decoded::no_memory) return BodyProgress::no_memory;
             came = receive_some(transport, data() + got, static_cast<size_t>(step));
             if (came > 0) {
                 got += static_cast<size_t>(came);
-                if (!bare) chunks.take(static_cast<uint64_t>(came));
+                chunks.take(static_cast<uint64_t>(came));
             }
         } else {
             const size_t room = std::max(head->length + HEAD_BUFFER, buffer->capacity);
@@ -166,7 +162,7 @@ BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *b
         if (came > 0) {
             turn += static_cast<size_t>(came);
         } else if (came == 0) {
-            return bare ? end_unannounced(head) : end(BodyState::cut_short);
+            return end(BodyState::cut_short);
         } else if (errno != EINTR) {
             return errno == EAGAIN || errno == EWOULDBLOCK ? BodyProgress::comes : BodyProgress::broken;
         }
@@ -239,8 +235,6 @@ void IncomingBody::await_more(Transport *transport, size_t left) noexcept {
         return;
     }
     set_low_water(transport, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
-    if (transport->byte_stream)
-        transport->byte_stream->receive_ahead(data() + got, static_cast<size_t>(counted) - got);
 }
 
 }  // namespace ksrv

@@ -1,5 +1,4 @@
-// One message and its answer, whichever version of HTTP brought it: the parser of HTTP/1.1 and the fields of HTTP/2 fill it; the
-// routes, the fast path and the app read it.
+// One message and its answer: the parser of HTTP/1.1 fills it; the routes, the fast path and the app read it.
 
 #pragma once
 

@@ -29,7 +29,6 @@ struct Outgoing {
     int count = 0;
     int at = 0;
     size_t head_bytes = 0;      // at the beginning of the first part
-    bool head_taken = false;    // by a stream of HTTP/2
     iovec inline_parts[4];
     iovec *spilled = nullptr;   // malloc'ed when there are more than fit inline
     char head[ANSWER_HEAD];
@@ -65,7 +64,6 @@ inline void forget_outgoing(Outgoing *out) noexcept {
     out->count = 0;
     out->at = 0;
     out->head_bytes = 0;
-    out->head_taken = false;
     out->total = 0;
 }
 

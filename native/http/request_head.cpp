@@ -489,20 +489,6 @@ const unsigned char *HeadReader::value_end(const unsigned char *at, const unsign
     return at;
 }
 
-HeadFault HeadReader::begin_unread(const unsigned char *line, const unsigned char *target,
-                                   const unsigned char *target_end) noexcept {
-    const unsigned char *at = line;
-    if (!method(at, target) || at != target) return HeadFault::method;
-    while (is(*at, TARGET)) ++at;
-    return at == target_end ? begin(line, target, target_end, '1') : HeadFault::target;
-}
-
-HeadFault HeadReader::unread_field(const unsigned char *name, size_t width, const unsigned char *value,
-                                   const unsigned char *stop) noexcept {
-    if (width == 0 || name_end(name) != name + width) return HeadFault::field_name;
-    return value_end(value, stop) == stop ? field(name, width, value, stop) : HeadFault::field_value;
-}
-
 Verdict HeadReader::end(size_t length) noexcept {
     head_.length = static_cast<uint32_t>(length);
     if (app_ || length > limits_.head) native_ = false;

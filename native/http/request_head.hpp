@@ -120,8 +120,7 @@ bool is_host(const unsigned char *text, size_t length) noexcept;
 // The verdict on a head with a fault.
 Verdict refuse_head(Head *head, HeadFault fault) noexcept;
 
-// Judges a head part by part: its request line, each field, its end. All parts lie in one text, written as HTTP/1.1
-// writes them; HTTP/1.1's parser finds them there, HTTP/2 has put them there. A fault is the last that is told.
+// Judges a head part by part: its request line, each field, its end. A fault is the last that is told.
 class HeadReader {
   public:
     HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept;
@@ -133,12 +132,6 @@ class HeadReader {
     HeadFault field(const unsigned char *name, size_t width, const unsigned char *value,
                     const unsigned char *stop) noexcept;
     Verdict end(size_t length) noexcept;
-
-    // The same of parts whose bytes nobody has looked at; a value begins behind the colon.
-    HeadFault begin_unread(const unsigned char *method, const unsigned char *target,
-                           const unsigned char *target_end) noexcept;
-    HeadFault unread_field(const unsigned char *name, size_t width, const unsigned char *value,
-                           const unsigned char *stop) noexcept;
 
     // Where a name or a value ends; one that is unusual is for the app. Both may end at `end`, and no later.
     const unsigned char *name_end(const unsigned char *at) noexcept;

@@ -1,4 +1,4 @@
-// The head of every answer over HTTP/1.1, as gunicorn would write it; REST over HTTP/2 has the fields from it, gRPC none.
+// The head of every answer over HTTP/1.1, as gunicorn would write it; gRPC has none.
 
 #pragma once
 

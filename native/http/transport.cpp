@@ -43,20 +43,6 @@ Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
     return Sent::all;
 }
 
-Sent send_to_stream(ByteStream *stream, Outgoing *out, bool last) noexcept {
-    if (out->head_bytes && !out->head_taken) {
-        if (!stream->send_head(static_cast<const char *>(out->parts[0].iov_base), out->head_bytes)) return Sent::broken;
-        out->head_taken = true;
-        out->advance(out->head_bytes);
-    }
-    do {
-        const ssize_t sent = stream->send(out->parts + out->at, out->count - out->at, last);
-        if (sent < 0) return would_block(errno) ? Sent::blocked : Sent::broken;
-        out->advance(static_cast<size_t>(sent));
-    } while (out->at < out->count);
-    return Sent::all;
-}
-
 Sent send_interim(TlsSession *tls) noexcept {
     const ssize_t sent = tls->send(INTERIM, INTERIM_LENGTH);
     tls->interim_waits = sent < 0 && would_block(errno);
@@ -66,7 +52,6 @@ Sent send_interim(TlsSession *tls) noexcept {
 }  // namespace
 
 ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept {
-    if (transport->byte_stream) return transport->byte_stream->receive(data, room);
     if (transport->tls) return transport->tls.receive(data, room);
     ssize_t got;
     do {
@@ -76,7 +61,6 @@ ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept {
 }
 
 Unread look_for_unread(Transport *transport) noexcept {
-    if (transport->byte_stream) return transport->byte_stream->unread();
     if (transport->tls.unread) return Unread::some;
     char next;
     const ssize_t got = recv(transport->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -87,18 +71,15 @@ Unread look_for_unread(Transport *transport) noexcept {
 
 void set_low_water(Transport *transport, int bytes) noexcept {
     if (transport->tls || transport->low_water == bytes) return;
-    if (transport->byte_stream || setsockopt(transport->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
-        transport->low_water = bytes;
+    if (setsockopt(transport->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0) transport->low_water = bytes;
 }
 
 uint64_t unacknowledged(Transport *transport) noexcept {
-    if (transport->byte_stream) return transport->byte_stream->unsent();
     int bytes = 0;
     return ioctl(transport->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
 Peer look_at_peer(Transport *transport) noexcept {
-    if (transport->byte_stream) return transport->byte_stream->is_cut() ? Peer::gone : Peer::open;
     pollfd asked{transport->fd, POLLRDHUP, 0};
     if (poll(&asked, 1, 0) <= 0) return Peer::open;
     if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return Peer::gone;
@@ -113,7 +94,6 @@ bool is_peer_gone(Transport *transport, bool *probed) noexcept {
 }
 
 bool send_continue(Transport *transport) noexcept {
-    if (transport->byte_stream) return transport->byte_stream->send_continue();
     if (transport->tls) return send_interim(&transport->tls) != Sent::broken;
     ssize_t sent;
     do {
@@ -122,8 +102,7 @@ bool send_continue(Transport *transport) noexcept {
     return sent == static_cast<ssize_t>(INTERIM_LENGTH) || (sent < 0 && would_block(errno));
 }
 
-Sent send_now(Transport *transport, Outgoing *out, bool last) noexcept {
-    if (transport->byte_stream) return send_to_stream(transport->byte_stream, out, last);
+Sent send_now(Transport *transport, Outgoing *out) noexcept {
     if (TlsSession *tls = &transport->tls; *tls) {
         // The library must be given the unsent bytes again.
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
@@ -154,8 +133,6 @@ void end_sending(Transport *transport) noexcept {
 }
 
 void close_transport(Transport *transport) noexcept {
-    if (transport->byte_stream) transport->byte_stream->close();
-    transport->byte_stream = nullptr;
     transport->tls.end();
     if (transport->fd >= 0) close(transport->fd);
     transport->fd = -1;

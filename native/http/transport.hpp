@@ -1,4 +1,4 @@
-// The way of a connection's bytes: its socket, and TLS where the listener has it; or a stream of HTTP/2.
+// The bytes of a connection: its socket, and TLS if the listener has it.
 //
 // All that the server reads and writes on an accepted connection goes through here. Only the owner of the
 // connection calls these functions.
@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "http/byte_stream.hpp"
 #include "http/outgoing.hpp"
 #include "tls/tls_session.hpp"
 
@@ -19,8 +18,7 @@ namespace ksrv {
 struct Transport {
     int fd = -1;
     TlsSession tls;  // begun with the first bytes of a handshake
-    ByteStream *byte_stream = nullptr;  // in place of both
-    int low_water = 1;  // the bytes that are waited for: of a socket SO_RCVLOWAT
+    int low_water = 1;  // the socket's SO_RCVLOWAT
 };
 
 enum class Sent : uint8_t { all, blocked, broken };
@@ -55,8 +53,8 @@ bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 enum class Peer : uint8_t { open, half_closed, gone };
 Peer look_at_peer(Transport *transport) noexcept;
 
-// Sends as much of an answer as the socket takes now; a stream is told whether its `last` bytes are among these.
-Sent send_now(Transport *transport, Outgoing *out, bool last) noexcept;
+// Sends as much of an answer as the socket takes now.
+Sent send_now(Transport *transport, Outgoing *out) noexcept;
 
 // Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
 bool send_continue(Transport *transport) noexcept;

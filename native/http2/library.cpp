@@ -51,7 +51,6 @@ bool load(Library *made) noexcept {
         find(from, "nghttp2_session_want_write", &of.want_write) &&
         find(from, "nghttp2_submit_settings", &of.submit_settings) &&
         find(from, "nghttp2_submit_response", &of.submit_response) &&
-        find(from, "nghttp2_submit_headers", &of.submit_headers) &&
         find(from, "nghttp2_submit_trailer", &of.submit_trailer) &&
         find(from, "nghttp2_submit_rst_stream", &of.submit_reset) &&
         find(from, "nghttp2_submit_goaway", &of.submit_goaway) &&

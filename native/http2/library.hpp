@@ -119,7 +119,6 @@ struct Library {
     int (*want_write)(NgSession *);
     int (*submit_settings)(NgSession *, uint8_t, const Setting *, size_t);
     int (*submit_response)(NgSession *, int32_t, const Field *, size_t, const DataProvider *);
-    int32_t (*submit_headers)(NgSession *, uint8_t, int32_t, const void *, const Field *, size_t, void *);
     int (*submit_trailer)(NgSession *, int32_t, const Field *, size_t);
     int (*submit_reset)(NgSession *, uint8_t, int32_t, uint32_t);
     int (*submit_goaway)(NgSession *, uint8_t, int32_t, uint32_t, const uint8_t *, size_t);

@@ -120,10 +120,6 @@ void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool 
         reset(stream_id, INTERNAL_ERROR);
 }
 
-void Session::interim(int32_t stream_id, const Field *status) noexcept {
-    note(of_->submit_headers(session_, 0, stream_id, nullptr, status, 1, nullptr));
-}
-
 void Session::trailers(int32_t stream_id, const Field *fields, size_t count) noexcept {
     if (of_->submit_trailer(session_, stream_id, fields, count) != 0) reset(stream_id, INTERNAL_ERROR);
 }
@@ -284,7 +280,7 @@ int Session::on_frame(NgSession *, const FrameHead *frame, void *user) {
     void *stream = self->stream_of(frame->stream_id);
     if (!stream) return 0;
     const bool over = frame->flags & FLAG_END_STREAM;
-    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, over, self->list_bytes_ <= self->most_list_);
+    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, self->list_bytes_ <= self->most_list_);
     if (over) self->events_->peer_over(stream);
     return 0;
 }

@@ -39,8 +39,8 @@ struct SessionEvents {
     virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses it
     virtual void field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept = 0;
-    // `alone`: nothing comes behind them; `whole`: the header list is within its limit, and so none was left out.
-    virtual void fields_over(void *stream, bool alone, bool whole) noexcept = 0;
+    // `whole`: the header list is within its limit, and so none was left out.
+    virtual void fields_over(void *stream, bool whole) noexcept = 0;
     virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
     virtual void answer_over(void *stream) noexcept = 0;  // all of the answer is on its way
@@ -88,7 +88,6 @@ class Session {
     void *stream_of_last_data(size_t *window) const noexcept;
 
     void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
-    void interim(int32_t stream_id, const Field *status) noexcept;  // an answer before the answer
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
     void reset(int32_t stream_id, uint32_t error) noexcept;
     void resume(int32_t stream_id) noexcept { note(of_->resume_data(session_, stream_id)); }

@@ -7,12 +7,6 @@ namespace ksrv {
 
 namespace {
 
-// Puts a version of HTTP into a head's first line, in place of another of equal length.
-void tell_version(std::string *head, const char *version) {
-    const size_t length = strlen(version), end = head->find("\r\n");
-    if (end != std::string::npos && end > length) head->replace(end - length, length, version);
-}
-
 // The value of `Server-Timing` in an answer's head; empty where it has none.
 std::string server_timing(const Outgoing &out) {
     static constexpr char name[] = "\r\nserver-timing: ";
@@ -37,19 +31,13 @@ bool AccessLog::keep(const Connection &connection, uint64_t now) noexcept {
         made.head.assign(reinterpret_cast<const char *>(connection.buffer), length);
         made.request_id.assign(connection.request_id.text, connection.request_id.length);
         made.timing = server_timing(connection.out);
-        if (connection.byte_stream) tell_version(&made.head, "HTTP/2.0");
         made.peer = connection.peer;
         made.peer_length = connection.peer_length;
-        return keep(std::move(made));
+        clock_gettime(CLOCK_REALTIME, &made.at);
+        return records_.keep(std::move(made), length);
     } catch (const std::bad_alloc &) {
         return false;
     }
-}
-
-bool AccessLog::keep(AccessRecord made) noexcept {
-    clock_gettime(CLOCK_REALTIME, &made.at);
-    const size_t bytes = made.head.size();
-    return records_.keep(std::move(made), bytes);
 }
 
 }  // namespace ksrv

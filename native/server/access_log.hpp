@@ -32,9 +32,8 @@ struct AccessRecord {
 
 class AccessLog {
   public:
-    // Keeps a record of the answer that a connection has sent, `now`, or of one that was sent elsewhere. False: it is lost.
+    // Keeps a record of the answer that a connection has sent, `now`. False: it is lost.
     bool keep(const Connection &connection, uint64_t now) noexcept;
-    bool keep(AccessRecord made) noexcept;
 
     void take(std::vector<AccessRecord> *out) { records_.take(out); }
 

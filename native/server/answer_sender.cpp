@@ -18,7 +18,7 @@ uint64_t acknowledged(Connection *connection) noexcept {
     return sent > held ? sent - held : 0;
 }
 
-Sent flush(Connection *connection, bool last = true) noexcept { return send_now(connection, &connection->out, last); }
+Sent flush(Connection *connection) noexcept { return send_now(connection, &connection->out); }
 
 }  // namespace
 
@@ -131,7 +131,7 @@ bool AnswerSender::send_at_once(Connection *connection, uint64_t now) noexcept {
 
 bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
     const bool piece = connection->stream.load(std::memory_order_relaxed) == StreamState::waiting;
-    const Sent sent = flush(connection, !piece);
+    const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
         connections_->arm(connection, now);
     } else if (sent == Sent::broken) {
@@ -155,7 +155,7 @@ bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
     counts_->count_status(connection->status);
     if (config_->log && !log.keep(*connection, now)) counts_->count(SERVER_LOST_RECORDS);
     connections_->release_buffers(connection);
-    if (connection->close_after || connection->byte_stream) {
+    if (connection->close_after) {
         linger(connection, now);
         return false;
     }
@@ -199,7 +199,7 @@ void AnswerSender::look_at_reader(Connection *connection, uint64_t now) noexcept
 }
 
 bool AnswerSender::send_piece(Connection *connection) noexcept {
-    const Sent sent = flush(connection, false);
+    const Sent sent = flush(connection);
     if (sent == Sent::all) return true;
     if (sent == Sent::broken) {
         connections_->close_disconnected(connection);
@@ -228,10 +228,6 @@ bool AnswerSender::take_back_stopped(Connection *connection, uint64_t turn) noex
 }
 
 void AnswerSender::linger(Connection *connection, uint64_t now) noexcept {
-    if (connection->byte_stream) {  // which keeps what was sent, whatever still comes
-        connections_->drop(connection);
-        return;
-    }
     end_sending(connection);
     connection->filled = 0;
     connection->stage_ns = now;
@@ -251,11 +247,6 @@ void AnswerSender::drain_lingering(Connection *connection, uint64_t now) noexcep
         }
     }
     connections_->arm(connection, now);
-}
-
-void AnswerSender::note_refused(AccessRecord made) noexcept {
-    counts_->count_status(made.status);
-    if (config_->log && !log.keep(std::move(made))) counts_->count(SERVER_LOST_RECORDS);
 }
 
 }  // namespace ksrv

@@ -60,8 +60,6 @@ class AnswerSender {
     void linger(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
 
-    void note_refused(AccessRecord made) noexcept;  // of a stream that was answered before it was opened
-
     PreparedAnswer prepared[PREPARED_ANSWERS];
     NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};

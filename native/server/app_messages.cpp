@@ -34,12 +34,9 @@ void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     app_queue_.push(connection->head.question ? AppQueueKind::metadata : AppQueueKind::others, connection);
 }
 
-// Waits for a message that its client still wants answered; null once the server stops.
+// Waits for a message; null once the server stops.
 Connection *HttpServer::next_app_message(AppQueueKind kind) noexcept {
-    for (;;) {
-        Connection *connection = app_queue_.pop(kind);
-        if (!connection || !routes.drop_cut(connection)) return connection;
-    }
+    return app_queue_.pop(kind);
 }
 
 // Receives the body that the app wants; a thread gets the message again when it is there.

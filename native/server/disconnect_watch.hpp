@@ -4,8 +4,7 @@
 // Strategy: a connection whose request is with the engine is not armed, so that epoll does not report
 // its end. The sweep asks the kernel about waiting connections, ten times a second; a request that is run at
 // once costs nothing. `waiting` is the request, held. The sweep puts LOOKING there while it
-// looks, and the answering thread waits for that, so that the descriptor is the connection's all the while. The reset
-// of an HTTP/2 stream is told at once.
+// looks, and the answering thread waits for that, so that the descriptor is the connection's all the while.
 //
 // A peer that has reset the connection is gone. A peer that has closed its own direction may be gone as
 // well, or may read on: its bytes do not tell. So it is sent an interim answer, which every client of
@@ -30,11 +29,11 @@ class DisconnectWatch {
     // By the thread that answers or drops; waits while a look is under way.
     void unwatch(Message *message) noexcept;
 
-    // Cancels the request of a connection whose client is gone. By any thread.
-    void look(Connection *connection) noexcept;
-    void look_at_all(Connections *connections) noexcept;
+    void look_at_all(Connections *connections) noexcept;  // cancels the requests whose clients are gone
 
   private:
+    void look(Connection *connection) noexcept;
+
     std::atomic<uint32_t> watched_{0};  // messages
 };
 

@@ -21,7 +21,7 @@ HttpServer::HttpServer(EventLoop *loop, const HttpServerConfig &wanted, Serve se
 HttpServer::~HttpServer() { connections.close_all(); }
 
 bool HttpServer::listen_on(const int *fds, size_t count) noexcept {
-    if (!connections.timers.made() || !woken_.reserve(2 * config.connections)) return false;
+    if (!connections.timers.made()) return false;
     for (size_t i = 0; i < count; ++i) {
         const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which need none
         setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -36,7 +36,6 @@ void HttpServer::stop() noexcept {
 }
 
 NextTurn HttpServer::next_turn() const noexcept {
-    if (woken_.waits()) return NextTurn::at_once;
     return connections.open() != 0 || connections.decrefs.any() ? NextTurn::at_sweep : NextTurn::any;
 }
 
@@ -71,9 +70,7 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     counts.count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
     connection->saw_bytes = true;  // its peer may keep idle connections
     connection->enter(Phase::idle);
-    if (!adopt_http2 || !connection->tls.agreed_on("h2")) return true;
-    hand_over(connection);
-    return false;
+    return true;
 }
 
 // Goes on with the connection of an event. Of a connection that another thread owns, epoll reports nothing more. A handshake waits
@@ -131,8 +128,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         retry_memory(connection, now);
         return;
     case Phase::body:
-        // Bytes below the mark count as well; those of a stream lie where the missing ones would be given back.
-        if (connection->low_water > 1 && (connection->byte_stream || !connection->body.prereserved)) {
+        if (connection->low_water > 1 && !connection->body.prereserved) {  // bytes below the mark count as well
             connection->body.slow = true;
             receive_body(connection, now);
             return;
@@ -176,7 +172,7 @@ void *HttpServer::take_place() noexcept {
 }
 
 void HttpServer::give_back_place(void *place) noexcept {
-    connections.give_back_place(static_cast<Connection *>(place), false);
+    connections.give_back_place(static_cast<Connection *>(place));
 }
 
 void HttpServer::make_room() noexcept {

@@ -22,18 +22,7 @@ Connection *HttpConnections::of(uint64_t tag) noexcept {
     return same ? connection : nullptr;
 }
 
-Connection *HttpConnections::take_for_stream() noexcept {
-    Connection *connection = nullptr;
-    if (streams_.fetch_add(1, std::memory_order_relaxed) < most_streams()) {
-        connection = take();
-        if (!connection && listeners_->use([this] { return recycle_idle(); })) connection = take();
-    }
-    if (!connection) streams_.fetch_sub(1, std::memory_order_relaxed);
-    return connection;
-}
-
-void HttpConnections::give_back_place(Connection *connection, bool is_stream) noexcept {
-    if (is_stream) streams_.fetch_sub(1, std::memory_order_relaxed);
+void HttpConnections::give_back_place(Connection *connection) noexcept {
     timers.set(connection->slot, Timers::NONE);
     give_back(connection);
 }
@@ -128,11 +117,6 @@ void HttpConnections::arm_for(Connection *connection, uint32_t events) noexcept 
     if (events & EPOLLOUT) events |= EPOLLONESHOT;  // which stays true
     if (events == connection->reported && connection->arm_as_before()) return;
     connection->settle(ARMING);
-    if (connection->byte_stream) {
-        connection->byte_stream->arm(events);
-        connection->claim.store(ARMED, std::memory_order_release);
-        return;
-    }
     connection->reported = events & EPOLLONESHOT ? 0 : events;
     if (!tell_epoll(connection, events)) {
         drop(connection);
@@ -151,7 +135,6 @@ void HttpConnections::arm_until(Connection *connection, uint64_t when) noexcept 
 // Gives the connection to the sweep alone. Its deadline must be set.
 void HttpConnections::arm_for_sweep(Connection *connection) noexcept {
     connection->settle(ARMING);
-    if (connection->byte_stream) connection->byte_stream->arm(0);
     if (connection->reported != 0 && !tell_epoll(connection, EPOLLONESHOT)) {
         drop(connection);
         return;
@@ -204,7 +187,6 @@ void HttpConnections::drop(Connection *connection) noexcept {
     stream_waits.end(connection);
     timers.set(connection->slot, Timers::NONE);
     connection->settle(MUTED);  // from here on no thread looks at its descriptor
-    if (connection->byte_stream) streams_.fetch_sub(1, std::memory_order_relaxed);
     close_transport(connection);
     connection->registered = false;
     connection->reported = 0;

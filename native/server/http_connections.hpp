@@ -95,9 +95,7 @@ class HttpConnections final : public Connections {
 
     // The connection of an event; null where it is another by now.
     Connection *of(uint64_t tag) noexcept;
-    // A place for a stream of HTTP/2; null where streams have all that they may hold, or there is none.
-    Connection *take_for_stream() noexcept;
-    void give_back_place(Connection *connection, bool is_stream) noexcept;  // of a connection that did not begin
+    void give_back_place(Connection *connection) noexcept;  // of a connection that did not begin
     // Closes the connection that has been idle for longest, so that connections kept open for nothing keep nobody out. Called while
     // the listeners are in use.
     bool recycle_idle() noexcept;
@@ -140,12 +138,6 @@ class HttpConnections final : public Connections {
     void drain() noexcept { draining.store(true, std::memory_order_release); }  // idle ones end soon after the next sweep
     bool is_draining() const noexcept { return draining.load(std::memory_order_relaxed); }
 
-    // Streams hold at most half of the places, so that clients of HTTP/1.1 are accepted beside them.
-    uint32_t most_streams() const noexcept { return std::max(most() / 2, 1u); }
-    bool lacks_streams() const noexcept {
-        return streams_.load(std::memory_order_relaxed) >= most_streams() - most_streams() / 4;
-    }
-
     Timers timers;
     PendingDecrefs<Owners> decrefs;
     DisconnectWatch disconnects;
@@ -166,7 +158,6 @@ class HttpConnections final : public Connections {
     Listeners *const listeners_;
     const HttpServerConfig *const config_;
     ServerCounts *const counts_;
-    std::atomic<uint32_t> streams_{0};  // places that streams hold
 };
 
 }  // namespace ksrv

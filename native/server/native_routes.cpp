@@ -95,14 +95,6 @@ void NativeRoutes::queue_to_run(Connection *connection) noexcept {
     loop_->wake();
 }
 
-Connection *NativeRoutes::next_to_run() noexcept {
-    while (loop_->begin_request()) {
-        Connection *connection = to_run_.pop();
-        if (!connection || !drop_cut(connection)) return connection;
-    }
-    return nullptr;
-}
-
 size_t NativeRoutes::take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept {
     size_t count = 0;
     out[count++] = first->fast_request;
@@ -110,7 +102,7 @@ size_t NativeRoutes::take_fast_requests(Connection *first, FastRequest **out, si
     ModelSignature *signature = out[0]->signature;
     if (room <= 1) return count;
     const auto joins = [&](Connection *next) {
-        return next->fast_request && next->fast_request->signature == signature && !next->is_cut();
+        return next->fast_request && next->fast_request->signature == signature;
     };
     while (count < room) {
         Connection *connection = to_run_.pop_if(joins);
@@ -119,18 +111,6 @@ size_t NativeRoutes::take_fast_requests(Connection *first, FastRequest **out, si
         connection->fast_request = nullptr;
     }
     return count;
-}
-
-// Python would else run as many as a client opens and resets in turn, however few may be open at a time.
-bool NativeRoutes::drop_cut(Connection *connection) noexcept {
-    if (!connection->is_cut()) return false;
-    if (connection->fast_request) {
-        undo_fast_request(connection->fast_request);
-        connection->fast_request = nullptr;
-    }
-    connection->checking = false;
-    if (answers_->take_turn(connection->open_turn())) connections_->close_disconnected(connection);
-    return true;
 }
 
 }  // namespace ksrv

@@ -35,14 +35,12 @@ class NativeRoutes {
     // Puts an infer request whose body has come to its end into its model's queue, or has it wait for Python.
     void begin_infer(Connection *connection) noexcept;
 
-    // A request that its client still wants answered; null if none waits, or it is another protocol's turn.
-    Connection *next_to_run() noexcept;
+    // The next request; null if none waits, or it is another protocol's turn.
+    Connection *next_to_run() noexcept { return loop_->begin_request() ? to_run_.pop() : nullptr; }
     bool any_to_run() const noexcept { return !to_run_.empty(); }
     // Takes the fast-path request of a connection that `next_to_run` gave out, and the requests behind it up to the first that goes
     // to another model.
     size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept;
-    // Drops a message that waited for Python, where its client has reset the stream meanwhile.
-    bool drop_cut(Connection *connection) noexcept;
 
     Routes tables;
     std::atomic<uint64_t> model_changes{0};  // routes of an earlier state describe no model

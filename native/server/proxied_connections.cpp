@@ -89,7 +89,7 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
 // Closes a connection without an answer, and notes why for the log.
 void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
     counts.count(SERVER_PROXY_HEADER);
-    proxy_refusals.keep({connection->peer, connection->peer_length, fault}, 0);
+    refusals.keep({connection->peer, connection->peer_length, "PROXY protocol", proxy_fault_text(fault)}, 0);
     connections.drop(connection);
 }
 

@@ -13,12 +13,18 @@ namespace {
 
 enum class Preface : uint8_t { none, begun, whole };
 
-// Looks in what has come for the preface with which HTTP/2 begins (RFC 9113 3.4). Where it has `begun`, the bytes are
-// marked as searched.
+// SETTINGS without a setting, which must be the first frame of a server (RFC 9113 3.4), and the head of GOAWAY with the error
+// HTTP_1_1_REQUIRED. A text for people follows.
+constexpr char NO_HTTP2[] = "this address serves REST over HTTP/1.1 only; gRPC has an address of its own";
+constexpr unsigned char GO_AWAY[] = {0, 0, 0, 4, 0, 0, 0, 0, 0,                             // SETTINGS
+                                     0, 0, 8 + sizeof NO_HTTP2 - 1, 7, 0, 0, 0, 0, 0,       // GOAWAY of so many bytes:
+                                     0, 0, 0, 0, 0, 0, 0, 0x0d};                            // no stream was served
+
+// Looks for the preface of HTTP/2 (RFC 9113 3.4) at the beginning of a connection. Marks the bytes as searched if the rest of it is
+// still to come.
 Preface look_for_preface(Connection *connection) noexcept {
     if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
-    if (connection->out.sent != 0) return Preface::none;  // it is no beginning
-    if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
+    if (connection->out.sent != 0) return Preface::none;
     const size_t length = std::min(connection->filled, HTTP2_PREFACE_BYTES);
     if (memcmp(connection->buffer, HTTP2_PREFACE, length) != 0) {
         if (connection->searched < HTTP2_PREFACE_BYTES) connection->searched = 0;
@@ -30,6 +36,18 @@ Preface look_for_preface(Connection *connection) noexcept {
 }
 
 }  // namespace
+
+// Tells a client of HTTP/2 to use HTTP/1.1, in frames, because it would not show an answer of HTTP/1.1 to anybody.
+void HttpServer::refuse_http2(Connection *connection, uint64_t now) noexcept {
+    refusals.keep({connection->peer, connection->peer_length, "HTTP/2", NO_HTTP2}, 0);
+    add_part(&connection->out, GO_AWAY, sizeof GO_AWAY);
+    add_part(&connection->out, NO_HTTP2, sizeof NO_HTTP2 - 1);
+    if (send_now(connection, &connection->out) == Sent::all) {
+        answers.linger(connection, now);
+    } else {
+        connections.drop(connection);
+    }
+}
 
 // Goes on with an owned connection until it is armed, in the run queue, with the app or dropped.
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
@@ -48,9 +66,9 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         if (connection->verdict == Verdict::incomplete) {
-            const Preface preface = adopt_http2 ? look_for_preface(connection) : Preface::none;
+            const Preface preface = look_for_preface(connection);
             if (preface == Preface::whole) {
-                hand_over(connection);
+                refuse_http2(connection, now);
                 return;
             }
             if (connection->filled && preface == Preface::none)

@@ -9,7 +9,7 @@
 // go out; native_routes.hpp what needs no app. http/incoming_body.hpp is how bodies come in.
 //
 // events.cpp is what becomes of events and timers, receive.cpp how messages come in, app_messages.cpp the way to the app and back,
-// proxied_connections.cpp the PROXY protocol, http2_streams.cpp HTTP/2.
+// proxied_connections.cpp the PROXY protocol.
 
 #pragma once
 
@@ -21,28 +21,14 @@
 
 namespace ksrv {
 
-// A connection that turned out to speak HTTP/2, with what has come of it.
-struct AcceptedHttp2 {
-    int fd;
-    TlsSession tls;
-    const unsigned char *bytes;
-    size_t length;
-    sockaddr_storage peer;
-    socklen_t peer_length;
-    uint16_t listener;
-};
-
-// Takes such a connection over; false where there is no room, and it stays the caller's.
-using AdoptHttp2 = bool (*)(void *owner, const AcceptedHttp2 &accepted);
-
 // Takes requests into Python: called with the GIL, and pops the run queue until that gives none.
 using Serve = void (*)(void *owner);
 
-// A connection that was closed for its header of the PROXY protocol, for the log.
-struct ProxyRefusal {
+// A connection that was closed for the protocol with which it began, for the log.
+struct Refusal {
     sockaddr_storage peer;
     socklen_t peer_length;
-    ProxyFault fault;
+    const char *protocol, *cause;  // static texts
 };
 
 class HttpServer final : public Protocol {
@@ -59,7 +45,7 @@ class HttpServer final : public Protocol {
     // ---- for the event loop (events.cpp) ----
     void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept override;
     void on_handshake(uint64_t tag, uint64_t now) noexcept override;
-    void on_turn(uint64_t now) noexcept override;
+    void on_turn(uint64_t) noexcept override {}
     void on_sweep(uint64_t now) noexcept override;
     NextTurn next_turn() const noexcept override;
     PythonWork python_work() const noexcept override {
@@ -84,25 +70,19 @@ class HttpServer final : public Protocol {
     Connection *next_app_message(AppQueueKind kind) noexcept;
     void receive_for_app(Connection *connection, uint64_t most) noexcept;
 
-    // Serves a message of HTTP/2. False where there is no room for it. (http2_streams.cpp)
-    bool open_stream(ByteStream *stream, const StreamHead &head, const sockaddr_storage &peer,
-                     socklen_t peer_length, uint16_t listener) noexcept;
-
     HttpServerConfig config;
     std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
-    AdoptHttp2 adopt_http2 = nullptr;  // set before it listens, with its owner; null without HTTP/2
-    void *http2_owner = nullptr;
     ServerCounts counts;
     HttpConnections connections;
     AnswerSender answers;
     NativeRoutes routes;
-    LogRecords<ProxyRefusal> proxy_refusals{PROXY_REFUSALS * sizeof(ProxyRefusal)};  // more are only counted
+    LogRecords<Refusal> refusals{REFUSALS * sizeof(Refusal)};  // further ones are not logged
 
   private:
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
     static constexpr uint64_t EARLY_BODY = 65536;  // received before the app is asked for it
-    static constexpr size_t PROXY_REFUSALS = 16;
+    static constexpr size_t REFUSALS = 16;
 
     // events.cpp
     void go_on(Connection *connection, uint64_t now) noexcept;
@@ -114,9 +94,8 @@ class HttpServer final : public Protocol {
     bool begin_direct(Connection *connection, uint64_t now) noexcept;
     void refuse_proxied(Connection *connection, ProxyFault fault) noexcept;
 
-    void hand_over(Connection *connection) noexcept;  // http2_streams.cpp
-
     // receive.cpp
+    void refuse_http2(Connection *connection, uint64_t now) noexcept;
     void advance(Connection *connection, uint64_t now) noexcept;
     bool start_infer(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
@@ -133,7 +112,6 @@ class HttpServer final : public Protocol {
     const Serve serve_python_;
     void *const owner_;
     std::atomic<bool> stopping_{false};
-    TagQueue woken_;  // streams with an event
     AppQueue app_queue_;
 };
 

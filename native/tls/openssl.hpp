@@ -82,7 +82,6 @@ using UseTicketKey = int (*)(SSL *, unsigned char *, unsigned char *, EVP_CIPHER
     F(int, SSL_has_pending, (const SSL *))                                                           \
     F(int, SSL_get_error, (const SSL *, int))                                                        \
     F(int, SSL_session_reused, (const SSL *))                                                        \
-    F(void, SSL_get0_alpn_selected, (const SSL *, const unsigned char **, unsigned int *))           \
     F(int, X509_VERIFY_PARAM_set_flags, (X509_VERIFY_PARAM *, unsigned long))                        \
     F(int, OPENSSL_sk_num, (const OPENSSL_STACK *))                                                  \
     F(void *, OPENSSL_sk_value, (const OPENSSL_STACK *, int))                                        \

@@ -51,13 +51,6 @@ void TlsSession::see_message(int is_sent, int, int type, const void *, size_t, S
     openssl.SSL_set_shutdown(ssl, RECEIVED_SHUTDOWN);
 }
 
-bool TlsSession::agreed_on(const char *protocol) const noexcept {
-    const unsigned char *chosen = nullptr;
-    unsigned int length = 0;
-    openssl.SSL_get0_alpn_selected(ssl, &chosen, &length);
-    return length == strlen(protocol) && memcmp(chosen, protocol, length) == 0;
-}
-
 bool TlsSession::begin(const TlsContext &context, int fd) noexcept {
     forget_errors();
     ssl = context.new_session();

@@ -40,8 +40,6 @@ struct TlsSession {
     Handshake shake_hands() noexcept;
     bool resumed() const noexcept { return openssl.SSL_session_reused(ssl) == 1; }
 
-    bool agreed_on(const char *protocol) const noexcept;  // by ALPN
-
     // As recv() on a socket that does not block. At most one record comes with one call. EAGAIN with `unread` set says
     // that the turn is over: the caller serves other connections and calls again without an event. A peer that floods
     // the session makes it fail with EPROTO.

@@ -1,4 +1,4 @@
-// Clients of HTTP/2: REST and gRPC, unary calls and streams, on one connection.
+// Clients of gRPC: unary calls and streams, on one connection.
 
 #pragma once
 
@@ -52,8 +52,7 @@ class Inflater {
 
 class Http2Client final : public Client {
   public:
-    // Without `takes_rest` it came to the address of gRPC.
-    Http2Client(Scene *scene, int number, Temper temper, bool takes_rest, bool plain = false) : Client(scene, number, temper), takes_rest_(takes_rest) {
+    Http2Client(Scene *scene, int number, Temper temper, bool plain = false) : Client(scene, number, temper) {
         Random &random = machine().random;
         const size_t count = temper == Temper::takes_late ? random.between(8, 12) : random.between(1, 14);
         for (size_t i = 0; i < count; ++i) calls_.push_back(make_call(static_cast<int>(i), plain));
@@ -66,11 +65,11 @@ class Http2Client final : public Client {
     }
 
   private:
-    enum Kind : uint8_t { rest, unary, stream, half_message, no_message };
+    enum Kind : uint8_t { unary, stream, half_message, no_message };
     struct Call {
         Kind kind;
         std::string id, head, body, expected;
-        int status = 200, grpc = 0;
+        int grpc = 0;
         bool drops = false;
         uint32_t stream = 0;
         bool opened = false, over = false, stalls = false, trailers = false, reset_by_us = false;
@@ -98,25 +97,14 @@ class Http2Client final : public Client {
         Random &random = machine().random;
         Call made;
         made.id = "h" + std::to_string(number_) + "-" + std::to_string(i);
-        made.kind = takes_rest_ && random.chance(550000) ? rest : random.chance(650000) ? unary : stream;
+        made.kind = random.chance(650000) ? unary : stream;
         size_t size = temper_ == Temper::takes_late ? 200000 : SIZES[random.below(6)];
         size += random.below(size + 1);
         if (plain) {
-            made.kind = takes_rest_ ? rest : unary;
+            made.kind = unary;
             size = 100;
         }
-        if (made.kind == rest) {
-            const uint64_t what = plain ? 0 : random.below(12);
-            std::string path = what < 3 ? "/v2/health/live" : what < 7 ? "/v2/models/m/infer" : what == 7 ? "/x/fail" : what == 8 ? "/x/late" : what == 9 ? "/x/pieces" : what == 10 && random.chance(300000) ? "/x/drop" : "/x/echo";
-            made.drops = path == "/x/drop";
-            const bool asks = what < 3;
-            if (!asks) made.body = pattern(made.id, std::min<size_t>(size, 60000));
-            made.expected = asks ? "good" : path == "/x/fail" ? "fail " + made.id : made.body;
-            if (path == "/x/fail") made.status = 422;
-            made.head = field(":method", asks ? "GET" : "POST") + field(":scheme", "http") + field(":path", path) +
-                        field(":authority", "x") + field("x-request-id", made.id);
-            if (!asks && random.chance(600000)) made.head += field("content-length", std::to_string(made.body.size()));
-        } else if (made.kind == unary) {
+        if (made.kind == unary) {
             static const char *const WHAT[] = {"echo", "echo", "echo", "late", "fail", "drop"};
             std::string what = WHAT[plain ? 0 : random.below(6)];
             if (what == "drop" && !random.chance(300000)) what = "echo";
@@ -152,7 +140,7 @@ class Http2Client final : public Client {
         return made;
     }
 
-    const char *name() const override { return takes_rest_ ? (tls_ ? "HTTP/2 over TLS" : "HTTP/2") : tls_ ? "gRPC over TLS" : "gRPC"; }
+    const char *name() const override { return tls_ ? "gRPC over TLS" : "gRPC"; }
 
     std::string state() const override {
         std::string made;
@@ -196,7 +184,7 @@ class Http2Client final : public Client {
             call.window = server_window_;
             by_stream_[call.stream] = &call;
             open += !call.stalls;
-            const bool ends = call.body.empty() && !call.stalls && (call.kind == rest || random.chance(500000));
+            const bool ends = call.body.empty() && !call.stalls && random.chance(500000);
             call.half_closed = ends;
             say(frame(1, 4 | (ends ? 1 : 0), call.stream, call.head));
             if (random.chance(200000)) break;
@@ -377,19 +365,8 @@ class Http2Client final : public Client {
         if (id != call.id && id[0] == 'h' && id.find('-') < 6) wrong(call, "its answer is that of " + id);
         if (was_reset && !(error == 0 && whole && call.answered)) {  // NO_ERROR behind a whole answer asks for nothing more
             ++scene_->refusals;
-            if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0 && call.kind != rest) wrong(call, "the part of its answer that has come is not its own");
+            if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0) wrong(call, "the part of its answer that has come is not its own");
             if (is_good() && !hurt() && !scene_->tight && !call.drops && error != 7) wrong(call, "its stream is reset with " + std::to_string(error));
-            return;
-        }
-        if (call.kind == rest) {
-            const int status = atoi(call.fields[":status"].c_str());
-            if (status == 408 || status == 503 || status == 500 || status == 400 || status == 413) {
-                ++scene_->refusals;
-                if (is_good() && !hurt() && !scene_->tight) wrong(call, "it is refused with " + std::to_string(status));
-                return;
-            }
-            if (status != call.status) wrong(call, "its status is " + std::to_string(status));
-            if (call.got != call.expected) wrong(call, "its bytes are not its own: " + std::to_string(call.got.size()) + " for " + std::to_string(call.expected.size()) + ": " + call.got.substr(0, 40));
             return;
         }
         if (!call.fields.count("grpc-status")) {
@@ -429,7 +406,6 @@ class Http2Client final : public Client {
                        what.c_str());
     }
 
-    const bool takes_rest_;
     std::vector<Call> calls_;
     std::map<uint32_t, Call *> by_stream_;
     Inflater inflater_;

@@ -3,7 +3,7 @@
 //     simulate KEY CERTIFICATE FIRST_SEED COUNT [SECONDS]     as many simulations, or until the seconds are over; 0 for no bound
 //     simulate KEY CERTIFICATE nth KIND memory|calls [FIRST [STEP]]
 //
-// The second way has one client of a KIND (0: HTTP/1.1, 1: the same over TLS, 2: REST over HTTP/2, 3: gRPC), and fails each of its allocations, or
+// The second way has one client of a KIND (0: HTTP/1.1, 1: the same over TLS, 2: gRPC), and fails each of its allocations, or
 // system calls, once: the FIRST, and each STEP-th from there on.
 //
 // Prints how many it has made, and ends by abort() where one finds a fault: its seed, which repeats it, is in the message.
@@ -139,10 +139,8 @@ struct Simulation {
         const uint64_t kind = random.below(10);
         if (kind < 5) {
             add(new HttpClient(&scene, number, temper), scene.http, scene.tls && random.chance(500000) ? "http/1.1" : nullptr);
-        } else if (kind < 8) {
-            add(new Http2Client(&scene, number, temper, true), scene.http, "h2");
         } else {
-            add(new Http2Client(&scene, number, temper, false), scene.grpc, "h2");
+            add(new Http2Client(&scene, number, temper), scene.grpc, "h2");
         }
     }
 
@@ -183,11 +181,10 @@ struct Simulation {
         {
             Machine::Outside outside;
             add(new HttpClient(&scene, 900, Temper::good, true), scene.http, nullptr);
-            add(new Http2Client(&scene, 901, Temper::good, true, true), scene.http, "h2");
-            add(new Http2Client(&scene, 902, Temper::good, false, true), scene.grpc, "h2");
+            add(new Http2Client(&scene, 901, Temper::good, true), scene.grpc, "h2");
         }
         run_until_over(30 * SECOND);
-        if (scene.answers < before.answers + 3 || (scene.lost != before.lost && !scene.tight)) machine().fail("%s, a new client is not served", when);
+        if (scene.answers < before.answers + 2 || (scene.lost != before.lost && !scene.tight)) machine().fail("%s, a new client is not served", when);
     }
 
     void close_listeners() {
@@ -402,7 +399,7 @@ uint64_t simulate_processes(uint64_t seed) {
 }
 
 // One client of a kind, and the one call that fails. Whatever the client gets is its own, and the next ones are served.
-enum Kind : int { rest, tls_rest, http2_rest, grpc_calls };
+enum Kind : int { rest, tls_rest, grpc_calls };
 uint64_t fail_one(Kind kind, uint64_t nth, uint64_t kinds) {
     machine().begin(1 + static_cast<uint64_t>(kind));
     WorkerRules rules;
@@ -419,8 +416,8 @@ uint64_t fail_one(Kind kind, uint64_t nth, uint64_t kinds) {
     machine().faults_allowed = true;
     {
         Machine::Outside outside;
-        if (kind == http2_rest || kind == grpc_calls)
-            one.add(new Http2Client(&one.scene, 0, Temper::good, kind == http2_rest), kind == http2_rest ? one.scene.http : one.scene.grpc, "h2");
+        if (kind == grpc_calls)
+            one.add(new Http2Client(&one.scene, 0, Temper::good), one.scene.grpc, "h2");
         else
             one.add(new HttpClient(&one.scene, 0, Temper::good), one.scene.http, "http/1.1");
     }

@@ -10,7 +10,7 @@ from tests.support.native.programs import run_program
 pytestmark = pytest.mark.long
 
 SIMULATE = "../simulator/simulate.cpp"
-KINDS = {"HTTP/1.1": 0, "HTTP/1.1 over TLS": 1, "REST over HTTP/2": 2, "gRPC": 3}
+KINDS = {"HTTP/1.1": 0, "HTTP/1.1 over TLS": 1, "gRPC": 2}
 FOUND = {
     "a reset of a stream without memory": (112166, 129063),
     "the end of a connection behind an interrupted read of TLS": (115916,),
@@ -23,7 +23,6 @@ PROCESSES = range(25, 73, 4)
 QUICK_STEPS = {
     "HTTP/1.1": {"memory": 3, "calls": 6},
     "HTTP/1.1 over TLS": {"memory": 4, "calls": 9},
-    "REST over HTTP/2": {"memory": 17, "calls": 241},
     "gRPC": {"memory": 8, "calls": 4},
 }
 """Of the allocations, or system calls, of a kind, each one of so many fails in the quick tests."""

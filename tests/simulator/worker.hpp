@@ -74,7 +74,6 @@ class Worker {
         server.add_method({"/s/small", false, true, false, true, false});
         server.add_method({"/s/checked", false, false, false, false, false});
         server.add_method({"/s/stream", true, false, false, true, false});
-        server.serve_with(&http);
         if (!http.listen_on(http_listeners.data(), http_listeners.size()) ||
             !server.listen_on(grpc_listeners.data(), grpc_listeners.size()))
             machine().fail("the worker does not listen");
@@ -125,7 +124,7 @@ class Worker {
     }
 
     EventLoop events;
-    grpc::Server server;  // outlives the HTTP server, whose streams of HTTP/2 refer to it
+    grpc::Server server;
     HttpServer http;
 
   private:
@@ -327,7 +326,7 @@ class Worker {
                 char size[16];
                 const std::string part = bytes.substr(at, step);
                 snprintf(size, sizeof size, "%zX\r\n", part.size());
-                piece = connection->byte_stream ? part : size + part + "\r\n";  // HTTP/2 has no chunks
+                piece = size + part + "\r\n";
             }
             forget_outgoing(&connection->out);
             reserve_parts(&connection->out, 1);
@@ -336,7 +335,7 @@ class Worker {
         }
         forget_outgoing(&connection->out);
         reserve_parts(&connection->out, 1);
-        if (!connection->byte_stream) add_part(&connection->out, "0\r\n\r\n", 5);
+        add_part(&connection->out, "0\r\n\r\n", 5);
         http.answers.send(connection, nullptr);
     }
 

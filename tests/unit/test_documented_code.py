@@ -16,7 +16,7 @@ RUN_BY = {
     "docs/client.md": "tests/integration/clients/test_client_docs.py",
     "docs/commands.md": "tests/integration/cli/test_commands_docs.py",
     "docs/composition.md": "tests/integration/docs/test_fragments.py",
-    "docs/embeddings.md": "tests/dialects/openai/test_embeddings.py",
+    "docs/dialects/openai.md": "tests/dialects/openai/test_embeddings.py",
     "docs/debugging.md": "tests/integration/docs/test_fragments.py",
     "docs/devices.md": "tests/integration/docs/test_fragments.py",
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
@@ -26,7 +26,7 @@ RUN_BY = {
     "docs/lazy-models.md": "tests/integration/engine/test_lazy_models.py",
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
-    "docs/openvino.md": "tests/integration/docs/test_tutorials.py",
+    "docs/dialects/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/padding.md": "tests/integration/docs/test_tutorials.py",
     "docs/performance.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
@@ -36,7 +36,7 @@ RUN_BY = {
     "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
     "docs/sequences.md": "tests/integration/docs/test_fragments.py",
     "docs/streams.md": "tests/integration/docs/test_fragments.py",
-    "docs/torchserve.md": "tests/dialects/torchserve/handlers/test_documented_commands.py",
+    "docs/dialects/torchserve.md": "tests/dialects/torchserve/handlers/test_documented_commands.py",
 }
 """The test that runs the code of each page. Blocks `console` install something, and are left out."""
 
@@ -46,7 +46,7 @@ NOT_RUN = {
     "docs/http.md": "it listens on every interface: native_server/test_proxy_protocol.py serves with its options",
     "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
     "docs/security.md": "it listens on every interface: integration/access serves with its options",
-    "docs/triton.md": "its two commands are those of tutorials/from-triton.md, which test_tutorials.py follows",
+    "docs/dialects/triton.md": "its two commands are those of tutorials/from-triton.md, which test_tutorials.py follows",
     "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
 }
 

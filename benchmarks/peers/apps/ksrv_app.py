@@ -1,4 +1,4 @@
-"""ksrv: a model repository with a handler for each workload, REST and gRPC on its own HTTP server."""
+"""ksrv: a model repository with a handler for each workload, REST and gRPC on its HTTP server."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""MLServer: a runtime of its own, adaptive batching, REST (JSON) and gRPC."""
+"""MLServer: a custom runtime, adaptive batching, REST (JSON) and gRPC."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Finds the bright box in a picture: stands for a detection model."""
+"""Finds the bright box in a picture, in place of a detection model."""
 
 import numpy as np
 

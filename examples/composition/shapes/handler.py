@@ -1,4 +1,4 @@
-"""Names the colour of a crop: stands for a classifier."""
+"""Names the colour of a crop, in place of a classifier."""
 
 import numpy as np
 

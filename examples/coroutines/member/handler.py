@@ -1,4 +1,4 @@
-"""Takes a while to answer: stands for a model on a slow machine. The same question is asked once."""
+"""Takes a while to answer, like a model on a slow machine. The same question is asked once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A handler whose time goes to one function, which a profile of a request shows."""
+"""A handler that spends its time in one function, which a profile of a request shows."""
 
 from zlib import crc32
 

@@ -9,7 +9,7 @@ from ksrv import BaseHandler
 
 class Smoother(BaseHandler):
     def inference(self, value: np.ndarray, sequences: list[Any]) -> dict[str, np.ndarray]:
-        # A batch has rows of many sequences; `sequences[row]` is the row's own.
+        # A batch has rows of many sequences; `sequences[row]` is the row's sequence.
         smoothed = np.empty_like(value)
         keep = float(self.context.parameters["keep"])
         for row, sequence in enumerate(sequences):

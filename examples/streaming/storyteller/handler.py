@@ -1,4 +1,4 @@
-"""Tells a story word by word: stands for a language model that makes one token after the other."""
+"""Tells a story word by word, as a language model makes one token after the other."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from ksrv import BaseHandler
 
 class Storyteller(BaseHandler):
     def inference(self, text_input: np.ndarray) -> list[Iterator[str]]:
-        # One generator for each row: each request of the batch has a stream of its own.
+        # One generator for each row: each request of the batch has a separate stream.
         batch = self.context.batch
         return [
             self.tell(bytes(text).decode(), batch.requests[batch.request_of(row)].parameters)

@@ -13,7 +13,7 @@ from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
 from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, Listeners, PendingDecrefs
 from ksrv._native.server.server cimport (
-    CHttpServer, FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
+    FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
 )
 from ksrv._native.tls.tls_context cimport const_tls
 
@@ -201,7 +201,6 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         void accept_enabled(cbool enabled) noexcept
         void drain() noexcept
         void close_all() noexcept
-        void serve_with(CHttpServer *http) noexcept
         CCall *next_to_run(int *reasons) noexcept
         size_t take_fast_calls(CCall *first, CCall **out, size_t room) noexcept
         void *owner() noexcept

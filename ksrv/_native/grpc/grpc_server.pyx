@@ -17,7 +17,7 @@ from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_request_of, ksrv_run_inline
 from ksrv._native.server.server cimport (
-    FastRequest, HttpServer, ModelRoute, ModelSignature, RouteTable, const_table,
+    FastRequest, ModelRoute, ModelSignature, RouteTable, const_table,
     fail_fast_request,
 )
 from ksrv._native.tls.tls_context cimport TlsContext
@@ -179,7 +179,6 @@ cdef class GrpcServer:
     cdef object answered
     cdef list endpoints
     cdef MemoryBudget budget
-    cdef HttpServer http
 
     def __cinit__(
         self,
@@ -239,10 +238,7 @@ cdef class GrpcServer:
         if self.server != NULL:
             self.server.close_all()
             _release_sent(self.server)
-            if self.http is None:
-                del self.server
-            else:  # its streams may refer to the server
-                Py_INCREF(self.loop)
+            del self.server
 
     def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None:
         """Say which models take calls without Python before their handler.
@@ -280,15 +276,6 @@ cdef class GrpcServer:
         if not self.server.listen_on(fds.data(), fds.size()):
             raise OSError("the event loop cannot serve the listeners")
         self.loop.servers.append(self)
-
-    def serve_with(self, HttpServer http not None) -> None:
-        """Take the connections of an HTTP server that speak HTTP/2; before it listens.
-
-        Args:
-            http: Where their requests that are not gRPC's are served.
-        """
-        self.http = http
-        self.server.serve_with(http.server)
 
     def accept(self, bint enabled) -> None:
         """Begin or stop accepting connections."""

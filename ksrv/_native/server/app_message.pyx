@@ -153,7 +153,6 @@ cdef class AppMessage(Exchange):
         out = &connection.out
         forget_outgoing(out)
         reserve_parts(out, 2)
-        chunked = chunked and not connection.byte_stream
         size = b"%X\r\n" % held.length if chunked else b""
         if chunked:
             add_part(out, PyBytes_AS_STRING(size), PyBytes_GET_SIZE(size))
@@ -190,7 +189,7 @@ cdef class AppMessage(Exchange):
         self.streaming = NULL
         forget_outgoing(&connection.out)
         reserve_parts(&connection.out, 1)
-        if chunked and not connection.byte_stream:
+        if chunked:
             add_part(&connection.out, b"0\r\n\r\n", 5)
         with nogil:
             server.answers.send(connection, NULL)

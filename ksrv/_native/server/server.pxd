@@ -17,7 +17,7 @@ from ksrv._native.tensor.padding cimport CLengthBuckets
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
-from ksrv._native.http.proxy_header cimport CProxyRules, ProxyFault
+from ksrv._native.http.proxy_header cimport CProxyRules
 from ksrv._native.http.request_head cimport Head, HeadLimits
 from ksrv._native.reactor.event_loop cimport (
     CEventLoop, ConnectionEnd, EventLoop, Listeners, PendingDecrefs,
@@ -187,7 +187,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     cdef cppclass Connection:
         uint32_t slot
         int fd
-        void *byte_stream
         uint16_t listener
         cbool close_after
         cbool checking
@@ -265,10 +264,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         metadata
         others
 
-    cdef struct ProxyRefusal:
+    cdef struct Refusal:
         sockaddr_storage peer
         socklen_t peer_length
-        ProxyFault fault
+        const char *protocol
+        const char *cause
 
     cdef enum PreparedAnswerIndex:
         ANSWER_LIVE
@@ -305,8 +305,8 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     cdef cppclass AccessLog:
         void take(vector[AccessRecord] *out) except +
 
-    cdef cppclass ProxyRefusals "ksrv::LogRecords<ksrv::ProxyRefusal>":
-        void take(vector[ProxyRefusal] *out) except +
+    cdef cppclass Refusals "ksrv::LogRecords<ksrv::Refusal>":
+        void take(vector[Refusal] *out) except +
 
     cdef cppclass AnswerSender:
         HttpConnections &connections() noexcept
@@ -350,7 +350,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         HttpConnections connections
         AnswerSender answers
         NativeRoutes routes
-        ProxyRefusals proxy_refusals
+        Refusals refusals
         Listeners listeners
 
     void forget_outgoing(Outgoing *out) noexcept

@@ -18,7 +18,7 @@ from ksrv._native.queue.request_queue cimport Queue, retain_queue
 from ksrv._native.server.app_message cimport ksrv_app_message
 from ksrv._native.server.exchange cimport ksrv_address, ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
-from ksrv._native.http.proxy_header cimport ProxyRules, proxy_fault_text
+from ksrv._native.http.proxy_header cimport ProxyRules
 from ksrv._native.http.request_head cimport HeadRules
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.tls.tls_context cimport TlsContext
@@ -358,18 +358,18 @@ cdef class HttpServer:
             for i in range(taken.size())
         ]
 
-    def proxy_refusals(self) -> list[tuple[Address, str]]:
-        """Return the connections closed for their PROXY header since the last call, 16 at most.
+    def refusals(self) -> list[tuple[Address, str, str]]:
+        """Return the connections closed for their protocol since the last call, 16 at most.
 
         Returns:
-            Pairs of the peer's address and a sentence that says why.
+            A list of (peer's address, name of the protocol, sentence with the cause).
         """
-        cdef vector[ProxyRefusal] taken
-        self.server.proxy_refusals.take(&taken)
+        cdef vector[Refusal] taken
+        self.server.refusals.take(&taken)
         return [
             (
                 ksrv_address(&taken[i].peer, taken[i].peer_length),
-                (<bytes>proxy_fault_text(taken[i].fault)).decode(),
+                (<bytes>taken[i].protocol).decode(), (<bytes>taken[i].cause).decode(),
             )
             for i in range(taken.size())
         ]

@@ -1,9 +1,9 @@
-"""The Python interpreters of handler processes: the server's, or one that a model names or has built; their variables.
+"""The Python interpreters of handler processes: the server's, or one that a model names; their variables.
 
 A model's interpreter has other packages. It needs no ksrv: if it is of the server's Python version, the process
 imports ksrv from the server (`child.bootstrap`). Compiled modules fit one version of Python, so for another version ksrv is
-built once from the server's sources into the folder of the built environments, together with the packages it needs. That is
-not necessary if the interpreter has the server's release of ksrv.
+built once from the server's sources into a cache folder, together with the packages it needs. That is not
+necessary if the interpreter has the server's release of ksrv.
 
 Before a process is started in an interpreter, a test program asks the interpreter for its version and packages.
 """
@@ -29,8 +29,6 @@ from ksrv.installation import SHIPPED, SOURCES, sources_beside, with_ksrv
 
 PROBE_TIMEOUT_S = 60.0
 BUILD_TIMEOUT_S = 1800.0
-LOCK_FILE_BYTES = 1 << 20
-"""A requirements file has at most so many bytes."""
 
 PROGRAM = "ksrv.engine.processes.child.program"
 LENT_PACKAGES = {
@@ -72,22 +70,16 @@ class Interpreter(NamedTuple):
 SERVERS = Interpreter([sys.executable, "-P", "-m", PROGRAM], True)
 
 
-def interpreter_for(python: str, requirements: str, folder: Path) -> Interpreter:
-    """Return the interpreter of a model's processes, built first if it is not there.
+def interpreter_for(python: str, folder: Path) -> Interpreter:
+    """Return the interpreter of a model's processes.
 
     Args:
         python: The setting `python`, relative to `folder`; "" for the server's.
-        requirements: The setting `requirements`, relative to `folder`; "" for none.
 
     Raises:
-        HandlerFailed: It cannot be used, or cannot be built.
+        HandlerFailed: The interpreter cannot be used.
     """
-    if not python and not requirements:
-        return SERVERS
-    path = _interpreter_in(folder / python) if python else Path(sys.executable)
-    if requirements:
-        path = _with_requirements(path, folder / requirements)
-    return _usable(path)
+    return _usable(_interpreter_in(folder / python)) if python else SERVERS
 
 
 # ---- an interpreter that is there -----------------------------------------------------------
@@ -182,7 +174,7 @@ def _built_packages(path: Path, told: Mapping[str, Any]) -> list[str]:
 
     def build(place: Path, lock: int) -> None:
         copy_sources(place / "source")
-        command = [*_installer(Path(sys.executable), path), "--target", str(place), "--no-deps"]
+        command = [*_installer(path), "--target", str(place), "--no-deps"]
         _run([*command, *LENT_PACKAGES.values(), str(place / "source")], f"ksrv for {path}", lock)
         rmtree(place / "source")
 
@@ -223,40 +215,15 @@ def copy_sources(to: Path) -> None:
         copyfile(file, to / name)
 
 
-# ---- environments that are built ------------------------------------------------------------
+# ---- folders that are built once ------------------------------------------------------------
 
 
-def _with_requirements(base: Path, file: Path) -> Path:
-    """Return the interpreter of an environment with the packages of a requirements file."""
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(LOCK_FILE_BYTES + 1)
-    except OSError as error:
-        raise HandlerFailed(f"the requirements {file} cannot be read: {error.strerror}") from error
-    if len(content) > LOCK_FILE_BYTES:
-        raise HandlerFailed(
-            f"the requirements {file} have more than {LOCK_FILE_BYTES} bytes, which are allowed"
-        )
-    told = _ask(base)
-    key = hashlib.sha256(json.dumps([str(base), told["abi"]]).encode() + content).hexdigest()[:32]
-
-    def build(place: Path, lock: int) -> None:
-        uv, named = which("uv"), f"the environment of {file}"
-        if uv is None:
-            _run([str(base), "-m", "venv", "--without-pip", str(place)], named, lock)
-        else:
-            _run([uv, "venv", "--python", str(base), str(place)], named, lock)
-        _run([*_installer(base, place / "bin/python"), "-r", str(file)], named, lock)
-
-    return _built(key, build) / "bin/python"
-
-
-def _installer(with_pip: Path, python: Path) -> list[str]:
-    """Return the command that installs packages for an interpreter: uv if it is there, else another interpreter's pip."""
+def _installer(python: Path) -> list[str]:
+    """Return the command that installs packages for an interpreter: uv if it is installed, else the server's pip."""
     uv = which("uv")
     if uv is not None:
         return [uv, "pip", "install", "--python", str(python)]
-    pip = [str(with_pip), "-m", "pip", "--python", str(python), "install"]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     return [*pip, "--no-input", "--disable-pip-version-check"]
 
 
@@ -284,10 +251,10 @@ def _unpacked(archive: Path) -> Path:
 
 
 def _built(key: str, build: Callable[[Path, int], None]) -> Path:
-    """Return the folder of an environment, built first unless that was done.
+    """Return a folder of the cache, built first unless that was done.
 
     Args:
-        build: Builds it in a folder; the programs that it runs hold the lock, as `_run` takes it.
+        build: Builds the folder; the programs that it runs hold the lock, as `_run` takes it.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ksrv/environments"
     place, whole = cache / key, cache / f"{key}.whole"
@@ -300,7 +267,7 @@ def _built(key: str, build: Callable[[Path, int], None]) -> Path:
                 whole.touch()
     except OSError as error:
         raise HandlerFailed(
-            f"no environment can be built in {cache}: {error.strerror}; set XDG_CACHE_HOME to a folder "
+            f"no interpreter can be prepared in {cache}: {error.strerror}; set XDG_CACHE_HOME to a folder "
             f"that can be written"
         ) from error
     return place
@@ -308,7 +275,7 @@ def _built(key: str, build: Callable[[Path, int], None]) -> Path:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[int]:
-    """Keep other processes, and other threads, from building the same environment."""
+    """Keep other processes, and other threads, from building the same folder."""
     with lock.open("ab") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield opened.fileno()

@@ -178,7 +178,7 @@ class ProcessExecutor:
         interpreter = self._interpreter
         if interpreter is None:  # without the lock: it may have to be built first
             config = self._source.config or ModelConfig()
-            interpreter = interpreter_for(config.python, config.requirements, self._source.folder)
+            interpreter = interpreter_for(config.python, self._source.folder)
         with self._lock:
             self._interpreter = interpreter
             if self.alive and self._spec is not None:

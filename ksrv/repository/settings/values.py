@@ -149,11 +149,8 @@ def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConf
             ("record", "to"),
             f"expected the absolute path of a folder, which begins with a slash, found {recording.to!r}",
         )
-    if "requirements" in settings:
-        settings["requirements"] = str(files.find("requirements", settings["requirements"]))
-    for name in ("python", "requirements"):
-        if name in settings and keys.executor != "process":
-            document.fail((name,), "is for handlers in separate processes; add executor: process")
+    if "python" in settings and keys.executor != "process":
+        document.fail(("python",), "is for handlers in separate processes; add executor: process")
     for name in ("parameters", "pt2"):
         _check_portable(document, settings.get(name), (name,))
     _check_plan(document, settings.get("pt2"))

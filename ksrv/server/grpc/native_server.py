@@ -20,7 +20,6 @@ from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.model_endpoint import ModelEndpoint
-from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.requests.handle import SplitRequest
@@ -93,20 +92,20 @@ class NativeGrpcServer:
         """Listen and serve.
 
         Args:
-            address: "host:port" or "unix:path"; port 0 lets the system choose. "off" serves the
-                connections of `serve_with` alone.
+            address: "host:port" or "unix:path"; port 0 lets the system choose.
             listener: A socket that listens there already, which other workers share.
             tls: What all connections are encrypted with; None for cleartext.
             http_address: Where REST is served, as clients of HTTP/1.1 are told that come here.
 
         Returns:
-            The port; 1 for a unix socket, 0 without an address.
+            The port; 1 for a unix socket.
 
         Raises:
             RuntimeError: The address is taken or does not exist.
         """
-        found = parse_address(address, "grpc")
-        if found is not None and listener is None:
+        if listener is None:
+            found = parse_address(address, "grpc")
+            assert found is not None, "gRPC is off"
             try:
                 listener = listen(found, self._settings.backlog)
             except OSError as error:
@@ -123,9 +122,8 @@ class NativeGrpcServer:
             tls,
             misdirected_body(http_address),
         )
-        if listener is not None:
-            listener.setblocking(False)
-        core.listen([] if listener is None else [listener.fileno()])
+        listener.setblocking(False)
+        core.listen([listener.fileno()])
         core.accept(True)
         watch_connections(self.traffic)
         if self._settings.access_log:
@@ -133,18 +131,7 @@ class NativeGrpcServer:
                 "ksrv-grpc-access-log", lambda: write_calls(core.records(), self._services.proxies)
             )
             self._access_log.start()
-        if listener is None:
-            return 0
         return int(listener.getsockname()[1]) if listener.family != socket.AF_UNIX else 1
-
-    def serve_with(self, http_server: HttpServer) -> None:
-        """Serve the connections of the HTTP server that speak HTTP/2, and have it serve their REST.
-
-        Args:
-            http_server: A server that does not listen yet.
-        """
-        assert self._core is not None, "a server that was started serves with another one"
-        self._core.serve_with(http_server)
 
     @property
     def open_connections(self) -> int:

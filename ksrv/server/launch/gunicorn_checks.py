@@ -124,6 +124,7 @@ class Unsupported(NamedTuple):
 
 
 _STRICT = "its head parser takes what RFC 9112 allows; leave it out"
+_NO_HTTP2 = "leave it out: ksrv serves REST over HTTP/1.1, and gRPC at an address of its own"
 _OTHER_WORKER = "leave it out, or choose a worker class of gunicorn's own with --worker-class"
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
@@ -131,11 +132,11 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("post_request", _is_own_hook, _OTHER_WORKER),
     Unsupported("ssl_context", _is_own_hook, "name the files with certfile, keyfile and ca_certs"),
     Unsupported("protocol", _is_not_default, "clients speak HTTP"),
-    Unsupported("http2_cleartext", _is_not_default, "use ksrv's own setting http2"),
+    Unsupported("http2_cleartext", _is_not_default, _NO_HTTP2),
     Unsupported(
         "http_protocols",
         lambda cfg, name: "h2" in cfg.http_protocols,
-        "use ksrv's own setting http2",
+        _NO_HTTP2,
     ),
     Unsupported("permit_obsolete_folding", _is_not_default, _STRICT),
     Unsupported("permit_unconventional_http_method", _is_not_default, _STRICT),

@@ -35,9 +35,6 @@ FREE_SIZE = 8
 """The example line's size of a dimension, other than the first, that may have any size."""
 
 
-ON_HTTP = "on the HTTP address"
-"""What stands for the gRPC address where gRPC has none of its own."""
-
 OPEN_TO_THIS_MACHINE = (
     "Anyone on this machine can load and unload models. Set --control-token-file to prevent it "
     "(needed behind a proxy: docs/security.md)"
@@ -64,7 +61,6 @@ def print_addresses(
     http: Sequence[str] | None,
     grpc: Address | None,
     *,
-    grpc_on_http: bool = False,
     control: str,
 ) -> None:
     """Print where the server listens.
@@ -72,13 +68,12 @@ def print_addresses(
     Args:
         http: URLs of the HTTP listeners, or None where HTTP is off.
         grpc: The gRPC address, or None where there is none.
-        grpc_on_http: Whether gRPC is served on the HTTP address alone.
         control: Who may load and unload models.
     """
     _say(f"ksrv {ksrv.__version__}")
     for url in http if http is not None else ["off"]:
         _say(f"HTTP  {url}")
-    _say(f"gRPC  {ON_HTTP if grpc_on_http else grpc or 'off'}")
+    _say(f"gRPC  {grpc or 'off'}")
     _say(control)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from ksrv.images import jpeg
 from ksrv.observe import tracing
 from ksrv.server.addresses import (
-    HTTP_ONLY,
     Address,
     AddressError,
     check_exposure,
@@ -105,8 +104,7 @@ class Master:
             check_tracing()
         Access(settings)  # a token file that cannot be read is told before anything starts
         self._http = parse_address(settings.http, "http")
-        alone = settings.grpc == HTTP_ONLY
-        self._grpc = None if alone else parse_address(settings.grpc, "grpc")
+        self._grpc = parse_address(settings.grpc, "grpc")
         self._quiet = None if self._http else _Quiet(tempfile.TemporaryDirectory(prefix="ksrv-"))
         self._grpc_socket: socket.socket | None = None
 
@@ -184,8 +182,6 @@ class Master:
                 check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)
                 loopback = loopback and address.loopback
             native = is_native(settings, encrypted=self.service.files.certificates is not None)
-            if settings.grpc == HTTP_ONLY:
-                self._check_http2(server, native=native)
             if self._grpc is not None:
                 loopback = loopback and self._grpc.loopback
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
@@ -208,21 +204,6 @@ class Master:
                         check_free(Address(path=bound), "http")
         except (AddressError, SettingsError, OSError) as error:
             raise RuntimeError(str(error)) from error
-
-    def _check_http2(self, server: Any, *, native: bool) -> None:
-        """Refuse gRPC on the HTTP address alone where HTTP/2 is not served there."""
-        reason = None
-        if self._http is None or not self.settings.http2:
-            reason = "the setting 'http' or 'http2' is off"
-        elif not native:
-            reason = "libnghttp2 is not used"
-        elif not issubclass(server.cfg.worker_class, KsrvWorker):
-            reason = f"worker_class is {server.cfg.worker_class_str}"
-        if reason is not None:
-            raise SettingsError(
-                f"setting 'grpc': the HTTP address does not carry gRPC, because {reason}; give gRPC an address of its "
-                f"own with --grpc HOST:PORT"
-            )
 
     def _take_grpc(self, address: Address, umask: int, *, native: bool) -> None:
         """Take the gRPC address, so that port 0 means one port and a second server fails.
@@ -287,7 +268,6 @@ class Master:
         print_addresses(
             http,
             self.service.grpc_address,
-            grpc_on_http=self.settings.grpc == HTTP_ONLY,
             control=control_note(self.settings, sockets_only=sockets_only),
         )
         if self.settings.status_fd is not None:
@@ -300,8 +280,6 @@ class Master:
 
     def _tell_addresses(self, descriptor: int, http: list[str]) -> None:
         grpc = [] if self.service.grpc_address is None else [str(self.service.grpc_address)]
-        if self.settings.grpc == HTTP_ONLY:
-            grpc = [url.rpartition("//")[2] for url in http]
         tell_addresses(descriptor, http, grpc)
 
     def pre_exec(self, server: Any) -> None:

@@ -40,7 +40,6 @@ from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
-from ksrv.server.grpc.choice import is_native
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.launch.status_lines import tell_loaded
@@ -245,33 +244,18 @@ class Service:
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
 
-    def _start_native(self, address: str) -> "NativeGrpcServer":
+    def _start_native(self, address: str) -> None:
         certificates = self.files.certificates
         native = self._grpc = NativeGrpcServer(
             self.io_threads.loop, self.engine, self.settings, **self._shared
         )
         tls = None if certificates is None else certificates.native_context("h2")
         native.start(address, listener=self.grpc_listener, tls=tls, http_address=self._http_address)
-        return native
 
     @functools.cached_property
     def io_threads(self) -> IoThreads:
         """The I/O threads of this worker, which begin when the first server needs them."""
         return IoThreads(self.settings.io_threads)
-
-    def http2_server(self) -> "NativeGrpcServer | None":
-        """Return the server for connections to the HTTP address that speak HTTP/2.
-
-        Returns:
-            It serves gRPC on an address of its own, if there is one. None where HTTP/2 is off, or
-            without libnghttp2.
-        """
-        encrypted = self.files.certificates is not None
-        if not self.settings.http2 or not is_native(self.settings, encrypted=encrypted):
-            return None
-        if self._grpc is None:
-            return self._start_native("off")
-        return self._grpc if isinstance(self._grpc, NativeGrpcServer) else None
 
     def set_fast_routes(self, routes: "Sequence[tuple[str, str, ModelEndpoint]]") -> None:
         """Tell the gRPC server which models take calls without Python before their handler.

@@ -123,8 +123,10 @@ def model(name: str, given: str, answer: str, **keys: object) -> Case:
 IMAGE = ("--input_name", "0", "--output_name", "1463")
 CHANNELS_LAST = ("--images_numpy_path", "{here}/imgs_nhwc.npy")
 FILES = ("--images_list", "{here}/pictures.txt", "--model_name", "pictures")
-PIPELINE = "it is a pipeline (DAG), which is refused by name (docs/openvino.md); its models serve"
-GPU = "it names a GPU, which is refused (docs/openvino.md)"
+PIPELINE = (
+    "it is a pipeline (DAG), which is refused by name (docs/dialects/openvino.md); its models serve"
+)
+GPU = "it names a GPU, which is refused (docs/dialects/openvino.md)"
 ABSENT = "its model is not in the checkout"
 DUMMY = request("b", "FP32", [1, 10])
 SUMMED = r'"data":\[2\.0'

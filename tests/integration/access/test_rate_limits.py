@@ -13,7 +13,6 @@ from tests.support.models import ECHO, SLOW, VECTOR, write_model
 from tests.support.streams import StreamedResponse, text_request, write_words
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, retry_seconds, stub_infer
-from tests.support.wire.http2_client import Http2Client
 
 RARE = 0.001  # requests a second: one, and no other in this test's time
 
@@ -137,12 +136,6 @@ def test_clients_that_cannot_be_told_apart(models):
             serving(models, limits=limits).start()
 
 
-def over_http2(server, model):
-    with Http2Client(server.http) as client:
-        answer = client.request("POST", f"/v2/models/{model}/infer", body().encode())
-    return answer.status, answer.fields.get("retry-after")
-
-
 def over_v1(server, model):
     url = f"{server.url}/v1/models/{model}:predict"
     answer = requests.post(url, json={"instances": [[1, 2, 3, 4]]}, timeout=60)
@@ -155,7 +148,7 @@ def over_sse(server, model):
         return streamed.status, streamed.response.headers["Retry-After"]
 
 
-@pytest.mark.parametrize("way", [over_http2, over_v1, over_sse])
+@pytest.mark.parametrize("way", [over_v1, over_sse])
 def test_the_rate_of_a_model_holds_over_every_way(models, tmp_path, way):
     write_words(tmp_path, "rare-inline-words", f"rate_limit: {RARE}\n")
     with Server([models / "rare-inline", tmp_path]) as server:

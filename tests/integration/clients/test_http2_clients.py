@@ -1,4 +1,4 @@
-"""Clients of gRPC and HTTP/2 in other languages, where this machine has them."""
+"""Clients of gRPC in other languages, where this machine has them."""
 
 import os
 import shutil
@@ -27,10 +27,9 @@ def server(tmp_path_factory):
     "GRPC_JS_MODULES" not in os.environ or shutil.which("node") is None,
     reason="GRPC_JS_MODULES names no node_modules with @grpc/grpc-js and @grpc/proto-loader",
 )
-@pytest.mark.parametrize("address", ["grpc", "http"])
-def test_grpc_js(server, address):
+def test_grpc_js(server):
     done = subprocess.run(
-        ["node", CLIENT, getattr(server, address), ROOT / "protos" / "inference.proto"],
+        ["node", CLIENT, server.grpc, ROOT / "protos" / "inference.proto"],
         capture_output=True,
         text=True,
         timeout=100,
@@ -42,12 +41,11 @@ def test_grpc_js(server, address):
 @pytest.mark.skipif(
     shutil.which("h2load") is None, reason="needs h2load (Debian: apt-get install nghttp2-client)"
 )
-@pytest.mark.parametrize("address", ["grpc", "http"])
-def test_h2load(server, tmp_path, address):
+def test_h2load(server, tmp_path):
     message = infer_request("echo_FP32", ("x", "FP32", [1, 2]), raw=[bytes(8)]).SerializeToString()
     body = tmp_path / "body"
     body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-    target = f"http://{getattr(server, address)}{INFER}"
+    target = f"http://{server.grpc}{INFER}"
     fields = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
     done = subprocess.run(
         ["h2load", "-n", "400", "-c", "4", "-m", "10", "-d", body, *fields, target],

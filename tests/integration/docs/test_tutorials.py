@@ -14,7 +14,7 @@ PAGES = [
     DOCS / "index.md",
     DOCS / "quickstart.md",
     DOCS / "grpc.md",
-    DOCS / "openvino.md",
+    DOCS / "dialects/openvino.md",
     DOCS / "padding.md",
     DOCS / "performance.md",
     DOCS / "plain-json.md",

@@ -2,13 +2,11 @@
 
 import fcntl
 import json
-import os
 import subprocess
 import sys
 import tarfile
 import time
 import venv
-import zipfile
 from contextlib import suppress
 from pathlib import Path
 from shutil import copytree, which
@@ -18,6 +16,7 @@ import pytest
 import requests
 
 import ksrv.client
+from ksrv.dialects.torchserve.archive.importing import examine, import_archive
 from ksrv.engine.processes import interpreters
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import HandlerFailed
@@ -25,6 +24,7 @@ from ksrv.installation import SHIPPED, SOURCES
 from ksrv.testing import Server
 from tests.support.engine.process_models import batch_of, running, source
 from tests.support.models import write_model
+from tests.support.paths import ROOT
 from tests.support.torchserve.archives import archive
 from tests.support.wait_until import wait_until
 
@@ -51,26 +51,8 @@ warmup: false
 """
 
 
-DOCUMENTED = [
-    block.partition("\n")[2]
-    for block in (Path(__file__).parents[3] / "docs/interpreters.md").read_text().split("```")[1::2]
-]
-"""The settings that the page shows: requirements, and an environment."""
-
-
-def wheel(folder: Path, version: str) -> None:
-    """Write a wheel of the package `pinned`, so that nothing is downloaded."""
-    info = f"pinned-{version}.dist-info"
-    files = {
-        "pinned/__init__.py": f"VERSION = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: pinned\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/RECORD": "",
-    }
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"pinned-{version}-py3-none-any.whl", "w") as made:
-        for name, text in files.items():
-            made.writestr(name, text)
+DOCUMENTED = (ROOT / "docs/interpreters.md").read_text().split("```")[3].partition("\n")[2]
+"""The settings that the page shows."""
 
 
 def environment(folder: Path, version: str) -> Path:
@@ -93,44 +75,9 @@ def told(server, model):
     return json.loads(answer)
 
 
-UV = which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-
-
-@pytest.fixture(params=["pip", "uv"])
-def installer(request, tmp_path, monkeypatch):
-    """What builds environments: the only one of both that a server finds."""
-    if request.param == "uv" and UV is None:
-        pytest.skip("uv is not installed here")
-    folders = os.environ["PATH"].split(os.pathsep)
-    without = [one for one in folders if not (Path(one) / "uv").exists()]
-    if request.param == "uv":
-        (tmp_path / "bin").mkdir()
-        (tmp_path / "bin/uv").symlink_to(str(UV))
-        without.insert(0, str(tmp_path / "bin"))
-    monkeypatch.setenv("PATH", os.pathsep.join(without))
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-    return request.param
-
-
-def test_two_models_pin_different_majors_of_one_package(tmp_path, cache, installer):
-    for version in ("1.4.0", "2.0.1"):
-        wheel(tmp_path / "wheels", version)
-        lock = f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned=={version}\n"
-        settings = SETTINGS.replace("executor: process\n", DOCUMENTED[0]) + "instances: 2\n"
-        folder = write_model(tmp_path / "models", f"pins_{version[0]}", HANDLER, settings)
-        (folder / "requirements.lock").write_text(lock)
-    with Server(tmp_path / "models", start_timeout=PATIENCE_S) as server:
-        found = [told(server, f"pins_{major}") for major in (1, 2)]
-    assert [one["version"] for one in found] == ["1.4.0", "2.0.1"]
-    assert {Path(one["prefix"]).parent for one in found} == {cache}
-    assert len(list(cache.glob("*.whole"))) == 2  # once for each content, whatever the instances
-    built = [path.read_text() for path in cache.glob("*/pyvenv.cfg")]
-    assert [("\nuv = " in text) for text in built] == [installer == "uv"] * 2
-
-
 def test_an_interpreter_has_its_own_packages_and_of_the_servers_what_ksrv_needs(tmp_path):
     own = environment(tmp_path / "own", "7.0")
-    shown = DOCUMENTED[1].replace("/opt/environments/detector", str(own))
+    shown = DOCUMENTED.replace("/opt/environments/detector", str(own))
     folder = SETTINGS.replace("executor: process\n", shown)
     write_model(tmp_path / "models", "folder", HANDLER, folder)
     write_model(tmp_path / "models", "file", HANDLER, SETTINGS + f"python: {own}/bin/python\n")
@@ -171,21 +118,18 @@ def test_a_packed_environment_is_unpacked_once(tmp_path, cache):
     assert len(list(cache.glob("*.whole"))) == 1
 
 
-def test_an_archive_of_torchserve_may_ask_for_its_requirements(tmp_path):
-    wheel(tmp_path / "wheels", "5.0")
+def test_archive_runs_in_the_environment_of_its_model_yaml(tmp_path):
+    environment(tmp_path / "own", "5.0")
     handler = (
         "import pinned\ndef handle(data, context): return [pinned.VERSION] * len(data or [])\n"
     )
     (tmp_path / "told.py").write_text(handler)
     (tmp_path / "store").mkdir()
-    archive(
-        tmp_path / "store",
-        "told",
-        str(tmp_path / "told.py"),
-        settings={"useVenv": True},
-        requirements=f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned\n",
-    )
-    with Server(tmp_path / "store", torchserve_api=True, start_timeout=PATIENCE_S) as server:
+    made = archive(tmp_path / "store", "told", str(tmp_path / "told.py"), requirements="pinned\n")
+    imported = import_archive(examine(made), tmp_path / "models")
+    with (imported / "model.yaml").open("a") as settings:
+        settings.write(f"python: {tmp_path / 'own'}\n")
+    with Server(tmp_path / "models", torchserve_api=True) as server:
         found = requests.post(f"{server.url}/predictions/told", data=b"x", timeout=PATIENCE_S)
         assert found.text == "5.0"
 
@@ -224,34 +168,15 @@ def test_an_interpreter_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(interpreters, "PROBE_TIMEOUT_S", 0.2)
     script(tmp_path / "hangs", "#!/bin/sh\nexec sleep 600\n")
     with pytest.raises(HandlerFailed, match=r"hangs did not answer within 0\.2 s"):
-        interpreters.interpreter_for("hangs", "", tmp_path)
-
-
-def test_requirements_that_cannot_be_had_are_told_and_tried_again(tmp_path, cache, installer):
-    lock = tmp_path / "requirements.lock"
-    lock.write_text(f"--no-index\n--find-links {tmp_path / 'wheels'}\npinned==1.0\n")
-    (tmp_path / "wheels").mkdir()
-    said = {"pip": "No matching distribution", "uv": "pinned was not found"}[installer]
-    text = rf"environment of .*requirements\.lock cannot be built: .*: .*{said}"
-    with pytest.raises(HandlerFailed, match=text):
-        interpreters.interpreter_for("", str(lock), tmp_path)
-    assert not list(cache.glob("*.whole"))
-    wheel(tmp_path / "wheels", "1.0")
-    assert not interpreters.interpreter_for("", str(lock), tmp_path).is_servers
-    lock.unlink()
-    with pytest.raises(HandlerFailed, match="cannot be read: No such file"):
-        interpreters.interpreter_for("", str(lock), tmp_path)
-    lock.write_bytes(b"#" * (interpreters.LOCK_FILE_BYTES + 1))
-    with pytest.raises(HandlerFailed, match=r"more than 1048576 bytes"):
-        interpreters.interpreter_for("", str(lock), tmp_path)
+        interpreters.interpreter_for("hangs", tmp_path)
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    (tmp_path / "requirements.lock").touch()
-    with pytest.raises(HandlerFailed, match=r"no environment can be built in .*set XDG_CACHE_HOME"):
-        interpreters.interpreter_for("", "requirements.lock", tmp_path)
+    (tmp_path / "packed.tar.gz").touch()
+    with pytest.raises(HandlerFailed, match=r"no interpreter can be .*set XDG_CACHE_HOME"):
+        interpreters.interpreter_for("packed.tar.gz", tmp_path)
 
 
 def test_a_package_that_an_interpreter_lacks_is_told_with_the_interpreter(tmp_path):
@@ -271,9 +196,8 @@ def test_a_process_of_another_protocol_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.differs_by("process", why="the model is in a process")
-@pytest.mark.parametrize("key", ["python: /usr/bin/python3", "requirements: handler.py"])
-def test_an_interpreter_needs_a_process(tmp_path, key):
-    settings = SETTINGS.replace("executor: process", key)
+def test_an_interpreter_needs_a_process(tmp_path):
+    settings = SETTINGS.replace("executor: process", "python: /usr/bin/python3")
     write_model(tmp_path, "m", HANDLER, settings)
     with pytest.raises(Exception, match=r"add executor: process"), Server(tmp_path):
         pass
@@ -330,7 +254,7 @@ def test_an_interpreter_of_another_version_serves_without_ksrv_in_it(tmp_path, a
         assert told["own"]["python"] == list(sys.version_info[:2]) != told["other"]["python"]
         assert told["other"]["prefix"] != told["own"]["prefix"]
     began = time.monotonic()
-    interpreters.interpreter_for(another, "", tmp_path)  # that what was built is found again
+    interpreters.interpreter_for(another, tmp_path)  # that what was built is found again
     assert time.monotonic() - began < interpreters.PROBE_TIMEOUT_S
 
 
@@ -355,8 +279,8 @@ def test_ksrv_is_built_from_the_servers_own_sources(tmp_path, monkeypatch, anoth
         assert (Path(command[-1]) / "ksrv/_native/tensor/tensor.pyx").exists()
 
     monkeypatch.setattr(interpreters, "_run", run)
-    first = interpreters.interpreter_for(another, "", tmp_path)
-    assert interpreters.interpreter_for(another, "", tmp_path) == first and len(ran) == 1
+    first = interpreters.interpreter_for(another, tmp_path)
+    assert interpreters.interpreter_for(another, tmp_path) == first and len(ran) == 1
     assert another in ran[0] and not first.is_servers
     [place] = {entry.partition("=")[2] for entry in first.program[2:-1]}
     assert first.program[2] == f"ksrv={place}" and place.startswith(str(cache))
@@ -386,7 +310,7 @@ def test_a_build_that_fails_says_for_which_interpreter_and_what_helps(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(interpreters, "_installer", lambda *given: ["false"])
     with pytest.raises(HandlerFailed) as caught:
-        interpreters.interpreter_for(another, "", tmp_path)
+        interpreters.interpreter_for(another, tmp_path)
     text = caught.value.message
     assert f"the interpreter {another} is Python 3." in text
     assert f"ksrv for {another} cannot be built: false ended with exit status 1" in text
@@ -428,4 +352,4 @@ def test_an_interpreter_that_is_too_old_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
     text = rf"{sys.executable} is Python 3\.9\.1, .*; ksrv needs Python 3\.11 or later"
     with pytest.raises(HandlerFailed, match=text):
-        interpreters.interpreter_for(sys.executable, "", tmp_path)
+        interpreters.interpreter_for(sys.executable, tmp_path)

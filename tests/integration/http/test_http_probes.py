@@ -15,7 +15,7 @@ from tests.support.wire.http_reader import open_connection, read_all
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_double(folder)
-    with Server(folder, grpc="off", http2=False) as running:
+    with Server(folder, grpc="off") as running:
         yield running
 
 

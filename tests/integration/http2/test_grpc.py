@@ -1,4 +1,4 @@
-"""gRPC of a whole server, on its own address and on the HTTP address: what handlers see, and how answers are sent."""
+"""gRPC of a whole server: what handlers see, and how answers are sent."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,7 @@ class Sizes(BaseHandler):
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
-@pytest.mark.parametrize("one_port", [False, True])
-def test_handlers_do_not_see_the_token(tmp_path, executor, one_port):
+def test_handlers_do_not_see_the_token(tmp_path, executor):
     write_model(
         tmp_path,
         "seen",
@@ -50,7 +49,7 @@ def test_handlers_do_not_see_the_token(tmp_path, executor, one_port):
     request = infer_request("seen", ("x", "FP32", [1, 4]), raw=[bytes(16)])
     with (
         Server(tmp_path / "seen", token_file=str(tmp_path / "token")) as server,
-        connect(server.http if one_port else server.grpc) as channel,
+        connect(server.grpc) as channel,
     ):
         for _ in range(3):  # the first has Python look at the caller
             answer = stub_infer(channel)(request, timeout=60, metadata=token)

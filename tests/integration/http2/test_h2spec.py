@@ -1,4 +1,4 @@
-"""The cases of h2spec for servers, on gRPC's address and on the one of HTTP."""
+"""The cases of h2spec for servers, on the address of gRPC."""
 
 import socket
 
@@ -61,14 +61,14 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(params=["http", "grpc"])
-def good(request):
-    return Good(request.param == "grpc")
+@pytest.fixture
+def good():
+    return Good()
 
 
 @pytest.fixture
-def address(server, good):
-    return server.grpc if good.grpc else server.http
+def address(server):
+    return server.grpc
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
@@ -87,12 +87,12 @@ def test_case(address, good, case):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_get_and_a_head_are_answered(server, method):
+def test_a_get_and_a_head_are_answered(address, method):
     fields = [(":method", method), (":scheme", "http"), (":path", "/v2"), (":authority", "x")]
-    with Recorder(server.http) as wire:
+    with Recorder(address) as wire:
         wire.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(fields)))
         wire.until(wire.has_answered)
-        assert wire.begun[1] == 200
+        assert wire.begun[1] == 405
         assert any(one[0] == DATA for one in wire.frames) == (method == "GET")
 
 

@@ -37,15 +37,7 @@ BOMBS = 2_000
 """Lists that a client sends without a pause; the allowance of a connection is for five of them."""
 NAMED = b"\xbe"
 """The field again, by its index 62."""
-HEADS = {
-    "grpc": GRPC_HEAD | {":path": f"/{INFERENCE}/ServerLive"},
-    "http": {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/v2/models/double/infer",
-        ":authority": "localhost",
-    },
-}
+HEAD = GRPC_HEAD | {":path": f"/{INFERENCE}/ServerLive"}
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +48,12 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(params=HEADS)
-def port(request):
-    return request.param
+def connect(server):
+    return Wire(server.grpc)
 
 
-def connect(server, port):
-    return Wire(getattr(server, port))
-
-
-def block(port):
-    return b"".join(field(*pair) for pair in HEADS[port].items())
-
-
-def heads(port, stream, more, flags=END_HEADERS | END_STREAM):
-    return frame(HEADERS, flags, stream, block(port) + more)
+def heads(stream, more, flags=END_HEADERS | END_STREAM):
+    return frame(HEADERS, flags, stream, b"".join(field(*pair) for pair in HEAD.items()) + more)
 
 
 def until(wire, done):
@@ -80,9 +63,9 @@ def until(wire, done):
             wire.read()
 
 
-def store(wire, port):
+def store(wire):
     """Have the server store the long field, and wait for its answer: the wire has acknowledged its settings then."""
-    wire.socket.sendall(heads(port, 1, STORED))
+    wire.socket.sendall(heads(1, STORED))
     until(wire, lambda: 1 in wire.ended)
 
 
@@ -93,62 +76,59 @@ def send_until_over(wire, frames):
     until(wire, lambda: wire.over)
 
 
-def test_a_list_above_its_limit_is_answered_with_the_reason(server, port):
-    with connect(server, port) as wire:
-        wire.socket.sendall(heads(port, 1, STORED + NAMED * (LIMIT // LISTED)))
+def test_a_list_above_its_limit_is_answered_with_the_reason(server):
+    with connect(server) as wire:
+        wire.socket.sendall(heads(1, STORED + NAMED * (LIMIT // LISTED)))
         until(wire, lambda: 1 in wire.ended)
-        answer = wire.ended[1]
-        assert b"--limits-head" in answer if port == "grpc" else b":status: 431" in answer
+        assert b"--limits-head" in wire.ended[1]
 
 
-def test_a_list_of_four_times_its_limit_ends_its_stream_alone(server, port):
-    with connect(server, port) as wire:
-        wire.socket.sendall(heads(port, 1, STORED + NAMED * (4 * LIMIT // LISTED + 1)))
+def test_a_list_of_four_times_its_limit_ends_its_stream_alone(server):
+    with connect(server) as wire:
+        wire.socket.sendall(heads(1, STORED + NAMED * (4 * LIMIT // LISTED + 1)))
         until(wire, lambda: 1 in wire.ended)
         assert wire.resets == {1: ENHANCE_YOUR_CALM}
-        wire.socket.sendall(heads(port, 3, NAMED))
+        wire.socket.sendall(heads(3, NAMED))
         until(wire, lambda: 3 in wire.begun)
         assert wire.begun[3] in (200, 400)  # the table is as before, and the connection goes on
 
 
-def test_lists_above_their_limit_end_their_connection(server, port):
+def test_lists_above_their_limit_end_their_connection(server):
     """Each list decodes 68 KB from 17 bytes."""
-    with connect(server, port) as wire:
-        store(wire, port)
-        send_until_over(wire, (heads(port, 2 * i + 3, NAMED * 17) for i in range(BOMBS)))
+    with connect(server) as wire:
+        store(wire)
+        send_until_over(wire, (heads(2 * i + 3, NAMED * 17) for i in range(BOMBS)))
         assert wire.goodbye == ENHANCE_YOUR_CALM
         assert set(wire.resets.values()) == {ENHANCE_YOUR_CALM}
         assert len(wire.resets) < BOMBS / 2
 
 
-def test_one_block_far_above_the_limit_ends_its_connection_before_it_is_decoded(server, port):
-    with connect(server, port) as wire:
-        store(wire, port)
-        send_until_over(wire, [heads(port, 3, NAMED * 900_000)])
+def test_one_block_far_above_the_limit_ends_its_connection_before_it_is_decoded(server):
+    with connect(server) as wire:
+        store(wire)
+        send_until_over(wire, [heads(3, NAMED * 900_000)])
         assert wire.goodbye == ENHANCE_YOUR_CALM
         assert not wire.resets
 
 
-def test_a_block_in_many_frames_counts_as_one(server, port):
-    with connect(server, port) as wire:
-        store(wire, port)
+def test_a_block_in_many_frames_counts_as_one(server):
+    with connect(server) as wire:
+        store(wire)
         pieces = (frame(CONTINUATION, 0, 3, b"\x82" * 10_000) for _ in range(50))
-        send_until_over(wire, [heads(port, 3, b"", flags=END_STREAM), *pieces])
+        send_until_over(wire, [heads(3, b"", flags=END_STREAM), *pieces])
         assert wire.goodbye == ENHANCE_YOUR_CALM
 
 
-def test_trailers_count_as_heads_do(server, port):
-    message = b"\0" if port == "grpc" else b"{"
-
+def test_trailers_count_as_heads_do(server):
     def call(stream):
         return (
-            heads(port, stream, b"", flags=END_HEADERS)
-            + frame(DATA, 0, stream, message)
+            heads(stream, b"", flags=END_HEADERS)
+            + frame(DATA, 0, stream, b"\0")
             + frame(HEADERS, END_HEADERS | END_STREAM, stream, NAMED * 17)
         )
 
-    with connect(server, port) as wire:
-        store(wire, port)
+    with connect(server) as wire:
+        store(wire)
         wire.socket.sendall(call(3))
         until(wire, lambda: 3 in wire.ended)
         assert wire.resets == {3: ENHANCE_YOUR_CALM}
@@ -157,13 +137,13 @@ def test_trailers_count_as_heads_do(server, port):
         assert len(wire.resets) < BOMBS / 2
 
 
-def test_lists_within_their_limit_are_no_flood(server, port):
+def test_lists_within_their_limit_are_no_flood(server):
     """A thousand calls that each name 12 KB of metadata by three bytes."""
-    with connect(server, port) as wire:
-        store(wire, port)
+    with connect(server) as wire:
+        store(wire)
         for i in range(1_000):
             stream = 2 * i + 3
-            wire.socket.sendall(heads(port, stream, NAMED * 3))
+            wire.socket.sendall(heads(stream, NAMED * 3))
             until(wire, lambda stream=stream: stream in wire.ended)
         assert not wire.over
     assert requests.get(f"{server.url}/v2/health/live", timeout=60).status_code == 200

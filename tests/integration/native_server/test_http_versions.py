@@ -1,12 +1,15 @@
-"""`Expect: 100-continue` and HTTP/1.0 on the fast path: the same answers as on the way through Python."""
+"""`Expect: 100-continue` and HTTP/1.0 on the fast path get the same answers as through Python; HTTP/2 is refused."""
 
 import json
+import re
 import socket
+import ssl
 import threading
 
 import pytest
 
 from ksrv.testing import Server
+from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_slow
 from tests.support.native.fast_path import (
     ONE,
@@ -18,6 +21,7 @@ from tests.support.native.fast_path import (
     status,
     stripped,
 )
+from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, open_connection, read_all, read_message
 
 SLOWLY = "TE: trailers\r\n"
@@ -166,3 +170,81 @@ def test_a_client_of_http_1_0_that_ends_its_sending_gets_no_interim_answer(serve
         client.sendall(head("slow", version="1.0", length=len(body)) + body)
         client.shutdown(socket.SHUT_WR)
         assert read_all(client).startswith(b"HTTP/1.0 200 OK\r\n")
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+REASON = b"this address serves REST over HTTP/1.1 only; gRPC has an address of its own"
+HTTP_1_1_REQUIRED = 13
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
+
+
+def assert_refused(client):
+    """The server's SETTINGS and GOAWAY have come, and then the end of the connection."""
+    refused = (
+        bytes([0, 0, 8 + len(REASON), 7, 0, 0, 0, 0, 0, *bytes(7), HTTP_1_1_REQUIRED]) + REASON
+    )
+    assert read_all(client) == SETTINGS + refused
+
+
+@pytest.mark.parametrize("step", [1, 5, 17, 24, 100])
+def test_http2_is_refused_by_goaway_however_its_preface_is_cut(server, step):
+    sent = PREFACE + SETTINGS
+    with open_connection(server.http) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(sent), step):
+            client.sendall(sent[at : at + step])
+        assert_refused(client)
+
+
+def test_clients_of_http2_are_logged_once_for_each_look(server):
+    line = f"HTTP/2: a connection from 127.0.0.1 is closed: {REASON.decode()}"
+    before = server.log.count(line)
+    for _ in range(100):
+        with open_connection(server.http) as client:
+            client.sendall(PREFACE)
+            assert_refused(client)
+    wait_until(lambda: server.log.count(line) > before)
+    assert server.log.count(line) - before < 100
+
+
+@pytest.mark.parametrize("length", [4, 16, 18, 20, 22])
+def test_what_only_begins_like_the_preface_is_no_request(server, length):
+    with open_connection(server.http) as client:
+        client.sendall(PREFACE[:length])
+        client.sendall(b"X" + b" /\r\n\r\n" * 3)
+        assert re.match(rb"HTTP/1\.1 (400|505) ", read_message(client)[0])
+
+
+def test_the_preface_behind_a_request_is_no_request(server):
+    with open_connection(server.http) as client:
+        client.sendall(LIVE + b"\r\n" + PREFACE)
+        answers = read_all(client)
+    assert re.match(rb"HTTP/1\.1 200 OK.*HTTP/1\.1 (400|505) ", answers, re.DOTALL)
+
+
+def test_upgrade_to_http2_is_ignored(server):
+    """As RFC 9110 7.8 allows."""
+    fields = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    with open_connection(server.http) as client:
+        client.sendall(LIVE + fields + b"\r\n")
+        first, _, rest = read_message(client)
+        assert first.startswith(b"HTTP/1.1 200 OK") and b"upgrade" not in first.lower()
+        client.sendall(LIVE + b"\r\n")
+        assert read_message(client, rest)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("offered", [["h2"], ["h2", "http/1.1"], ["http/1.1"], []])
+def test_tls_never_agrees_on_http2(tmp_path, offered):
+    write_double(tmp_path / "models")
+    key, cert = self_signed(tmp_path)
+    with Server(tmp_path / "models", tls_cert=str(cert), tls_key=str(key)) as encrypted:
+        context = ssl.create_default_context(cafile=cert)
+        if offered:
+            context.set_alpn_protocols(offered)
+        with context.wrap_socket(
+            open_connection(encrypted.http), server_hostname="127.0.0.1"
+        ) as client:
+            assert client.selected_alpn_protocol() in (None, "http/1.1")
+            client.sendall(PREFACE)
+            assert_refused(client)

@@ -1,4 +1,4 @@
-"""TLS 1.3 clients that renew their keys (RFC 8446 4.6.3), over HTTP/1.1, HTTP/2 and gRPC: now and then, or all the time."""
+"""TLS 1.3 clients that renew their keys (RFC 8446 4.6.3), over HTTP/1.1 and gRPC: now and then, or all the time."""
 
 import socket
 from pathlib import Path
@@ -62,7 +62,7 @@ class Carrier:
         return True
 
 
-@pytest.fixture(params=["http/1.1", "h2", "grpc"])
+@pytest.fixture(params=["http/1.1", "grpc"])
 def connect(request, server):
     return lambda: Carrier(server, request.param)
 

@@ -5,14 +5,12 @@ import re
 import socket
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.support.missing_tools import need_http2
 from tests.support.models import VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, infer_request, stub_infer
@@ -94,24 +92,6 @@ def test_other_routes(server, path, status):
     assert (found["method"], found["path"], found["status"]) == ("GET", path, status)
     assert "queue_ms" not in found
     assert "\n" not in found["message"]
-
-
-@pytest.mark.parametrize("model", ["double", "process"])
-def test_a_request_over_http2(server, model):
-    need_http2()
-    if "gRPC is served by grpcio" in server.log:
-        pytest.skip("HTTP/2 for REST is libnghttp2's")
-    name = f"{server.grpc}-h2-{model}".replace(":", ".")
-    with httpx.Client(http1=False, http2=True, timeout=60) as client:
-        url = f"{server.url}/v2/models/{model}/infer"
-        answer = client.post(url, content=body(), headers={"X-Request-ID": name})
-    assert (answer.status_code, answer.http_version) == (200, "HTTP/2")
-    found = record(server, name)
-    assert (found["method"], found["status"], found["model"]) == ("POST", 200, model)
-    assert found["path"] == f"/v2/models/{model}/infer"
-    assert found["bytes"] == len(answer.content)
-    assert 0 < found["inference_ms"] <= found["duration_ms"]
-    assert found["peer"] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("model", ["double", "process"])

@@ -11,7 +11,6 @@ import requests
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_double, write_model
 from tests.support.wire.grpc_calls import call, infer_request, stub_infer
-from tests.support.wire.http2_client import Http2Client
 
 PATHS = (
     "/v2/models/{}/infer", "/v2/models/double/versions/{}/infer", "/v2/models/{}/versions/7/infer",
@@ -57,12 +56,6 @@ def over_http(server, name):
             requests.post(f"{server.url}/v2/models/{model}/infer", data=body, timeout=60)
 
 
-def over_http2(server, name):
-    with Http2Client(server.http) as client:
-        client.request("POST", f"/v2/models/{name}/infer", document("x").encode(), [(name, name)])
-        client.request(name.upper(), f"/{name}")
-
-
 def over_grpc(server, name):
     metadata = [("x-request-id", name), (name, name)]
     with grpc.insecure_channel(server.grpc) as channel:
@@ -90,7 +83,7 @@ def series(server):
     return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
 
 
-@pytest.mark.parametrize("way", [over_http, over_http2, over_grpc])
+@pytest.mark.parametrize("way", [over_http, over_grpc])
 def test_names_of_clients_are_on_no_page(server, way):
     way(server, "first" + secrets.token_hex(4))
     before = series(server)

@@ -5,13 +5,11 @@ import re
 import socket
 
 import grpc
-import httpx
 import pytest
 import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.missing_tools import need_http2
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import text_request, write_words
 from tests.support.wait_until import wait_until
@@ -84,22 +82,12 @@ def raw(server, *fields, path="/v2/models/inline/infer", data=None):
         return read_answer(connection)
 
 
-def over_http2(server, headers, model="inline", first=1.0):
-    need_http2()
-    with httpx.Client(http1=False, http2=True, timeout=60) as client:
-        return client.post(url(server, model), content=body(first), headers=headers)
-
-
 def streamed(server, headers, text="a b"):
     headers = headers | {"Accept": "text/event-stream"}
     return requests.post(url(server, "words"), json=text_request(text), headers=headers)
 
 
 WAYS = {
-    "HTTP-2": over_http2,
-    "HTTP-2 process": lambda server, headers: over_http2(server, headers, "process"),
-    "HTTP-2 failing": lambda server, headers: over_http2(server, headers, first=-1.0),
-    "HTTP-2 no model": lambda server, headers: over_http2(server, headers, "nope"),
     "stream": streamed,
     "failing stream": lambda server, headers: streamed(server, headers, "refuse"),
     "fast path": lambda server, headers: requests.post(url(server), data=body(), headers=headers),

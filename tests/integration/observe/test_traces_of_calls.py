@@ -1,4 +1,4 @@
-"""Traces of more than one message: calls between models, ensembles, streams; HTTP/2, a collector with TLS."""
+"""Traces of more than one message: calls between models, ensembles, streams; a collector with TLS."""
 
 import secrets
 
@@ -22,7 +22,6 @@ from tests.support.streams import (
 )
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request
-from tests.support.wire.http2_client import Http2Client
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.support.otlp_collector import collecting
@@ -196,16 +195,6 @@ def test_a_stream_is_one_request(server, collected, way, model):
     found = tree_of(collected, new)
     assert {f"infer {model}", f"infer {model} / ksrv.queue", f"infer {model} / ksrv.batch"} <= found
     assert found <= parts(f"infer {model}")
-
-
-def test_a_request_over_http2(server, collected):
-    new = new_trace()
-    with Http2Client(server.http) as client:
-        fields = [("traceparent", new[2])]
-        answer = client.request("POST", "/v2/models/far/infer", body().encode(), fields)
-        assert answer.status == 200
-    expected = parts("infer far", "infer far / ksrv.batch / mine")
-    assert tree_of(collected, new, "mine") == expected
 
 
 def test_a_collector_with_tls(tmp_path):

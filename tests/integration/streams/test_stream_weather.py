@@ -1,4 +1,4 @@
-"""Streams in all weather: TLS, a token, HTTP/2, chunked requests, clients that leave, handlers that panic."""
+"""Streams in all weather: TLS, a token, chunked requests, clients that leave, handlers that panic."""
 
 import json
 import socket
@@ -11,7 +11,6 @@ from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.streams import StreamedResponse, pieces, text_request, write_later, write_words
 from tests.support.wait_until import wait_until
-from tests.support.wire.http2_client import Http2Client
 
 TOKEN = {"Authorization": "Bearer good"}
 EVENTS = {"Accept": "text/event-stream"}
@@ -101,32 +100,3 @@ def test_a_silent_handler_is_cancelled_when_its_client_leaves(server, context, t
         ) as found:
             assert len(list(found.events())) == 1
     wait_until((tmp_path / "other").exists, 15)
-
-
-@pytest.mark.parametrize("leaves", ["stream", "connection"])
-def test_a_silent_handler_is_cancelled_when_its_client_leaves_a_stream_of_http_2(
-    server, context, tmp_path, leaves
-):
-    closed = tmp_path / "closed"
-    fields = [("authorization", "Bearer good"), ("accept", "text/event-stream")]
-    body = json.dumps(text_request("x.", closed=str(closed))).encode()
-    with Http2Client(server.http, context) as client:
-        stream = client.begin("POST", "/v2/models/later/infer", fields)
-        client.send(stream, body, end=True)
-        while b"data: " not in bytes(client.answers[stream].body):
-            client.read()
-        if leaves == "stream":
-            client.reset(stream)
-            wait_until(closed.exists, 15)
-    wait_until(closed.exists, 15)
-
-
-def test_streams_over_http_2(server, context, model):
-    fields = [("authorization", "Bearer good"), ("accept", "text/event-stream")]
-    with Http2Client(server.http, context) as client:
-        body = json.dumps(text_request("one two")).encode()
-        answer = client.request("POST", f"/v2/models/{model}/infer", body, fields)
-        assert bytes(answer.body).count(b"data: ") == 2
-        failed = json.dumps(text_request("one panic")).encode()
-        answer = client.request("POST", f"/v2/models/{model}/infer", failed, fields)
-        assert b"event: error" in bytes(answer.body)

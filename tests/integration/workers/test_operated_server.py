@@ -28,7 +28,6 @@ from tests.support.certificates import self_signed
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import pieces, text_request, write_words
 from tests.support.wait_until import wait_until
-from tests.support.wire.http2_client import Http2Client
 from tests.unit.deploy.packages import DEPLOY
 
 SCALED = """
@@ -100,40 +99,6 @@ def over_one_connection(server, access):
     return call, client.close
 
 
-def over_http2(server, access):
-    """Requests on streams of one connection, until the server says goodbye to it.
-
-    A stream above the last one that a GOAWAY names was not looked at, and is sent again. httpx ends the
-    others with an error, and is no client for this.
-    """
-    context = ssl.create_default_context(cafile=access.trusted)
-    opened = []
-
-    def connection():
-        if opened and (opened[0].goodbye or opened[0].over):
-            opened.pop().socket.close()
-        if not opened:
-            opened.append(Http2Client(server.http, context))
-        return opened[0]
-
-    def call(name):
-        path, body = f"/v2/models/{name}/infer", json.dumps(document()).encode()
-        fields = [("authorization", access.header["Authorization"])]
-        for _ in range(5):
-            client = connection()
-            stream = client.begin("POST", path, fields, scheme="https")
-            client.send(stream, body, end=True)
-            answer = client.wait(stream)
-            if answer.ended or client.goodbye is None or stream <= client.goodbye.last_stream_id:
-                break
-        if not answer.ended:
-            raise ConnectionError("the connection ended before the answer")
-        assert answer.status == 200, (answer.status, answer.error, client.goodbye, client.over)
-        check(json.loads(answer.body)["outputs"][0]["data"])
-
-    return call, lambda: connection().socket.close()
-
-
 def over_new_connections(server, access):
     url = f"{server.url}/v2/models"
 
@@ -195,7 +160,7 @@ def probes(server, access):
 
 
 KINDS = (
-    over_one_connection, over_http2, over_new_connections, over_grpc, over_event_streams, probes
+    over_one_connection, over_new_connections, over_grpc, over_event_streams, probes
 )  # fmt: skip
 
 

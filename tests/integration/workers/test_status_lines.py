@@ -60,11 +60,6 @@ def test_a_file_gets_the_addresses_and_then_that_the_models_are_loaded(
     assert loaded == {"event": "loaded", "ready": True}
 
 
-def test_grpc_on_the_http_address_has_that_address(models):
-    with Server(models, grpc="http") as server:
-        assert server.grpc == server.http != ""
-
-
 SLOW_TO_START = """
 from time import sleep
 

@@ -38,7 +38,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with Server(
         write_double(tmp_path_factory.mktemp("m")).parent,
         grpc="off",
-        http2=False,
         head_timeout=300.0,
         transfer_grace=300.0,
     ) as one:

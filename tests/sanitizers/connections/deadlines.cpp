@@ -19,6 +19,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "server/server.hpp"
 #include "../../support/native/adopted_socket.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"

@@ -72,8 +72,7 @@ void check_held(bool closes) {
     go_on.store(false);
     holds.store(true);
     std::thread adopter([&] {
-        const sockaddr_storage address{};
-        require(server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+        server.accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
     });
     wait_for(inside);
     closes ? server.close_all() : server.drain();
@@ -95,18 +94,36 @@ std::string head(const char *method, const char *path, const char *type) {
            field("content-type", type);
 }
 
+// A listening socket, with its address.
+struct Listener {
+    sockaddr_in address{};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+
+    Listener() {
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t length = sizeof address;
+        require(bind(fd, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(fd, 64) == 0 &&
+                    getsockname(fd, reinterpret_cast<sockaddr *>(&address), &length) == 0,
+                "it does not listen");
+    }
+    ~Listener() { close(fd); }
+};
+
 // Connects, sends and breaks off until the server takes nobody any more.
-void run_client(const sockaddr_in &address, unsigned seed, const std::atomic<bool> &over) {
+void run_client(const Listener *listeners, unsigned seed, const std::atomic<bool> &over) {
     const std::string call = frame(http2::FRAME_HEADERS, 4, 1, head("POST", "/s/unary", "application/grpc")) +
                              frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
     const std::string rest = frame(http2::FRAME_HEADERS, 4, 3, head("POST", "/x", "text/plain")) +
                              frame(http2::FRAME_DATA, 1, 3, std::string(5000, 'a'));
     const std::string live = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n";
     const std::string infer = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd";
+    // Each to HTTP or to gRPC, whether it is of that protocol or not.
     const std::string sent[] = {PREFACE, PREFACE + call, PREFACE + call + rest, PREFACE.substr(0, 10), live,
                                 live + infer, infer.substr(0, infer.size() - 2)};
     for (unsigned i = seed; !over.load(); i = i * 1103515245 + 12345) {
         const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);  // a full backlog is not waited for
+        const sockaddr_in &address = listeners[i / 512 % 2].address;
         if (connect(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) {
             const std::string &bytes = sent[i / 65536 % (sizeof sent / sizeof *sent)];
             if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0 && i / 1024 % 4) {
@@ -122,24 +139,19 @@ void run_client(const sockaddr_in &address, unsigned seed, const std::atomic<boo
 // Stops a worker beside its clients. A quiet one has all memory back; one that stops at once keeps what its queues hold, as a
 // process does that ends.
 void check_stop(unsigned seed, bool quiet) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    require(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(listener, 64) == 0 &&
-                getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length) == 0,
-            "it does not listen");
+    const Listener listeners[2];
     auto *worker = new Worker;
-    worker->start(&listener, 1);
+    worker->start(&listeners[0].fd, &listeners[1].fd, 1);
     worker->http.accept_enabled(true);
+    worker->server.accept_enabled(true);
     std::atomic<bool> over{false};
     std::vector<std::thread> clients;
-    for (unsigned i = 0; i < CLIENTS; ++i) clients.emplace_back([&, i] { run_client(address, seed * CLIENTS + i, over); });
+    for (unsigned i = 0; i < CLIENTS; ++i) clients.emplace_back([&, i] { run_client(listeners, seed * CLIENTS + i, over); });
     usleep(1000 * (seed % 7));
     // As a worker that is told to leave: gRPC's drain comes before the HTTP server stops accepting.
     worker->server.drain();
     usleep(1000 * (seed % 3));
+    worker->server.accept_enabled(false);
     worker->http.accept_enabled(false);
     worker->http.drain();
     if (seed % 2) usleep(2000);
@@ -147,7 +159,6 @@ void check_stop(unsigned seed, bool quiet) {
     if (!quiet) worker->stop();
     over.store(true);
     for (std::thread &client : clients) client.join();
-    close(listener);
     if (!quiet) {
         static auto &kept = *new std::vector<Worker *>;
         kept.push_back(worker);
@@ -157,7 +168,7 @@ void check_stop(unsigned seed, bool quiet) {
         return !worker->server.connections.count() && !worker->http.connections.open() && !process_budget().held();
     };
     for (int turns = 0; turns < 2000 && !is_empty(); ++turns) {
-        worker->server.close_all();  // what the HTTP server has handed over meanwhile
+        worker->server.close_all();  // what was accepted meanwhile
         usleep(5000);
     }
     require(is_empty(), "connections or bytes are held still");

@@ -1,5 +1,4 @@
-// The memory that an HTTP/2 connection takes for a peer that sends small pieces or takes nothing, with event loops that run
-// only when the program says so.
+// The memory that an HTTP/2 connection takes for a peer that takes nothing, with an event loop that runs only when the program says so.
 //
 //     held_bytes
 //
@@ -20,13 +19,10 @@
 
 using namespace ksrv;
 
-extern "C" size_t __sanitizer_get_current_allocated_bytes();
-
 namespace {
 
 constexpr size_t SMALL = 4000;          // bytes of an answer, which are copied
 constexpr uint32_t CALLS = 100;         // on one connection
-constexpr size_t DATA_BYTES = 60000;    // sent in as many frames
 
 struct Peer {
     int fd = -1;
@@ -53,15 +49,13 @@ std::string window(uint32_t stream, uint32_t bytes) {
 }
 
 struct Scene {
-    EventLoop events{1}, resting{1};
+    EventLoop events{1};
     grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
-    HttpServer http{&resting, HttpServerConfig{}, [](void *) {}, nullptr};  // its end gives the streams back
     DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
 
     Scene() {
         server.add_method({"/s/small", false, false, false, true, false});
-        server.serve_with(&http);
-        require(http.listen_on(nullptr, 0) && server.listen_on(nullptr, 0), "it does not listen");
+        require(server.listen_on(nullptr, 0), "it does not listen");
     }
 
     static void serve_calls(void *owner) {
@@ -92,8 +86,7 @@ void leave_answers(Scene *scene) {
     const int least = 1;
     setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &least, sizeof least);
     peer.fd = ends[0];
-    const sockaddr_storage address{};
-    require(scene->server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+    scene->server.accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
     peer.send_all(PREFACE + frame(http2::FRAME_SETTINGS, 0, 0, "") + window(0, 1u << 30));
     const std::string head = field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/small") +
                              field(":authority", "x") + field("content-type", "application/grpc");
@@ -109,33 +102,6 @@ void leave_answers(Scene *scene) {
     std::printf("held behind them: %llu\n", static_cast<unsigned long long>(process_budget().held()));
 }
 
-// A body in frames of one byte, for an HTTP server that does not read.
-void send_small_frames(Scene *scene) {
-    int ends[2];
-    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
-    Peer peer;
-    peer.fd = ends[0];
-    AcceptedHttp2 accepted{};
-    accepted.fd = ends[1];
-    accepted.bytes = reinterpret_cast<const unsigned char *>(PREFACE.data());
-    accepted.length = PREFACE.size();
-    require(scene->http.adopt_http2(scene->http.http2_owner, accepted), "it is not adopted");
-    peer.send_all(frame(http2::FRAME_SETTINGS, 0, 0, "") +
-                  frame(http2::FRAME_HEADERS, 4, 1,
-                        field(":method", "POST") + field(":scheme", "http") + field(":path", "/x") + field(":authority", "x")));
-    scene->loop.settle();
-    const size_t before = __sanitizer_get_current_allocated_bytes();
-    const std::string one = frame(http2::FRAME_DATA, 0, 1, "x");
-    std::string hundred;
-    for (int i = 0; i < 100; ++i) hundred += one;
-    for (size_t sent = 0; sent < DATA_BYTES; sent += 100) {
-        peer.send_all(hundred);
-        scene->loop.settle();
-    }
-    std::printf("taken for %zu bytes in frames of one: %zu\n", DATA_BYTES,
-                __sanitizer_get_current_allocated_bytes() - before);
-}
-
 }  // namespace
 
 int main() {
@@ -146,7 +112,6 @@ int main() {
     process_budget().set_bound(64u << 20);
     Scene scene;
     leave_answers(&scene);
-    send_small_frames(&scene);
     scene.server.close_all();
     scene.loop.settle();
     return 0;

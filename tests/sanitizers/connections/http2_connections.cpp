@@ -1,5 +1,5 @@
-// Connections of HTTP/2 under the thread sanitizer: gRPC's server beside the HTTP server, as in a worker, with calls,
-// requests of REST, resets and breaks from several clients at once. Prints how many streams were left unanswered.
+// Connections of HTTP/2 under the thread sanitizer: gRPC's server beside the HTTP server, as in a worker, with calls, requests that
+// are not gRPC, resets and breaks from several clients at once. Prints how many streams were left unanswered.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -71,7 +71,7 @@ size_t run_client(Worker &worker, unsigned seed, bool breaks) {
             sent = frame(http2::FRAME_HEADERS, 5, stream, head("GET", "/x", nullptr));
             break;
         default:
-            sent = frame(http2::FRAME_HEADERS, 4, stream, head("POST", "/x", "text/plain")) +
+            sent = frame(http2::FRAME_HEADERS, 4, stream, head("POST", "/s/unary", "application/grpc")) +
                    frame(http2::FRAME_RST_STREAM, 0, stream, std::string("\0\0\0\x08", 4));
             ++ended;  // it wants no answer
         }
@@ -97,7 +97,7 @@ int main(int count, char **arguments) {
     }
     process_budget().set_bound(64u << 20);
     auto *worker = new Worker;
-    worker->start(nullptr, 0);
+    worker->start(nullptr, nullptr, 0);
     std::atomic<size_t> left{0};
     for (int round = 0; round < rounds; ++round) {
         std::vector<std::thread> clients;

@@ -1,4 +1,4 @@
-"""Connections of HTTP/2 under the sanitizers: gRPC and REST side by side, driven by threads without Python, and their turns."""
+"""Connections of HTTP/2 under the sanitizers: driven by threads without Python, and their turns."""
 
 import re
 

@@ -30,7 +30,7 @@ const std::string PREFACE = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(FRAME_SET
 struct Streams final : SessionEvents {
     void *opened(int32_t) noexcept override { return this; }
     void field(void *, const char *, size_t, const char *, size_t) noexcept override {}
-    void fields_over(void *, bool, bool) noexcept override {}
+    void fields_over(void *, bool) noexcept override {}
     void data(void *, const unsigned char *, size_t) noexcept override {}
     void peer_over(void *) noexcept override {}
     void answer_over(void *) noexcept override {}

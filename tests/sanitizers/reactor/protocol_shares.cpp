@@ -14,6 +14,7 @@
 #include <string>
 
 #include "grpc/server.hpp"
+#include "server/server.hpp"
 #include "http2/library.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
@@ -89,8 +90,7 @@ int send_call(grpc::Server *server) {
                              frame(http2::FRAME_HEADERS, 4, 1, head) +
                              frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
     require(send(ends[0], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()), "the socket is full");
-    const sockaddr_storage address{};
-    require(server->adopt(ends[1], &address, sizeof address), "it is not adopted");
+    server->accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
     return ends[0];
 }
 

@@ -174,7 +174,7 @@ void round_of(const TlsContext &context, SSL_CTX *clients, void (*connect_state)
                 before += "HTTP/1.1 100 Continue\r\n\r\n";
             }
             began = true;
-            const Sent sent = send_now(&transport, &out, true);
+            const Sent sent = send_now(&transport, &out);
             if (sent == Sent::broken) over = true;
             if (sent == Sent::all) {
                 answered = true;

@@ -22,6 +22,7 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "server/server.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/http2_frames.hpp"
 #include "../../support/native/tls_peer.hpp"
@@ -186,7 +187,7 @@ void try_grpc(const std::shared_ptr<const TlsContext> &context) {
         int ends[2];
         require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
         fcntl(ends[1], F_SETFL, O_NONBLOCK);
-        require(scene.server.adopt(ends[1], &address, sizeof address), "it is not adopted");
+        scene.server.accepted(nullptr, {ends[1], 0, address, sizeof address}, true);
         *peer = std::make_unique<TlsPeer>(ends[0]);
     }
     require(scene.good->shake_hands() && scene.flooding->shake_hands(), "no handshake");

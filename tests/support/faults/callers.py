@@ -5,20 +5,17 @@ import http.client
 import json
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import grpc
-import h2.exceptions
-import hpack
 import numpy as np
 
 from ksrv.client import Client, ClientError, ConnectionFailed, DeadlineExceeded, StatusError
 from ksrv.protocol.protobuf import INFERENCE, methods
 from tests.support.faults.patterns import Array, Pattern
 from tests.support.wire.grpc_calls import infer_request
-from tests.support.wire.http2_client import Answer, Http2Client
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 JSON_ELEMENTS = 1000
@@ -220,66 +217,6 @@ class LibraryCaller:
         self._client = self._new()
 
 
-class Http2Caller:
-    """The streams of one connection of HTTP/2 at a time; see `Caller`."""
-
-    at_once = 4
-
-    def __init__(self, address: str, trusted: Path | None, timeout: float) -> None:
-        self._address, self._trusted, self._timeout = address, trusted, timeout
-        self._client: Http2Client | None = None
-
-    def call(self, patterns: Sequence[Pattern]) -> list[Outcome]:
-        """Make calls side by side; returns how each ended."""
-        streams: list[int] = []
-        ended = Outcome("lost", text="the connection ended before it")
-        try:
-            if self._client is None:
-                context = None if self._trusted is None else client_context(self._trusted)
-                self._client = Http2Client(self._address, context, timeout=self._timeout)
-            for pattern in patterns:
-                body, length = binary_body(pattern)
-                fields = [(HEADER_LENGTH.lower(), str(length))]
-                scheme = "http" if self._trusted is None else "https"
-                path = f"/v2/models/{pattern.model}/infer"
-                streams.append(self._client.begin("POST", path, fields, scheme=scheme))
-                self._client.send(streams[-1], body, end=True)
-            for stream in streams:
-                self._client.wait(stream)
-        except TimeoutError as error:
-            ended = Outcome("silent", text=repr(error))
-        except (OSError, h2.exceptions.H2Error, hpack.HPACKError, ValueError, KeyError) as error:
-            ended = Outcome("lost", text=repr(error))
-        answers = {} if self._client is None else self._client.answers
-        outcomes = [
-            _of_stream(answers.get(streams[at]) if at < len(streams) else None, ended)
-            for at in range(len(patterns))
-        ]
-        leaves = self._client is not None and self._client.goodbye is not None
-        if leaves or any(outcome.kind != "answered" for outcome in outcomes):
-            self.close()
-        return outcomes
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._client is not None:
-            self._client.socket.close()
-            self._client = None
-
-
-def _of_stream(answer: Answer | None, otherwise: Outcome) -> Outcome:
-    if answer is None or not answer.ended:
-        return otherwise
-    if answer.error is not None:
-        return Outcome("lost", status=answer.error, text="the stream was reset")
-    outcome = judged(answer.status, answer.body, answer.fields.get(HEADER_LENGTH.lower()))
-    return (
-        outcome
-        if outcome.answer is not None
-        else replace(outcome, text=f"{outcome.text}, {answer.fields}")
-    )
-
-
 class GrpcCaller:
     """grpcio: the streams of one channel at a time, without its repetitions; see `Caller`."""
 
@@ -353,7 +290,6 @@ class GrpcCaller:
 CALLERS: dict[str, type[Caller]] = {
     "http1": Http1Caller,
     "library": LibraryCaller,
-    "http2": Http2Caller,
     "grpc": GrpcCaller,
 }
 """The clients by protocol."""

@@ -14,6 +14,8 @@
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "server/server.hpp"
+#include "adopted_socket.hpp"
 #include "http2_frames.hpp"
 
 namespace ksrv {
@@ -24,11 +26,11 @@ struct Worker {
     grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
     std::vector<std::thread> threads;
 
-    void start(const int *listeners, size_t count) {
+    // Listens for HTTP, and for gRPC, at so many sockets each.
+    void start(const int *listeners, const int *calls, size_t count) {
         for (PreparedAnswer &made : http.answers.prepared) made = {200, "200 OK", "content-length: 4\r\n", "good"};
         server.add_method({"/s/unary", false, false, false, true, false});
-        server.serve_with(&http);
-        if (!http.listen_on(listeners, count) || !server.listen_on(nullptr, 0)) std::abort();
+        if (!http.listen_on(listeners, count) || !server.listen_on(calls, count)) std::abort();
         for (int i = 0; i < events.threads(); ++i) threads.emplace_back([=] { events.run(i); });
         for (const AppQueueKind kind : {AppQueueKind::metadata, AppQueueKind::others, AppQueueKind::others})
             threads.emplace_back([=] { answer_messages(kind); });
@@ -41,15 +43,10 @@ struct Worker {
 
     // The client's end of a new connection of HTTP/2, whose preface and first SETTINGS have come.
     int connect_http2() {
-        int ends[2];
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
+        const int fd = connect_to(&server);
         const std::string come = HTTP2_PREFACE + frame(http2::FRAME_SETTINGS, 0, 0, "");
-        AcceptedHttp2 accepted{};
-        accepted.fd = ends[1];
-        accepted.bytes = reinterpret_cast<const unsigned char *>(come.data());
-        accepted.length = come.size();
-        if (!http.adopt_http2(http.http2_owner, accepted)) std::abort();
-        return ends[0];
+        if (send(fd, come.data(), come.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(come.size())) std::abort();
+        return fd;
     }
 
     static HttpServerConfig config() {

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from hpack.huffman import HuffmanEncoder
@@ -30,42 +29,29 @@ NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL, STREAM_CLOSED, TOO_LARGE, REFUSED, COMPR
     0, 1, 3, 5, 6, 7, 9,
 )  # fmt: skip
 
-INFER_BODY = (
-    b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
-)
-
 Fields = list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
 class Good:
-    """A request that an address answers with status 200, in frames."""
-
-    grpc: bool
+    """A call that is answered with status 200, in frames."""
 
     @property
     def fields(self) -> Fields:
-        if self.grpc:
-            path = "/inference.GRPCInferenceService/ServerLive"
-            more = [("te", "trailers"), ("content-type", "application/grpc")]
-        else:
-            path, more = "/v2/models/double/infer", []
         return [
             (":method", "POST"),
             (":scheme", "http"),
-            (":path", path),
+            (":path", "/inference.GRPCInferenceService/ServerLive"),
             (":authority", "x"),
-            *more,
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
         ]
 
     @property
     def body(self) -> bytes:
-        return bytes(5) if self.grpc else INFER_BODY
+        return bytes(5)
 
     def large(self, length: int) -> bytes:
-        """A body of so many bytes: blanks around the JSON, or a field that nobody knows."""
-        if not self.grpc:
-            return INFER_BODY.ljust(length)
+        """A body of so many bytes, with a field that nobody knows."""
         text = bytes(length - 9)
         unknown = b"\x7a" + bytes(
             [len(text) & 127 | 128, len(text) >> 7 & 127 | 128, len(text) >> 14]

@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +20,6 @@ class Answer:
 
     Attributes:
         status: The final status, or 0 before it came.
-        interim: The statuses before it.
         fields: The fields of the answer.
         trailers: The fields behind its body.
         body: The bytes of the body so far.
@@ -31,7 +29,6 @@ class Answer:
 
     def __init__(self) -> None:
         self.status = 0
-        self.interim: list[int] = []
         self.fields: dict[str, str] = {}
         self.trailers: dict[str, str] = {}
         self.body = b""
@@ -49,7 +46,6 @@ class Http2Client:
 
     Args:
         address: The server's, as HOST:PORT, or a connected socket.
-        context: TLS, which offers h2 alone; None for cleartext.
         window: The initial window of each stream.
         reads: Whether what came is acknowledged, so that the windows open again.
         timeout: Seconds that it waits for bytes, where it connects itself.
@@ -63,7 +59,6 @@ class Http2Client:
     def __init__(
         self,
         address: Any,
-        context: ssl.SSLContext | None = None,
         *,
         window: int = 1 << 20,
         reads: bool = True,
@@ -72,10 +67,6 @@ class Http2Client:
         if isinstance(address, str):
             host, _, port = address.rpartition(":")
             address = socket.create_connection((host, int(port)), timeout=timeout)
-        if context is not None:
-            context.set_alpn_protocols(["h2"])
-            address = context.wrap_socket(address, server_hostname="127.0.0.1")
-            assert address.selected_alpn_protocol() == "h2"
         self.socket = address
         self._reads = reads
         config = h2.config.H2Configuration(
@@ -113,13 +104,12 @@ class Http2Client:
         fields: Iterable[tuple[str, str]] = (),
         *,
         end: bool = False,
-        scheme: str = "http",
     ) -> int:
         """Send the head of a request; return its stream."""
         stream = self.h2.get_next_available_stream_id()
         head = [
             (":method", method),
-            (":scheme", scheme),
+            (":scheme", "http"),
             (":path", path),
             (":authority", "localhost"),
         ]
@@ -151,8 +141,6 @@ class Http2Client:
         path: str,
         body: bytes | None = None,
         fields: Iterable[tuple[str, str]] = (),
-        *,
-        counted: bool = True,
     ) -> Answer:
         """Make a request and wait for its answer.
 
@@ -161,10 +149,9 @@ class Http2Client:
             path: The target.
             body: The body, if there is one.
             fields: Fields beside the usual ones.
-            counted: Whether the body's length is told before.
         """
         fields = list(fields)
-        if body is not None and counted:
+        if body is not None:
             fields.append(("content-length", str(len(body))))
         stream = self.begin(method, path, fields, end=body is None)
         if body is not None:
@@ -210,9 +197,7 @@ class Http2Client:
     def _take(self, event: Any) -> None:
         fields: Any = getattr(event, "headers", ())
         answer = self.answers.get(getattr(event, "stream_id", 0) or 0, Answer())
-        if isinstance(event, h2.events.InformationalResponseReceived):
-            answer.interim.append(int(dict(fields)[":status"]))
-        elif isinstance(event, h2.events.ResponseReceived):
+        if isinstance(event, h2.events.ResponseReceived):
             answer.fields = dict(fields)
             answer.status = int(answer.fields.pop(":status"))
         elif isinstance(event, h2.events.DataReceived):

@@ -124,6 +124,8 @@ MISTAKES = {
     ),
     "tab": ({"model.yaml": "handler: handler.py\nbatching:\n\tmax_batch_size: 2\n", "handler.py": HANDLER},
             "line 3: .* indent with spaces"),
+    "requirements": ({"model.yaml": "handler: handler.py\nrequirements: r.txt\n", "handler.py": HANDLER},
+                     r"line 2: requirements: ksrv installs no packages; make an environment .* name its folder in python:"),
     "misspelt file": ({"model.yaml": "handler: handlr.py\n", "handler.py": HANDLER},
                       r"the file 'handlr.py' is not in .*did you mean handler.py\?"),
     "misspelt labels": ({"model.yaml": "handler: handler.py\nlabels: label.txt\n", "handler.py": HANDLER,

@@ -2,9 +2,9 @@
 
     python reload.py FOLDER...
 
-Kubernetes replaces the files of a mounted secret by turning a link to another folder, so what is
-compared is what the files hold. ksrv refuses a reload with files that it cannot use and serves on as it
-was; the next change is told of again. Runs beside ksrv in one process namespace, as the same user.
+Kubernetes replaces the files of a mounted secret by pointing a link to another folder, so the contents of
+the files are compared. If ksrv cannot use the files, it refuses the reload and keeps serving; the next change sends
+SIGHUP again. Runs beside ksrv in one process namespace, as the same user.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def serves(process: int) -> bool:
 
 
 def master() -> int | None:
-    """Return the process that started the others of `ksrv serve`; None while there is none."""
+    """Return the process that started the others of `ksrv serve`; None if no such process runs."""
     processes = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
     for process in sorted(process for process in processes if serves(process)):
         try:

@@ -6,8 +6,6 @@ model.yaml where a person can change it.
 """
 
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from ksrv.dialects.torchserve.archive.model_config import ArchiveReport, archive
 from ksrv.model.config import ModelConfig
 from ksrv.repository.settings.keys import CONFIG_NAME
 
-INSTALL_SECONDS = 3600
-
 
 @dataclass(frozen=True, slots=True)
 class ArchiveInfo:
@@ -30,7 +26,6 @@ class ArchiveInfo:
         name: The model's name.
         version: Its version.
         folder: Where its files are.
-        requirements: Its requirements file in the folder, or "".
     """
 
     name: str
@@ -38,7 +33,6 @@ class ArchiveInfo:
     folder: Path
     config: ModelConfig
     report: ArchiveReport
-    requirements: str
 
 
 def examine(path: Path) -> ArchiveInfo:
@@ -57,23 +51,17 @@ def examine(path: Path) -> ArchiveInfo:
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from None
     model = manifest.model
-    return ArchiveInfo(
-        model.model_name, model.model_version, folder, config, report, model.requirements_file
-    )
+    return ArchiveInfo(model.model_name, model.model_version, folder, config, report)
 
 
-def import_archive(
-    found: ArchiveInfo, repository: Path, *, with_requirements: bool = False
-) -> Path:
+def import_archive(found: ArchiveInfo, repository: Path) -> Path:
     """Write the model's folder into a model repository.
 
     Args:
         repository: The model repository; made where it is missing.
-        with_requirements: Whether to install the archive's requirements into the folder, where the
-            model's process finds it.
 
     Raises:
-        ArchiveError: The archive asks for settings that ksrv does not serve, the folder exists, or pip fails;
+        ArchiveError: The archive asks for settings that ksrv does not serve, or the folder exists;
             nothing is left behind.
         OSError: It cannot be written.
     """
@@ -93,8 +81,6 @@ def import_archive(
     try:
         shutil.copytree(found.folder, partial, ignore=shutil.ignore_patterns("__pycache__"))
         (partial / CONFIG_NAME).write_text(_model_yaml(found), encoding="utf-8")
-        if with_requirements:
-            _install_requirements(found, partial)
         partial.rename(place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -122,23 +108,3 @@ def _model_yaml(found: ArchiveInfo) -> str:
     )
     text += "".join(f"# {line}\n" for line in found.report.lines())
     return text + yaml.safe_dump(keys, sort_keys=False)
-
-
-def _install_requirements(found: ArchiveInfo, folder: Path) -> None:
-    if not found.requirements:
-        raise ArchiveError(
-            "the archive has no requirements that could be installed; leave out --install-requirements"
-        )
-    command = [sys.executable, "-m", "pip", "install", "--upgrade", "--target", str(folder)]
-    command += ["-r", str(folder / found.requirements)]
-    try:
-        done = subprocess.run(command, check=False, timeout=INSTALL_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise ArchiveError(
-            f"pip did not end within {INSTALL_SECONDS} s; run it yourself: {' '.join(command)}"
-        ) from None
-    if done.returncode != 0:
-        raise ArchiveError(
-            f"the requirements were not installed: pip ended with status {done.returncode}; its output above "
-            f"says why"
-        )

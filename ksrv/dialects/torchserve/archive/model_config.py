@@ -37,12 +37,14 @@ RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
 SERVER_KEYS = (
     "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout",
-    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "useVenv", "ksrv",
+    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "ksrv",
 )  # fmt: skip
 
 HANDLER_KEYS = ("pt2", "handler", "micro_batching", "deepspeed", "pippy")
+PYTHON_HINT = "make an environment with the requirements and name it in python: of model.yaml (ksrv import --to)"
 IGNORED = {
     "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
+    "useVenv": f"ksrv installs no packages; {PYTHON_HINT}",
 }
 REFUSED = {
     "parallelType": "models spread over several processes are not served",
@@ -79,7 +81,8 @@ class ArchiveReport(Report):
         if self.passed_through:
             text.append(f"for the handler alone: {', '.join(self.passed_through)}")
         if self.missing_packages:
-            text.append(f"not installed: {', '.join(self.missing_packages)}")
+            missing = ", ".join(self.missing_packages)
+            text.append(f"not installed: {missing}; {PYTHON_HINT}")
         return text
 
 
@@ -148,11 +151,7 @@ def archived_config(
     batch_size, batching = settings.batching(envelope)
     settings.rest()
     raw = _raw_manifest(folder)
-    requirements = ""
-    if settings.flag("useVenv", "an environment of its own") and model.requirements_file:
-        requirements = str(folder / model.requirements_file)
-    else:
-        report.missing_packages = missing_packages(folder, model.requirements_file)
+    report.missing_packages = missing_packages(folder, model.requirements_file)
     config = ModelConfig(
         handler=model.handler,
         model=str(folder / model.serialized_file) if model.serialized_file else None,
@@ -170,7 +169,6 @@ def archived_config(
             "startupTimeout", defaults.startup_timeout_s, "s for a process to get ready"
         ),
         queue_size=settings.number("jobQueueSize", defaults.queue_size, "requests may wait"),
-        requirements=requirements,
         warmup=False,
         pt2=document.get("pt2"),
         envelope=envelope,
@@ -262,14 +260,6 @@ class _Settings:
         self._report.applied[key] = f"{value} {meaning}"
         return value
 
-    def flag(self, key: str, meaning: str) -> bool:
-        value = self._document.get(key, False)
-        if type(value) is not bool:
-            self.fail(key, "true or false")
-        if value:
-            self._report.applied[key] = meaning
-        return value
-
     def envelope(self, default: str | None) -> str | None:
         value = self._document.get("envelope", default)
         if value is not None and not (isinstance(value, str) and value):
@@ -328,7 +318,8 @@ class _Settings:
                     line = self._lines.get(key)
                     self._report.refused[key] = REFUSED[key] + (f" (line {line})" if line else "")
             elif key in IGNORED:
-                self._report.ignored[key] = IGNORED[key]
+                if value is not False:
+                    self._report.ignored[key] = IGNORED[key]
             elif key in HANDLER_KEYS or key not in SERVER_KEYS:
                 self._report.passed_through.append(key)
 

@@ -36,7 +36,7 @@ _REASONS = {
     "metrics_address": "/metrics is on the inference address",
     "grpc_management_address": "the management service is on the address of the setting grpc",
     "grpc_management_port": "the management service is on the address of the setting grpc",
-    "install_py_dep_per_model": "ksrv import --install-requirements installs on request",
+    "install_py_dep_per_model": "ksrv installs no packages; name an environment in python: of model.yaml",
     "private_key_file": "the inference_address is not https",
     "certificate_file": "the inference_address is not https",
     "keystore": "TLS takes PEM files: certificate_file and private_key_file",

@@ -1,4 +1,4 @@
-"""The commands at the top of docs/torchserve.md, run as they stand there, by somebody new."""
+"""The commands at the top of docs/dialects/torchserve.md, run as they stand there, by somebody new."""
 
 import json
 import os
@@ -21,7 +21,7 @@ PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH",
 
 def commands():
     """Return the first block of commands, each as its words."""
-    text = (ROOT / "docs" / "torchserve.md").read_text()
+    text = (ROOT / "docs/dialects/torchserve.md").read_text()
     block = text.split("```")[1]
     return [shlex.split(line) for line in block.replace("\\\n", " ").strip().splitlines()]
 

@@ -22,7 +22,7 @@ FOLDERS = {
     "bare": None,
 }
 FILES = ("model.onnx", "model.pt", "model.xml", "model.py", "other.onnx", "other.py")
-CODE = ("model", "model_class", "runner", "runtime", "python", "requirements", "env")
+CODE = ("model", "model_class", "runner", "runtime", "python", "env")
 """The settings that say which code runs and which files are read."""
 HOSTILE = ("/tmp/evil", "secret.txt", "other.py", "../python/1/other.py", "python")
 MESSAGE = model_config_pb2.ModelConfig.DESCRIPTOR

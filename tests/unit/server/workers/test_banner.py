@@ -29,12 +29,6 @@ def test_addresses_are_lines_of_their_own(capsys):
     ]
     print_addresses(None, None, control="all")
     assert capsys.readouterr().out.splitlines()[1:] == ["HTTP  off", "gRPC  off", "all"]
-    print_addresses([URL], None, grpc_on_http=True, control="all")
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        f"HTTP  {URL}",
-        "gRPC  on the HTTP address",
-        "all",
-    ]
 
 
 def test_columns_line_up_and_an_error_follows_its_model(capsys):
