@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def outputs(self) -> dict:
-        """JSON outputs by name, and binary ones as bytes."""
+        """JSON outputs by name, and binary outputs as bytes."""
         length = self.headers.get("Inference-Header-Content-Length")
         header = json.loads(self.body[: int(length)] if length else self.body)
         offset = int(length) if length else len(self.body)
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass
 class Rest:
-    """A client on one kept-alive connection, so that every case also proves the next one works."""
+    """A client on one kept-alive connection, so that every case also proves that the connection still works."""
 
     server: Server
     connection: http.client.HTTPConnection = field(init=False)

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> str:
-    """The seed of one test; SEED=random, which `make test-faults` asks for, is another one in each run."""
+    """The seed of one test; with SEED=random, as in `make test-faults`, each run has another seed."""
     given = os.environ.get("SEED") or "1"
     made = f"{given}:{request.node.name}"
     print(f"SEED={given}")  # shown by pytest where the test fails
@@ -17,5 +17,5 @@ def seed(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def choose(seed: str) -> random.Random:
-    """What a test draws its own decisions from."""
+    """The generator from which a test draws its decisions."""
     return random.Random(seed)

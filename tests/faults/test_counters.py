@@ -1,4 +1,4 @@
-"""What the server counts, beside what its clients do, while its processes are killed."""
+"""The server's counters equal what its clients did, while its processes are killed."""
 
 import http.client
 import os

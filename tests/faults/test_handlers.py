@@ -22,7 +22,7 @@ HANGS = {"asleep": 900, "holding the GIL": 901}
 TOO_MUCH = 902
 MODELS = ("here", "apart")
 
-# A pattern's id is random and large: the small ones ask for a fault.
+# A pattern's id is random and large: small ids ask for a fault.
 HANDLER = """
 import asyncio
 import ctypes

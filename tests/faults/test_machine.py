@@ -44,7 +44,7 @@ class Wrapped(Server):
     """A server that a shell starts.
 
     Args:
-        script: What the shell runs; "$@" is the server's command.
+        script: The script for the shell; "$@" is the server's command.
     """
 
     script = 'exec "$@"'
@@ -60,7 +60,7 @@ class FullLog(Wrapped):
 
 
 class SmallShm(Wrapped):
-    """/dev/shm has room for 64 KiB, in a namespace of its own."""
+    """/dev/shm has room for 64 KiB, in a separate mount namespace."""
 
     script = (
         "exec unshare --map-root-user --mount sh -c "
@@ -69,7 +69,7 @@ class SmallShm(Wrapped):
 
 
 class FullTemporary(Wrapped):
-    """The disk of its temporary files has one page left, in a namespace of its own: Python takes no full one for them."""
+    """The disk of temporary files has one page left, in a separate mount namespace. Python would not choose a full disk."""
 
     script = (
         "exec unshare --map-root-user --mount sh -c "
@@ -79,7 +79,7 @@ class FullTemporary(Wrapped):
 
 
 def may_mount() -> bool:
-    """Whether the system lets this user mount in a namespace of their own."""
+    """Whether the system lets this user mount in a separate namespace."""
     tried = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/dev/shm"],
         capture_output=True,
@@ -98,7 +98,7 @@ def test_a_full_disk_under_the_log_fails_no_request(tmp_path: Path, seed: str) -
 @pytest.mark.slow
 def test_a_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
     if not may_mount():
-        pytest.skip("this system lets nobody mount in a namespace of their own")
+        pytest.skip("this system lets nobody mount in a separate namespace")
     with SmallShm(write_patterns(tmp_path)) as server:
         with Load(addresses(server), seed) as load:
             load.wait_for(20)
@@ -110,7 +110,7 @@ def test_a_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
 def test_a_full_disk_under_temporary_files_keeps_what_needs_none(tmp_path: Path, seed: str) -> None:
     """Models serve and are loaded; what has to be written there is refused by a sentence that says why."""
     if not may_mount():
-        pytest.skip("this system lets nobody mount in a namespace of their own")
+        pytest.skip("this system lets nobody mount in a separate namespace")
     root = write_patterns(tmp_path / "models")
     write_add_sub(write_folder(root, "simple", ADD_SUB) / "1/model.onnx")
     temporary = tmp_path / "temporary"

@@ -33,7 +33,7 @@ class Served:
     Attributes:
         server: The server.
         root: Its repository.
-        trusted: Its certificate, where it has TLS.
+        trusted: Its certificate, if it has TLS.
         addresses: Its address for each protocol.
     """
 
@@ -63,7 +63,7 @@ def served(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def weather(
     served: Served, protocol: str, seed: str, clients: int, rounds: int, kinds: Any
 ) -> Counter[str]:
-    """Have clients call through faults, judge what they were told and what the server holds, and return how calls ended."""
+    """Have clients call through faults, check their answers and the server's memory, and return how calls ended."""
     server, processes = served.server, descendants(served.server.pid)
     baseline, before = Baseline(server), page(server)
     remove_journals(served.root)

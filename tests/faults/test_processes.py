@@ -1,4 +1,4 @@
-"""Processes of a server that are killed, crash, stop and go on, or are told to reload again and again, under load."""
+"""Processes of a server are killed, crash, pause and continue, or reload again and again, under load."""
 
 import os
 import random

@@ -37,7 +37,7 @@ RETRIES = {
         }
     ]
 }
-"""What a client of gRPC needs behind nginx, which reads no status of gRPC and so repeats no call that is refused."""
+"""Retries of a gRPC client. nginx does not read gRPC's status, so it repeats no refused call."""
 
 
 class Traffic:

@@ -1,7 +1,7 @@
 // libFuzzer harness of native/tensor/bytes_tensor.hpp.
 //
 // The first two bytes choose the element count and whether the input takes images; the rest is the
-// buffer. What the walk accepts is walked again by a naive reader, which must see the same elements.
+// buffer. A naive reader reads each accepted buffer again, and must see the same elements.
 
 #include <cstdlib>
 #include <vector>

@@ -1,6 +1,6 @@
 // libFuzzer harness of native/http/chunked_body.hpp: the decoder of chunked bodies.
 //
-// The first byte chooses how the bytes are cut into reads. What is found must not depend on the cuts, a whole
+// The first byte chooses how the bytes are cut into reads. The result must not depend on the cuts, a whole
 // body without extensions and trailers must be what a naive reader makes of it, and nothing is read beyond
 // what has come.
 
@@ -51,7 +51,7 @@ Decoded decode(const std::vector<unsigned char> &all, std::size_t step, std::siz
     return found;
 }
 
-// The contents of a body without extensions and trailers whose framing is right; `end` is behind it.
+// The contents of a body without extensions and trailers whose framing is right; `end` is the index after it.
 std::string plain_reading(const std::string &body, std::size_t *end) {
     std::string contents;
     for (std::size_t at = 0;;) {

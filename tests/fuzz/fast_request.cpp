@@ -1,8 +1,8 @@
 // libFuzzer harness of native/infer/fast_request.hpp: which requests need no Python before their handler.
 //
-// The first two bytes choose how much of the body is header, and the signature. What is accepted must lie
-// within the body, or as numbers in the memory behind it, aligned and of just the size that its rows have; it
-// must ask for outputs that there are, and be a request that the reader of every route accepts as well. Images use
+// The first two bytes choose how much of the body is header, and the signature. An accepted tensor must be
+// within the body, or as numbers in the memory after it, aligned and of exactly the size of its rows. An accepted
+// request must name existing outputs, and the reader of every route must accept it as well. Images use
 // up the bytes of their input, one after the other.
 
 #include <cstdlib>

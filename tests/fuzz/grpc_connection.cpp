@@ -1,8 +1,8 @@
 // libFuzzer harness of native/grpc and native/http2: a connection of an arbitrary peer, from its preface to its end.
 //
-// The bytes stand behind the preface, an empty SETTINGS frame and the answer to the server's. The first byte chooses how they are cut into
-// reads, and whether calls are answered with a message, with an error, or never. Whatever comes, all memory
-// of the budget is given back once the connection has gone, and no call is left.
+// The bytes follow the preface, an empty SETTINGS frame and the answer to the server's. The first byte chooses how they are cut into
+// reads, and whether calls are answered with a message, with an error, or never. In any case, all memory
+// of the budget is given back once the connection has ended, and no call is left.
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 // libFuzzer harness of a connection of HTTP/1.1 from its first byte to its end, by a clock that the input moves.
 //
 // The input is steps: bytes are sent in its cuts, the client takes what there is or leaves it, time passes, the app
-// answers, asks for a body or drops a message, the server drains or stops accepting, and the client leaves. Whatever comes, what
-// the clients get is answers one after the other, no message is answered twice, and connections, descriptors and
+// answers, asks for a body or drops a message, the server drains or stops accepting, and the client leaves. In any case,
+// the clients get answers one after the other, no message is answered twice, and connections, descriptors and
 // all memory of the budget are given back in the end.
 
 #include <sys/socket.h>
@@ -31,11 +31,11 @@ constexpr size_t CLIENTS = 3;
 constexpr int PATIENCE = 20000;  // times 500 us
 constexpr std::uint64_t MOST_BODY = 1u << 17;
 
-// A macro, so that a report says what did not hold.
+// A macro, so that a report names the condition.
 #define require(condition)                                                \
     do {                                                                  \
         if (!(condition)) {                                               \
-            std::fprintf(stderr, "it does not hold: %s\n", #condition);   \
+            std::fprintf(stderr, "the condition is false: %s\n", #condition);   \
             std::abort();                                                 \
         }                                                                 \
     } while (false)
@@ -51,7 +51,7 @@ struct Worker {
     std::vector<Turn> held;  // requests of models, which the loop takes while the program waits for it
     std::mutex mutex;
     std::vector<Connection *> asked;  // messages for the app
-    uint64_t taken = 0;               // of those, since the program began
+    uint64_t taken = 0;               // messages for the app since the program began
     uint64_t answers = 0;
 
     static HttpServerConfig config() {
@@ -117,7 +117,7 @@ struct Worker {
         return found;
     }
 
-    // What the app does with one of its messages; false where it has none.
+    // The app acts on one of its messages; false if it has none.
     bool act(unsigned char how) {
         Connection *connection = take_asked(how >> 3);
         if (!connection) return false;
@@ -183,7 +183,7 @@ struct Client {
         }
     }
 
-    // What was received is answers, one behind the other; the last may have been cut. To HEAD there is no body.
+    // The received bytes are answers, one after the other; the last may be cut. An answer to HEAD has no body.
     void check(bool asked_for_heads) const {
         uint64_t last = 0;
         for (size_t at = 0; at < got.size();) {

@@ -1,4 +1,4 @@
-// libFuzzer harness of native/infer/infer_header_reader.hpp: the JSON header and the tensor blocks behind it.
+// libFuzzer harness of native/infer/infer_header_reader.hpp: the JSON header and the tensor blocks after it.
 //
 // The first two bytes choose how much of the body is header. Everything that an accepted request
 // points at must lie within the body, blocks must follow each other without gaps, and the counts

@@ -1,6 +1,6 @@
 // libFuzzer harness of native/json/number_array.hpp.
 //
-// The first byte chooses the datatype, the second the capacity. What is accepted is read again with
+// The first byte chooses the datatype, the second the capacity. Accepted numbers are read again with
 // another capacity and must give the same count and the same values; a real number must be what
 // strtod reads.
 

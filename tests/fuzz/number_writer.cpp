@@ -1,6 +1,6 @@
 // libFuzzer harness of native/json/number_writer.hpp.
 //
-// The first byte chooses the datatype. What is written must fit the bytes that are said, and read back as the
+// The first byte chooses the datatype. The written text must fit into the announced bytes, and read back as the
 // same values, bit for bit, unless there is a NaN or an infinity among them.
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // libFuzzer harness of native/http/proxy_header.hpp: by whom a proxy was connected to.
 //
-// The first byte chooses which versions are accepted. The verdict on a prefix may only be `incomplete` or that of the
-// whole, a whole header lies within its bound, and what stands behind it means nothing.
+// The first byte chooses which versions are accepted. The verdict on a prefix may only be `incomplete` or the verdict on
+// the whole, a whole header is within its bound, and bytes after it change nothing.
 
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 // libFuzzer harness of native/http/request_head.hpp: whose the bytes at the start of a connection are.
 //
-// The first byte chooses how the bytes are cut into reads and which limits hold. The verdict must not
+// The first byte chooses how the bytes are cut into reads and which limits apply. The verdict must not
 // depend on the cuts, a plain head must be one that a naive reader calls plain in the points that
 // framing rests on, and everything that it points at must lie within it.
 

@@ -1,5 +1,5 @@
-// libFuzzer target for native/process/batch_ring.hpp: what a handler process that is out of its mind leaves in its
-// ring. An answer that is accepted names bytes of its own place alone, and each of its outputs has the size that
+// libFuzzer target for native/process/batch_ring.hpp: what a faulty handler process leaves in its
+// ring. An accepted answer names bytes of its place only, and each of its outputs has the size that
 // a naive reader makes of its shape; what the worker has read does not change when the process writes on.
 //
 // The bytes are an answer's head from its number on; the first byte says whether the number is the right one.

@@ -1,6 +1,6 @@
 """The batcher against a simple model: random arrivals, shapes, deadlines, cancellations, failures.
 
-Whatever happens, each request ends exactly once: with its own data, with the error that its handler
+In any case, each request ends exactly once: with its data, with the error that its handler
 gave it, or as expired or cancelled; no batch mixes batch keys or breaks its limits; nothing is left.
 """
 
@@ -19,7 +19,7 @@ MILLISECOND = 1_000_000
 
 
 class Request:
-    """What a handle carries; the answer must name it."""
+    """The request of a handle; the answer must name it."""
 
     def __init__(self, number, fails):
         self.number = number
@@ -65,7 +65,7 @@ class Instance(threading.Thread):
         if len(handles) > self.room:
             self.faults.append("more requests than the batch has room for")
         if len(handles) > 1 and sum(handle.rows for handle in handles) > self.most:
-            self.faults.append("more rows than a batch may hold")
+            self.faults.append("more rows than the limit of a batch")
 
 
 class Prefetcher(threading.Thread):

@@ -1,6 +1,6 @@
-"""What a handler process may send about tensors, against readers in plain Python that are slow and easy to check.
+"""Messages of a handler process about tensors, against readers in Python that are slow and easy to check.
 
-Whatever the bytes are, the compiled readers find what the plain ones find, or both refuse them.
+For any bytes, the compiled readers and the Python readers find the same tensors, or both refuse the bytes.
 """
 
 import math
@@ -135,7 +135,7 @@ def lied(data: st.DataObject, text: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def imported() -> Iterator[tuple[Any, dict[int, bytes]]]:
-    """The blocks of a link's other end, of which there is one, and what lies in it."""
+    """The only block of a link's other end, and its content."""
     near, far = Channel.pair()
     sender, receiver = Link(near), Link(Channel(far))
     content = np.random.default_rng(0).integers(0, 256, SIZE, "u1")
@@ -221,7 +221,7 @@ def test_tensors_come_as_they_went(imported, asked):
     try:
         payload, lenient, held = messages.pack_answer(BatchOutputs(sent), sender.exported)
         copied = sum(-(-one.nbytes // 64) * 64 for one in sent)
-        assert bool(held) is (copied > 32 * 1024)  # small ones lie in the message itself
+        assert bool(held) is (copied > 32 * 1024)  # small tensors are in the message itself
         sender.send(MessageType.ANSWER, payload, blocks=held, lenient=lenient)
         found = messages.unpack_answer(receiver.receive(), receiver.imported, 1).tensors
         for one, other in zip(sent, found, strict=True):

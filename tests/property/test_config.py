@@ -1,4 +1,4 @@
-"""Whatever stands in a model.yaml, it is settings or one clear error."""
+"""Any text in a model.yaml becomes settings or one clear error."""
 
 import string
 

@@ -136,7 +136,7 @@ def test_a_picture_of_the_target_size_is_cast_before_its_shorter_side_is_resized
     data = cv2.imencode(".png", stored)[1].tobytes()
     out = np.empty((1, 3, 3, 1), np.int16)
     assert prepare.prepare([data], out) == [None]
-    # cv2 rounds the sums of 16-bit values otherwise than those of 8 bits, where 154 would be first.
+    # cv2 rounds sums of 16-bit values in another way than sums of 8-bit values, which would begin with 154.
     wanted = cv2.resize(stored.astype(np.int16), (5, 5))[1:4, 1:4, np.newaxis]
     np.testing.assert_array_equal(out[0], wanted)
     np.testing.assert_array_equal(out[0], oracle.prepare(data, section, (3, 3, 1), "INT16"))

@@ -34,7 +34,7 @@ def answered(results, rows, spec, inputs=(), before=None):
     """Return the answers of a batch with as many requests as rows.
 
     Args:
-        results: What the handler returned, alone in a list that gives it away.
+        results: The handler's return value, in a list that gives up its reference.
     """
     given_inputs = {one.name: one for one in inputs}
     tensors = OutputConverter(spec).read(results.pop(), rows, inputs=given_inputs)

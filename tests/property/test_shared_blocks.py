@@ -1,8 +1,8 @@
 """Both sides of a link against a simple model: whoever holds a tensor sees the bytes it was sent.
 
-Batches go over with patterns of their own; each side keeps what it received, and lets go of it, at
-random times; arrays are sometimes written into leased blocks, sometimes copied. Whatever the order,
-nothing that is held ever changes, and memory does not grow with the number of batches.
+Each batch is sent with a different pattern. Each side keeps what it received, and releases it at
+random times. Arrays are sometimes written into leased blocks, sometimes copied. In any order,
+kept arrays never change, and memory does not grow with the number of batches.
 """
 
 import os
@@ -34,7 +34,7 @@ STEP = st.fixed_dictionaries(
 
 
 class Sides:
-    """Two links that talk to each other, and what each side holds."""
+    """Two links that talk to each other, and the arrays that each side keeps."""
 
     def __init__(self) -> None:
         near, far = Channel.pair()
@@ -107,7 +107,7 @@ MUTATION = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_s
 @given(MUTATION, st.integers(0, 300), st.booleans())
 @examples(300)
 def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
-    """Whatever the bytes, the answer is a `ChannelError` or tensors that lie in their block."""
+    """For any bytes, the answer is a `ChannelError` or tensors that are in their block."""
     sending, tap = Channel.pair()
     receiving, forward = Channel.pair()
     sender, receiver = Link(sending), Link(receiving)

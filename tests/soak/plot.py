@@ -18,7 +18,7 @@ def plot(series: Iterable[Series], seconds: float, warm_up: float, path: Path) -
         series: The series.
         seconds: How long they are.
         warm_up: The share at their begin that was not judged; it is grey.
-        path: Where the picture is written.
+        path: The file of the picture.
     """
     listed = list(series)
     panels = list(dict.fromkeys(one.panel for one in listed))

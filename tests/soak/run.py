@@ -1,7 +1,7 @@
 """Load two servers with good and bad traffic of all kinds, and fail where anything of theirs grows.
 
-One speaks cleartext and has two workers, the other one speaks TLS and has one, which sequences and shared memory
-need. Every request has a pattern of its own, which its answer must show. Samples and their plot are in build/soak.
+One server speaks cleartext and has two workers. The other server speaks TLS and has one worker, which sequences and
+shared memory need. Every request has a different pattern, which its answer must show. Samples and their plot are in build/soak.
 
 python -m tests.soak.run --minutes 60
 """

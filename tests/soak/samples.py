@@ -1,4 +1,4 @@
-"""What the processes of servers hold and how long their calls take, sampled."""
+"""Samples of the memory and descriptors of servers' processes, and of the time of calls."""
 
 import os
 import statistics
@@ -11,7 +11,7 @@ from tests.support.faults.health import descendants
 from tests.support.processes import children
 
 MEMORY_MIB = 5.0
-"""What a process may grow by, of docs/performance.md's promise: 5 MB or 1 % over a million requests."""
+"""MiB by which a process may grow, as docs/performance.md promises: 5 MB or 1 % over a million requests."""
 DESCRIPTORS = 12.0
 THREADS = 4.0
 LATENCY_SHARE = 1.0

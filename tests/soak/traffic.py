@@ -1,7 +1,7 @@
-"""What clients do to a server during a soak: each function makes a step, which is repeated on a thread of its own.
+"""Traffic of a soak: each function makes a step, which a separate thread repeats.
 
-A step raises AssertionError where the server did not do what it promises. What is called over all protocols, with
-and without faults between, is the traffic of `tests/support/faults`.
+A step raises AssertionError if the server broke a promise. Calls over all protocols, with and without faults, are in
+`tests/support/faults`.
 """
 
 import itertools
@@ -105,7 +105,7 @@ class Target:
         return Client(f"{scheme}://{address}", ca=authority, timeout=60, retries=0)
 
     def post(self, path: str, document: Any) -> requests.Response:
-        """Post JSON over a connection of its own."""
+        """Post JSON over a new connection."""
         trusted = True if self.trusted is None else str(self.trusted)
         headers = {"Authorization": f"Bearer {self.control}"} if self.control else {}
         return requests.post(
@@ -139,8 +139,8 @@ class Tallied:
     """The steps that were made.
 
     Attributes:
-        steps: How many there were of each kind.
-        failures: What was wrong, with its kind.
+        steps: The number of steps of each kind.
+        failures: The failures, each after its kind.
     """
 
     steps: Counter[str] = field(default_factory=Counter)
@@ -150,22 +150,22 @@ class Tallied:
         """Make a step again and again until it is over.
 
         Args:
-            name: What it is called.
+            name: Its name.
             step: The step.
-            pause: Seconds behind each of them.
-            over: Set where no more are to be made.
+            pause: Seconds after each step.
+            over: Set to end the steps.
         """
         while not over.wait(pause):
             try:
                 step()
-            except Exception as error:  # the run goes on, and fails at its end
+            except Exception as error:  # the run continues, and fails at its end
                 self.failures.append(f"{name}: {type(error).__name__}: {str(error)[:600]}")
                 over.wait(1)
             self.steps[name] += 1
 
 
 def pictures(target: Target, choose: random.Random) -> Step:
-    """Pictures of one colour each, as JPEG and PNG, alone and several in a request; broken ones between."""
+    """Pictures of one colour each, as JPEG and PNG, alone and several in a request, with broken pictures between."""
     clients = itertools.cycle([target.client("http"), target.client("grpc")])
     broken = [png_claiming(60_000, 60_000), b"\xff\xd8\xff\xe0 no picture", b""]
 
@@ -223,7 +223,7 @@ def streams(target: Target, choose: random.Random) -> Step:
 
 
 def sequences(target: Target, choose: random.Random) -> Step:
-    """Sequences of a few requests, several open at a time, each with a sum of its own."""
+    """Sequences of a few requests, several open at a time, each with a separate sum."""
     clients = [target.client("http"), target.client("grpc")]
     sums: dict[int, float] = {}
 
@@ -291,7 +291,7 @@ def in_region(name: str, offset: int) -> dict[str, Any]:
 
 
 def odd_messages(target: Target, choose: random.Random) -> Step:
-    """What HTTP/1.1 forbids, and odd forms of what it allows, with the statuses that its sections ask for."""
+    """Messages that HTTP/1.1 forbids, and odd forms that it allows, with the statuses that RFC 9112 asks for."""
     names = list(PROBES)
 
     def step() -> None:
@@ -361,7 +361,7 @@ def reloads(target: Target, choose: random.Random) -> Step:
 
 
 def killed_handlers(target: Target, choose: random.Random) -> Step:
-    """A handler process is killed, while it is called: what it had is run again by another one."""
+    """A handler process is killed while it is called: another process runs its batch again."""
 
     def step() -> None:
         worker = choose.choice(children(target.server.pid))

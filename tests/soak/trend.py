@@ -16,11 +16,11 @@ class Series:
     """Measurements of one thing.
 
     Attributes:
-        panel: What is measured; series of one panel are drawn together.
+        panel: The measured quantity; series of one panel are drawn together.
         name: Of what it is measured.
         allowed: By how much it may grow during the run.
         share: The same as a share of its median; the larger of the two counts.
-        values: The measurements, None where there was nothing to measure.
+        values: The measurements, None for nothing to measure.
     """
 
     panel: str

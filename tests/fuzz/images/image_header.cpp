@@ -27,7 +27,7 @@ void check(const unsigned char *data, std::size_t size) {
     if (error == ksrv::ImageFault::chunk)  // its length and checksum do not fit into what is left
         require(header.chunk + 8 + header.left == size && header.announced + 4 > header.left);
     if (error != ksrv::ImageFault::none) return;
-    require(header.scans <= size / 2);  // each has a marker of its own
+    require(header.scans <= size / 2);  // each has a marker
     require(header.pixel_bytes >= (header.channels == 0 ? 8 : header.channels) &&
             header.pixel_bytes <= 64);
     require((header.components != 0) == (header.format == ksrv::IMAGE_JPEG));
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     };
     check(data, size);
     if (size == 0 || size > 4096) return 0;
-    // The same bytes behind a known beginning, so that no effort goes into guessing signatures.
+    // The same bytes after a known beginning, so that the fuzzer need not guess signatures.
     const auto &start = STARTS[data[0] % (sizeof STARTS / sizeof *STARTS)];
     unsigned char file[4096 + 64];
     std::memcpy(file, start.bytes, start.size);

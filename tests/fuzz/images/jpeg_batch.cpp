@@ -1,5 +1,5 @@
 // libFuzzer target for native/images/image_input.hpp and native/images/resize/jpeg_batch.hpp: the images of a message on
-// their way into the rows of a batch. Whatever the bytes: an image that is accepted lies inside of the message and
+// their way into the rows of a batch. For any bytes: an image that is accepted lies inside of the message and
 // within the limits, no byte outside of its row is written, a row that is not decoded is zero, a row that is
 // decoded is the same alone and beside others and, where EXIF turns it, as from the whole upright picture, and no
 // byte of the memory budget stays taken.
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     const std::size_t out_height = 1 + data[0] % 24, out_width = 1 + data[1] % 24;
     const unsigned choice = data[2], ended = data[3], limits = data[4];
     const std::size_t count = 1 + data[5] % IMAGES;
-    // Every image but the first begins where the file's bytes, taken as a share of it, say so.
+    // Bytes of the file, as a share of it, decide where every image but the first begins.
     std::size_t borders[IMAGES + 1] = {};
     // A copy of the exact size, so that the sanitizer sees a read of one byte too many.
     const std::vector<unsigned char> body(data + 8, data + size);

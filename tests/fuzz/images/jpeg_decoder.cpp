@@ -1,7 +1,7 @@
 // libFuzzer target for native/images/decode/jpeg_decoder.hpp and native/images/resize/row_resize.hpp: whatever the file and
 // whatever size the header check is said to have seen, every row stays inside of the picture and of the
-// window, a window is the same whether rows and columns outside of it are decoded or skipped, and a picture is
-// the library's own whoever reads its codes.
+// window, a window is the same whether rows and columns outside of it are decoded or skipped, and a picture
+// equals the library's, whichever code reads the Huffman codes.
 
 #include <cstdint>
 #include <cstdlib>
@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     job_window.left = choice % 7;
     job_window.out_height = out_height;
     job_window.out_width = out_width;
-    // A crop of the picture as it is, where that is large enough.
+    // A crop of the picture as it is, if the picture is large enough.
     if (choice >= 128 && job.height >= job_window.full_height && job.width >= job_window.full_width) {
         job_window.full_height = job.height;
         job_window.full_width = job.width;

@@ -1,7 +1,7 @@
 """A connection of HTTP/1.1 beside a list: messages of `http_probes`, in a row, in pieces, and what answers them.
 
-The model is the table of the probes: each message has its statuses, in the order of the messages, until one that ends the
-connection; whatever comes behind that is not answered.
+The model is the table of the probes: each message has its statuses, in the order of the messages, until a message ends
+the connection; later bytes get no answer.
 """
 
 import select
@@ -28,9 +28,9 @@ from tests.support.wire.http_reader import open_connection, read_all
 STAYING = sorted(
     name for name, probe in PROBES.items() if len(probe.statuses) == 2 and probe.statuses[-1] == 200
 )
-"""Messages behind which the connection goes on."""
+"""Messages after which the connection stays open."""
 ENDING = sorted(name for name, probe in PROBES.items() if len(probe.statuses) == 1)
-"""Messages that are refused, or whose answer is the last one."""
+"""Messages that are refused, or whose answer is the last."""
 
 
 @pytest.fixture(scope="module")

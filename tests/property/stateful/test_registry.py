@@ -55,7 +55,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.engine.start()
         self.disk: dict[str, dict[str, tuple[int, bool]]] = {}
         self.served: dict[str, dict[str, int]] = {}
-        self.shown: dict[str, set[str]] = {}  # versions with a state beside those that serve
+        self.shown: dict[str, set[str]] = {}  # versions with a state, beside the serving versions
         self.seen: dict[
             str, dict[str, tuple[int, bool]]
         ] = {}  # the disk as a model was loaded from it

@@ -1,6 +1,6 @@
 """The native queue beside a list: whatever is pushed, taken, cancelled and finished, in any order.
 
-One thread does everything, so nothing waits: a batch is taken only where the model says that one is there.
+One thread does everything, so nothing waits: a batch is taken only if the model says that a batch is ready.
 """
 
 import time
@@ -27,7 +27,7 @@ class Known:
     Attributes:
         state: The handle's, and "held" for one that waits behind another one of its sequence.
         in_hand: Whether a batch refers to it.
-        line: Where it stands among those of its priority.
+        line: Its position among the requests of its priority.
     """
 
     handle: NativeHandle
@@ -71,7 +71,7 @@ class QueueMachine(RuleBasedStateMachine):
         return sum(one.state in ("queued", "held", "taken") for one in self.known)
 
     def queued(self, slot: int | None = None) -> list[Known]:
-        """Return what stands in the lines, the first one first; of a slot, what its instance may take."""
+        """Return the queued requests in order; for a slot, the requests that its instance may take."""
         found = [
             one for one in self.known
             if one.state == "queued" and (slot is None or one.sequence is None or one.sequence.slot == slot)
@@ -230,7 +230,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def empty(self) -> None:
-        """Whatever was done, nothing is left once everything is taken and finished."""
+        """Nothing is left once everything is taken and finished."""
         self.take_all()
         while self.batches:
             self.finish_batch(self.batches[0])

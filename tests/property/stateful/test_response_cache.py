@@ -1,4 +1,4 @@
-"""The response cache beside a dictionary: what is kept, found, outdated and forgotten, with a clock of its own."""
+"""The response cache beside a dictionary: what is kept, found, outdated and forgotten, with a simulated clock."""
 
 from collections import OrderedDict
 
@@ -15,7 +15,7 @@ from tests.support.examples import examples
 ENTRIES, BYTES, TTL_S = 3, 160, 10.0
 NUMBERS = st.integers(0, 4)
 SELDOM = st.integers(0, 7).map(lambda drawn: drawn == 7)
-"""What has nothing kept happens seldom: most finds are to find something."""
+"""Operations that empty the cache are rare, so that most lookups find something."""
 
 
 class Clock:

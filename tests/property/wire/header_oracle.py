@@ -39,7 +39,7 @@ class Word(float):
 
 
 class MinusZero(int):
-    """The text -0, which is an integer but not an unsigned one."""
+    """The text -0, which is an integer but no unsigned integer."""
 
 
 class Pairs(list):
@@ -64,7 +64,7 @@ def load(text):
 
 
 def walk(value, depth=0):
-    """Refuse what no strict reader takes, wherever it stands."""
+    """Refuse values that no strict reader accepts, at any depth."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -98,7 +98,7 @@ def fields(value, place):
         if key in KNOWN[place]:
             need(key not in found)
             found[key] = item
-        # Data may hold the words; each input is looked at on its own.
+        # Data may contain the words; each input is read separately.
         if (place, key) not in (("input", "data"), ("request", "inputs")):
             no_words(item)
     return found
@@ -172,7 +172,7 @@ def value_of(item, datatype):
                 decoded = base64.b64decode(item["b64"].encode(), validate=True)
             except ValueError:
                 raise Refused from None
-            need(base64.b64encode(decoded).decode() == item["b64"])  # no bits behind the last byte
+            need(base64.b64encode(decoded).decode() == item["b64"])  # no bits after the last byte
             return decoded
         need(isinstance(item, str))
         return item.encode()

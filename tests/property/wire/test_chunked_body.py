@@ -1,4 +1,4 @@
-"""Whatever the native decoder of chunked bodies finds whole, gunicorn and llhttp read alike."""
+"""Bodies that the native decoder of chunks finds whole are read alike by gunicorn and llhttp."""
 
 import string
 
@@ -16,14 +16,14 @@ NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def gunicorns(data):
-    """What gunicorn reads: the contents, and the path of the message behind them."""
+    """Return the contents that gunicorn reads, and the path of the next message."""
     parser = gunicorn_parser(HEAD + data + NEXT)
     contents = next(parser).body.read()
     return contents, next(parser).path
 
 
 class Body:
-    """What httptools reads, up to the end of the first message."""
+    """The body that httptools reads, up to the end of the first message."""
 
     def __init__(self):
         self.contents = b""

@@ -65,7 +65,7 @@ def unpacked(field, values):
 
 
 def typed(field, values, form):
-    """Write values in one of several forms; each stands for the same list."""
+    """Write values in one of several forms; all forms mean the same list."""
     if field == 8:
         return block(5, b"".join(block(8, value) for value in values))
     half = len(values) // 2

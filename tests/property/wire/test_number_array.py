@@ -89,7 +89,7 @@ def test_many_random_numbers(datatype):
 
 @pytest.mark.parametrize("behind", ["", "0", "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", " " * 40])
 def test_every_length_of_a_fraction(behind):
-    """The reader looks at 32 bytes together where there are as many, and byte by byte elsewhere."""
+    """The reader reads 32 bytes together while as many are left, then byte by byte."""
     digits = "31415926535897932384626433832795028841971"
     for length in range(1, len(digits)):
         for sign, whole in (("", "0"), ("-", "7"), ("-", "12"), ("", "9876543210")):
@@ -251,7 +251,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("text", "datatypes", "code", "offset", "index"), FAULTS)
 def test_each_fault_with_its_place(text, datatypes, code, offset, index):
-    """However much stands behind it: the readers look at 8 and at 32 bytes together."""
+    """The number of bytes after the fault does not matter: the readers read 8 and 32 bytes together."""
     texts = [text]
     if offset < len(text) - 1:
         texts.append(text[:-1] + ",7" * 20 + "]")

@@ -235,15 +235,15 @@ NINE = b"\xff" * 9
         (b"\x0a" + NINE + b"\xff\x01", "malformed"),  # a varint of 11 bytes
         (b"\x02\x00", "refused"),  # field 0: protobuf refuses it
         (b"\x0c", "malformed"),  # the end of a group that has not begun
-        (b"\x0b\x14", "malformed"),  # of another one
+        (b"\x0b\x14", "malformed"),  # of another group
         (b"\x0b", "malformed"),  # none
         (b"\x0b\x08\x01\x0c", "rewritten"),
         (b"\x0b" * 100 + b"\x0c" * 100, "rewritten"),
         (b"\x0b" * 101 + b"\x0c" * 101, "malformed"),
         (b"\x0b" * 101, "malformed"),
         (b"\x0b\x0b\x0c", "malformed"),
-        (b"\x42\x00", "rewritten"),  # a field behind the last one that is known
-        (b"\x0f", "malformed"),  # kinds of fields that there are not
+        (b"\x42\x00", "rewritten"),  # a field after the last known field
+        (b"\x0f", "malformed"),  # unknown kinds of fields
         (b"\x0e", "malformed"),
         (b"\x48", "malformed"),  # fields that nobody knows, cut
         (b"\x49" + b"x" * 7, "malformed"),

@@ -1,7 +1,7 @@
-"""Whatever the head parser accepts, llhttp and gunicorn's Python parser frame in the same way, where they accept it.
+"""llhttp and gunicorn's Python parser frame heads as ksrv's head parser does, if all accept them.
 
 Nothing is asked in the other direction. httptools shows neither lengths nor offsets, so it is fed
-byte by byte: the head must be complete exactly with its last byte, and the message with its own.
+byte by byte: the head must be complete exactly with its last byte, and so must the message.
 """
 
 from contextlib import suppress
@@ -25,7 +25,7 @@ SECOND = b"GET /second HTTP/1.1\r\nHost: y\r\n\r\n"
 
 
 class Llhttp:
-    """What httptools reports, with the number of bytes fed when it did."""
+    """Reports of httptools, each with the number of bytes fed so far."""
 
     def __init__(self):
         self.fed = 0
@@ -59,7 +59,7 @@ def fields_of(head):
 
 
 def body_of(said):
-    """A body that the head announces; a chunked one holds five bytes."""
+    """A body that the head announces; a chunked body has five bytes."""
     return b"3\r\nxxx\r\n2\r\nxx\r\n0\r\n\r\n" if said.chunked else b"x" * said.content_length
 
 
@@ -130,7 +130,7 @@ def assert_framing(head, said):
 def assert_agreement(data):
     """Check the property on `data`; tell whether the request-head classifier accepted it."""
     said = classify_head(data, RULES)
-    if said.verdict == "app" and said.content_length < 1 << 20:  # of a longer one no body is made
+    if said.verdict == "app" and said.content_length < 1 << 20:  # no longer body is made
         assert_framing(data[: said.length], said)
     if said.verdict != "native":
         return False
