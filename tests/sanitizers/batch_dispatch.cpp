@@ -1,7 +1,7 @@
 // Requests from sockets to a handler process's ring and back, without Python: native/process driven by the
-// HTTP server's own threads, an instance's thread, and a thread that stands in for the process. It answers
-// over the channel now and then, dies and is replaced, and answers what no process in its right mind does. Rows are
-// of a few bytes, or so long that they lie in large places, some of which the process keeps for a while.
+// HTTP server's threads, an instance's thread, and a thread that plays the process. It sometimes answers over the
+// channel, dies and is replaced, and gives wrong answers. Rows have a few bytes, or are so long that they are in large
+// places, some of which the process keeps for a while.
 //
 // Arguments: requests of each client. Prints how many were answered and exits 1 when something is wrong.
 
@@ -46,7 +46,7 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
         const unsigned char *place = ring.batch(number);
         RingBatch head;
         std::memcpy(&head, place, sizeof head);
-        check(head.number == number && head.inputs == 1, "a batch is the next one");
+        check(head.number == number && head.inputs == 1, "a batch is the next batch");
         const unsigned char *rows = place + head.first_row;
         if (head.large != 0) {
             const int large = static_cast<int>(head.large) - 1;
@@ -57,7 +57,7 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
             rows = ring.large(large);
         }
         RingAnswer *answer = reinterpret_cast<RingAnswer *>(ring.answer(number));
-        if (number % 23 == 0) usleep(8000);  // so that batches behind it are taken back
+        if (number % 23 == 0) usleep(8000);  // so that later batches are taken back
         answer->number = number;
         answer->began_ns = now_ns();
         answer->outputs = answer->stages = 1;
@@ -196,7 +196,7 @@ struct World {
             while (end == std::string::npos || answer.size() < whole) {
                 char room[4096];
                 const ssize_t length = recv(fd, room, sizeof room, 0);
-                check(length > 0, "an answer comes");
+                check(length > 0, "an answer arrives");
                 answer.append(room, static_cast<std::size_t>(length));
                 end = answer.find("\r\n\r\n");
                 if (end == std::string::npos) continue;
@@ -212,7 +212,7 @@ struct World {
                 failed.fetch_add(1);
                 continue;
             }
-            check(std::memcmp(answer.data() + whole - ANSWERED, row.data(), ANSWERED) == 0, "a row is the client's own");
+            check(std::memcmp(answer.data() + whole - ANSWERED, row.data(), ANSWERED) == 0, "a row is the client's row");
             good.fetch_add(1);
         }
         close(fd);
@@ -246,7 +246,7 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
     check(world->queue->open() == 0, "nothing is left");
     check(world->server.answers.open_fast_requests.load() == 0, "no request is left");
     check(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
-          "the answered ones are counted");
+          "answered requests are counted");
     check(world->sums.stages[STAGE_INFERENCE].ns <= world->sums.stages[STAGE_REQUEST].ns,
           "a stage took no longer than the requests of its batches");
     for (const auto &size : world->sums.sizes)
@@ -279,7 +279,7 @@ void mutate() {
             check(output.rank <= MAX_RANK && output.datatype < DT_BYTES &&
                       output.name_length <= RING_NAME &&
                       output.offset + output.nbytes <= RING_ANSWER_BYTES,
-                  "an output lies in its place");
+                  "an output is in its place");
         }
     }
     check(read > 1000, "some are read");

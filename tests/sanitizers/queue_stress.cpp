@@ -57,7 +57,7 @@ void freed(Request *request) {
     alive_requests.fetch_sub(1);
 }
 
-// Counts the requests of a batch as running ones of their sequences, or as such no more.
+// Counts the requests of a batch as running in their sequences, or as no longer running.
 void note_running(const std::vector<Request *> &batch, std::size_t slot, int change) {
     for (Request *request : batch) {
         if (request->sequence == nullptr) continue;
@@ -78,7 +78,7 @@ void run_batch(Queue *queue, const std::vector<Request *> &batch, std::size_t sl
     won.resize(running.size());
     std::vector<unsigned char> again(running.size());
     note_running(running, slot, 1);
-    for (Request *request : running) retain(request);  // as a pusher that is in doubt holds its own
+    for (Request *request : running) retain(request);  // as a thread does that pushes requests
     note_running(running, slot, -1);
     queue->finish(running.data(), running.size(), won.data());
     queue->finish(running.data(), running.size(), again.data());
@@ -97,8 +97,8 @@ void run_batch(Queue *queue, const std::vector<Request *> &batch, std::size_t sl
     }
 }
 
-// Cancels requests that are shown to it before they are pushed, as an HTTP server does with those of clients
-// that have gone.
+// Cancels requests that are shown to it before they are pushed, as an HTTP server does when their
+// clients have left.
 struct Watcher {
     std::atomic<Request *> watched{nullptr};
     std::atomic<bool> over{false};
@@ -192,7 +192,7 @@ Request *make_entry(std::mt19937 &random, Sequences *sequences) {
     return request;
 }
 
-// What arrived together: the first ones may run on a claimed slot, as one batch.
+// Requests that arrived together: the first may run on a claimed slot, as one batch.
 void push_together(Queue *queue, std::mt19937 &random, Sequences *sequences) {
     std::vector<Request *> requests, inlined;
     for (std::size_t n = 1 + random() % 6; n > 0; --n) requests.push_back(make_entry(random, sequences));

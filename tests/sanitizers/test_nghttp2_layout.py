@@ -1,4 +1,4 @@
-"""The native core's declarations of libnghttp2 agree with the library's header, where that is installed."""
+"""The native core's declarations of libnghttp2 agree with the library's header, if it is installed."""
 
 import subprocess
 from pathlib import Path

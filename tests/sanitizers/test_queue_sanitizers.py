@@ -30,5 +30,5 @@ def test_connections_that_are_muted_lose_no_message(flavour):
 
 @pytest.mark.timeout(600)
 def test_block_that_cannot_grow_is_not_pooled():
-    """With the C library's realloc: those of the sanitizers return aligned memory."""
+    """With the C library's realloc, because the sanitizers' realloc returns aligned memory."""
     assert run_program("plain", "unaligned_block.cpp") == "0 faults\n"

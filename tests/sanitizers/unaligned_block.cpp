@@ -1,4 +1,4 @@
-// A block of the heap that cannot grow: realloc has moved it, and there is no aligned memory for it. It must not be pooled, or its
+// A block of the heap that cannot grow: realloc has moved it, and aligned memory is not available. It must not be pooled, or its
 // next holder would get memory that is not aligned. Prints what is wrong and exits 1.
 
 #include <errno.h>

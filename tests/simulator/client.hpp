@@ -1,8 +1,8 @@
-// What all simulated clients have: a link, perhaps TLS over it, a temper, and the time by which the server must have ended them.
+// The base of all simulated clients: a link, perhaps TLS over it, a temper, and the time by which the server must have ended them.
 //
-// A client is a chain of events. `step` looks at what has come, says what it has to say and asks for its next step. What it may expect
-// depends on its temper: a good one gets each of its answers, whatever the others do; of a bad one the
-// server may get rid, within its limits. Nobody ever gets bytes that belong to another request.
+// A client is a chain of events. `step` reads what has arrived, sends the next bytes and schedules the next step. A good client
+// gets each of its answers, whatever other clients do. The server may end a bad client, within its limits. No client ever
+// gets bytes that belong to another request.
 
 #pragma once
 
@@ -22,7 +22,7 @@ constexpr int64_t HEAD_NS = 10 * SECOND, GRACE_NS = 10 * SECOND, IDLE_NS = 75 * 
 constexpr int64_t LINGER_NS = 2 * SECOND, RATE = 4096, TICK_NS = 500 * MS;
 constexpr int64_t DRIBBLES_NS = 500 * SECOND;  // until a client that dribbles leaves
 
-struct Scene {  // what holds for all clients of a simulation
+struct Scene {  // shared by all clients of a simulation
     int http = -1, grpc = -1;  // listeners
     bool tls = false;
     bool faults = false;   // calls fail: a good client may lose its connection
@@ -58,7 +58,7 @@ class Client {
         }
         link_->counts_records = tls;
         link_->tell_client = [this] { step_within(0); };
-        // What it has to say may take it longer than a simulation lasts, and a call that is refused does not end its connection.
+        // Its bytes may take longer than a simulation, and a refused call does not end the connection.
         if (temper_ == Temper::dribbles) machine().after(DRIBBLES_NS, [this] { leave(); });
         if (tls_) peer_ = std::make_unique<TlsPeer>(network().add(File::client_end, link_), 0x0304, alpn_);
         step_within(MS);
@@ -215,7 +215,7 @@ class Client {
     int64_t takes_at_ = 0, waking_ = 0;
 };
 
-// The bytes of a request: each has its own.
+// The bytes of a request, different for each request.
 inline std::string pattern(const std::string &id, size_t length) {
     std::string made;
     made.reserve(length + id.size() + 1);

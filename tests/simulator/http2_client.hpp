@@ -220,7 +220,7 @@ class Http2Client final : public Client {
         if (more && open < depth_ && !going_) step_within(10 * MS);
     }
 
-    // What the temper does to a connection in the midst of calls.
+    // Spoils a connection in the midst of calls, as the temper says.
     void spoil() {
         Random &random = machine().random;
         spoils_ = true;
@@ -365,7 +365,7 @@ class Http2Client final : public Client {
         if (id != call.id && id[0] == 'h' && id.find('-') < 6) wrong(call, "its answer is that of " + id);
         if (was_reset && !(error == 0 && whole && call.answered)) {  // NO_ERROR behind a whole answer asks for nothing more
             ++scene_->refusals;
-            if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0) wrong(call, "the part of its answer that has come is not its own");
+            if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0) wrong(call, "the received part of its answer belongs to another call");
             if (is_good() && !hurt() && !scene_->tight && !call.drops && error != 7) wrong(call, "its stream is reset with " + std::to_string(error));
             return;
         }
@@ -376,11 +376,11 @@ class Http2Client final : public Client {
         const int status = atoi(call.fields["grpc-status"].c_str());
         if (status == 0) {
             if (call.grpc || call.stalls) wrong(call, "it succeeds");
-            if (call.got != call.expected) wrong(call, "its bytes are not its own: " + std::to_string(call.got.size()) + " for " + std::to_string(call.expected.size()));
+            if (call.got != call.expected) wrong(call, "its bytes belong to another call: " + std::to_string(call.got.size()) + " for " + std::to_string(call.expected.size()));
         } else {
             if (status != call.grpc) ++scene_->refusals;
             if (status != call.grpc && is_good() && !hurt() && !scene_->tight) wrong(call, "its status is " + std::to_string(status) + " " + call.fields["grpc-message"]);
-            if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0) wrong(call, "the part of its answer that has come is not its own");
+            if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0) wrong(call, "the received part of its answer belongs to another call");
         }
     }
     bool is_good() const {

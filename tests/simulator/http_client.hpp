@@ -172,7 +172,7 @@ class HttpClient final : public Client {
         const int64_t allowed = nothing  ? (sent_ || tls_ ? IDLE_NS : HEAD_NS)
                                 : in_head ? HEAD_NS
                                           : GRACE_NS + static_cast<int64_t>(some) * SECOND / RATE + 2 * SECOND;
-        // What was asked for before is answered first, which handlers take their time for; and its bytes need theirs to arrive.
+        // Earlier requests are answered first, and their handlers take time. The bytes of this request need time to arrive.
         stall_allowed_ = allowed;
         await_arrival();
     }
@@ -236,7 +236,7 @@ class HttpClient final : public Client {
     void take_answer(int status, const std::string &head, const std::string &body) {
         const bool unsolicited = answered_ >= sent_ && !stalled_ && !garbled_;
         if (answered_ >= asks_.size()) wrong("there are more answers than requests");
-        if (unsolicited && status != 408) wrong("an answer comes before its request: " + head);
+        if (unsolicited && status != 408) wrong("an answer arrives before its request: " + head);
         const Ask &ask = asks_[answered_];
         const std::string field = "x-request-id: " + ask.id + "\r\n";
         const bool own = head.find(field) != std::string::npos;

@@ -1,9 +1,9 @@
 // The machine that the simulator runs the native core on: its clock, its threads and its faults.
 //
-// Strategy: the threads are real ones, so that each has its stack and its thread_locals, but one alone runs at any moment: a thread
-// that comes to a seam (a system call, a lock, a wait; seams.hpp) may hand over to another one, and which one the seed decides.
-// The clock moves by what seams cost, and jumps where every thread waits. What is outside of the process (network.hpp,
-// clients) are events in the same clock, which are run by whichever thread comes to a seam: seams within them do nothing.
+// Strategy: threads are real threads, so that each has a stack and thread_locals, but only one runs at any moment. At a seam (a
+// system call, a lock, a wait; seams.hpp) a thread may hand over to another thread, which the seed chooses. The clock advances
+// by the cost of seams, and jumps when every thread waits. The outside of the process (network.hpp, clients) is made of events
+// on the same clock. The thread that reaches a seam runs the events that are due; seams within events do nothing.
 
 #pragma once
 
@@ -52,7 +52,7 @@ class Random {
 enum Fault : int {
     FAULT_MALLOC, FAULT_ACCEPT, FAULT_RECEIVE, FAULT_SEND, FAULT_EPOLL_WAIT, FAULT_EPOLL_CTL, FAULT_SOCKET_OPTION,
     FAULT_WAKE, FAULT_MMAP, FAULT_MEMFD,
-    FAULT_PAGES, FAULT_CHANNEL, FAULTS,  // where there is a handler process
+    FAULT_PAGES, FAULT_CHANNEL, FAULTS,  // only with a handler process
 };
 
 struct Thread {
@@ -62,8 +62,8 @@ struct Thread {
     int64_t until = FOREVER, frozen_until = 0;
     bool timed_out = false;
     int held = 0;          // mutexes
-    int64_t spent = 0;     // of the clock, by its own seams
-    jmp_buf *end = nullptr;  // of a thread of another process, which may be killed: it goes on there then
+    int64_t spent = 0;     // of the clock, by the thread's seams
+    jmp_buf *end = nullptr;  // of a thread of another process: it continues here when it is killed
     bool killed = false;
     sem_t baton;
     pthread_t real{};
@@ -115,7 +115,7 @@ class Machine {
 
     bool active() const { return on && outside_ == 0 && self() != nullptr; }
 
-    // What happens while one exists is not the process's: seams in it neither cost, fail nor hand over.
+    // While an object exists, the outside of the process runs: seams neither cost, fail nor hand over.
     struct Outside {
         Outside() { ++the().outside_; }
         ~Outside() { --the().outside_; }
@@ -133,7 +133,7 @@ class Machine {
         if (!active()) return;
         const int64_t took = 50 + static_cast<int64_t>(random.below(static_cast<uint64_t>(cost)));
         spend(took);
-        if (++seams > MOST_SEAMS) fail("a simulation comes to no end");
+        if (++seams > MOST_SEAMS) fail("a simulation does not end");
         run_due();
         if (followed_ == self() && --seams_left_ == 0) {
             followed_ = nullptr;
@@ -158,8 +158,8 @@ class Machine {
             fail("one turn of the loop takes more than 50 ms, in which nobody else is served");
     }
 
-    // The calling thread has waited for events last, so that nobody else serves those that come: while one is in Python, another one
-    // may wait in its place.
+    // The calling thread was the last to wait for events, so no other thread serves the next events. While this thread is in
+    // Python, another thread may wait in its place.
     void lead() {
         leader = self();
         turn_begun_ = leader->spent;
@@ -206,8 +206,8 @@ class Machine {
         while (now < when) wait(Thread::waiting, &now, when);
     }
 
-    // The calling thread waits until another one does what `happened` tells of, or the clock, and takes over from that one at the seam which is
-    // the `seams_behind`-th from there: whatever else could run, a state that lasts for two of twelve seams is met by every sixth try.
+    // The calling thread waits until another thread reports `what` by `happened`, or until a time, and takes over from that thread
+    // `seams_behind` seams later. So every sixth try meets a state that lasts for two of twelve seams.
     void take_over(const void *what, uint64_t seams_behind, int64_t until) {
         follower_ = self();
         seams_left_ = seams_behind;
@@ -218,7 +218,7 @@ class Machine {
         if (follower_ && follower_->on == what && !followed_) followed_ = self();
     }
 
-    // A thread of another process, by SIGKILL: it does nothing more where it is. And by SIGSTOP, until SIGCONT comes.
+    // Stops a thread of another process at once: by SIGKILL for good, by SIGSTOP until SIGCONT.
     void kill(Thread *one) {
         if (one->state == Thread::over || one->killed) return;
         if (follower_ == one) follower_ = followed_ = nullptr;
@@ -230,7 +230,7 @@ class Machine {
         if (one->state != Thread::over && !one->killed) one->frozen_until = std::max(one->frozen_until, until);
     }
 
-    // Lets another thread run, or the same one go on; the clock jumps where all wait.
+    // Lets another thread run, or the same thread continue; the clock jumps when all wait.
     void hand_over() { hand_to(choose()); }
 
     // ---- threads ----
@@ -258,7 +258,7 @@ class Machine {
         sem_post(&following->baton);
         return mine->result;
     }
-    // By what pthread_create has given for it. The system's own identity may be another thread's, once this one has ended.
+    // The identity that pthread_create returned. The system may give its identity to another thread once this thread has ended.
     static pthread_t identity_of(const Thread *one) { return reinterpret_cast<pthread_t>(one); }
     Thread *thread_of(pthread_t identity) {
         for (Thread *one : threads_)
@@ -278,7 +278,7 @@ class Machine {
         trace = (trace ^ what) * 1099511628211u;
         trace = (trace ^ static_cast<uint64_t>(now)) * 1099511628211u;
     }
-    // What happens, one line each, where SIMULATOR_TRACE is set.
+    // Prints a line for an event if SIMULATOR_TRACE is set.
     __attribute__((format(printf, 2, 3))) void tell(const char *format, ...) {
         static const bool wanted = std::getenv("SIMULATOR_TRACE") != nullptr;
         if (!wanted) return;
@@ -300,7 +300,7 @@ class Machine {
         std::vfprintf(stderr, format, rest);
         va_end(rest);
         std::fprintf(stderr, "\n");
-        if (nth) std::fprintf(stderr, "the failure was the %llu. of those that can be\n", (unsigned long long)nth);
+        if (nth) std::fprintf(stderr, "the failure was number %llu of the possible failures\n", (unsigned long long)nth);
         std::abort();
     }
     double elapsed() const { return static_cast<double>(now - 1000 * SECOND) / 1e9; }
@@ -311,12 +311,12 @@ class Machine {
     uint64_t trace = 0;
     bool on = false;
     uint64_t preempts = 0, stalls = 0;  // of a million seams
-    uint64_t word_stalls = 0;           // of a million of those at words
+    uint64_t word_stalls = 0;           // of a million seams at words
     int64_t cost = US;                  // of a seam, at most
     uint64_t rates[FAULTS] = {};        // of a million seams
     bool faults_allowed = true;         // not while a worker begins, and where its health is looked at
     int64_t faults_until = FOREVER;
-    uint64_t nth = 0, nth_of = 0;  // in place of rates: the one seam that fails, among those of these kinds
+    uint64_t nth = 0, nth_of = 0;  // in place of rates: the only seam that fails, among seams of these kinds
     uint64_t faults_seen = 0, faults_made = 0, seams = 0;
     int64_t longest_stall = 0;
     const Thread *leader = nullptr;  // of the loop, from one wait for events to the next
@@ -354,15 +354,15 @@ class Machine {
         }
         the().await_ending();
     }
-    // A thread that has handed over for the last time still ends what it had of its own: nobody runs beside it.
+    // Waits for the end of a thread that has handed over for the last time, because it still destroys its thread_locals.
     void await_ending() {
         static auto *const join = reinterpret_cast<int (*)(pthread_t, void **)>(dlsym(RTLD_NEXT, "pthread_join"));
         if (ending_) join(ending_->real, nullptr);
         ending_ = nullptr;
     }
 
-    // Clients that run within a call of the process's leave its errno alone: behind a read that returns 0, OpenSSL takes
-    // an EAGAIN of theirs for its own, and an end for none.
+    // Clients that run within a call of the process must not change errno. Otherwise OpenSSL, after a read that returns 0, would
+    // see their EAGAIN and miss the end.
     void run_due() {
         Outside outside;
         const int error = errno;

@@ -1,9 +1,9 @@
 // Descriptors that no kernel knows: sockets and the network between them, epoll, eventfd, and channels to other processes.
 //
 // Strategy: a link is one connection. Its client is no thread: it puts bytes on the way, which arrive later and in other pieces,
-// and takes bytes out of what the server has sent. The process's end behaves as Linux says: level and edge triggered
-// events, one-shot ones, low-water marks, half-closed and reset connections, and buffers that are full. Numbers of descriptors are used again at once,
-// so that a call with one that was closed meets another's; a call with one that is free ends the simulation.
+// and takes bytes out of what the server has sent. The process's end behaves like Linux: level and edge triggered events,
+// one-shot events, low-water marks, half-closed and reset connections, and full buffers. Numbers of descriptors are reused at
+// once, so that a call with a closed descriptor meets another link. A call with a free descriptor ends the simulation.
 
 #pragma once
 
@@ -195,7 +195,7 @@ class Network {
             end_sending(link);
         }
     }
-    // Bytes for the client; 0 where there are none now.
+    // Bytes for the client; 0 if none have arrived.
     size_t take(const LinkPointer &link, void *out, size_t most) {
         const size_t some = link->down.take(out, most);
         if (some && link->was_full && link->down.size() <= link->down_room / 3 * 2) {
@@ -410,7 +410,7 @@ class Network {
     // Brings what is on the way to the server, piece by piece.
     void carry(const LinkPointer &link) {
         if (link->arriving || (link->flying.empty() && !link->fin_flying) || link->up_over || link->reset) return;
-        if (!link->flying.empty() && link->up.size() >= link->up_room) return;  // goes on when it has read
+        if (!link->flying.empty() && link->up.size() >= link->up_room) return;  // continues when it has read
         link->arriving = true;
         machine().after(delay(*link), [this, link] {
             link->arriving = false;
@@ -430,7 +430,7 @@ class Network {
             }
             if (link->flying.empty() && link->fin_flying) link->up_over = true;
             link->last_arrival = machine().now;
-            machine().tell("%zu bytes arrive at %p%s", some, static_cast<void *>(link.get()), link->up_over ? ", the last ones" : "");
+            machine().tell("%zu bytes arrive at %p%s", some, static_cast<void *>(link.get()), link->up_over ? ", the last bytes" : "");
             ++arrived;
             touch(link, EPOLLIN);
             carry(link);
@@ -455,7 +455,7 @@ class Network {
         errno = EAGAIN;
         return -1;
     }
-    // What OpenSSL does with a record costs time: 10 us for a KeyUpdate, as for the bytes of any other.
+    // OpenSSL's work on a record costs time: 10 us for a KeyUpdate, as for the bytes of any other record.
     void count_records(Link &link, const unsigned char *bytes, size_t length) {
         constexpr size_t HEADER = 5;
         constexpr int64_t RECORD_NS = 10 * US;

@@ -1,9 +1,9 @@
-"""Runs the simulator: many simulations of the native event loop, each by its own seed. One of four has a model whose handler
-runs in processes.
+"""Runs the simulator: many simulations of the native event loop, each with another seed. One of four has a model whose
+handler runs in processes.
 
     python -m tests.simulator.run --first 1 --seeds 100000 --minutes 10
 
-A seed that finds a fault is named, and the run goes on; `--first N --seeds 1` makes that simulation again, and
+A seed that finds a fault is printed, and the run continues; `--first N --seeds 1` makes that simulation again, and
 SIMULATOR_TRACE=1 before it prints what happens in it, step by step.
 """
 
@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 
 SOURCE = Path("tests/simulator/simulate.cpp")
 ED25519_KEY = bytes.fromhex("302e020100300506032b657004220420")
-"""What stands before the 32 bytes of a private key in PKCS #8 (RFC 8410, 7)."""
+"""The bytes before the 32 bytes of a private key in PKCS #8 (RFC 8410, 7)."""
 
 
 def build(tree: Path = ROOT) -> Path:

@@ -1,5 +1,5 @@
-// The seams: functions of the C library, of threads and of memory that the native core and its libraries call, in the program's own
-// version. The dynamic linker finds these first, so that the core is the one that workers run.
+// The seams: the program's versions of functions of the C library, of threads and of memory that the native core and its
+// libraries call. The dynamic linker finds these first, so that the core runs unchanged.
 //
 // Outside of a simulation, and for descriptors of the kernel's, each calls the real function. A program includes this once.
 
@@ -145,7 +145,7 @@ extern "C" int pthread_cond_broadcast(pthread_cond_t *condition) noexcept {
     return 0;
 }
 
-// What another thread is about to do is done at some time: the clock goes on by more than a seam.
+// Advances the clock by more than a seam, so that another thread gets to finish its work.
 extern "C" int sched_yield() noexcept {
     if (!machine().active()) return static_cast<int>(syscall(SYS_sched_yield));
     machine().wait(sim::Thread::waiting, &machine(), machine().now + sim::US);

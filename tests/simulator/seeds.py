@@ -2,7 +2,7 @@
 
     python seeds.py 1 100000 --jobs 16 --minutes 10 -- ./simulate simulator.key simulator.pem
 
-prints each seed that finds a fault with what the program says of it, goes on behind it, and tells at the end how
+prints each seed that finds a fault with the program's report, continues with the next seed, and prints at the end how
 many seeds were simulated.
 """
 

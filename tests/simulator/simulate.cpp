@@ -109,7 +109,7 @@ struct Simulation {
     Scene scene;
     std::vector<int> http, grpc;
     std::unique_ptr<Worker> worker;
-    std::unique_ptr<Model> model;  // whose handler runs in processes; null where there is none
+    std::unique_ptr<Model> model;  // whose handler runs in processes; may be null
     std::vector<std::unique_ptr<Client>> clients;
     WorkerRules rules;
     size_t threads = 1;  // that stay: one's own, and the timer of the queues
@@ -170,7 +170,7 @@ struct Simulation {
         while (!all_over() && machine().now < until) machine().sleep_until(machine().now + 100 * MS);
         if (all_over()) return;
         for (const auto &client : clients)
-            if (!client->is_over()) machine().fail("a client comes to no end: %s", client->described().c_str());
+            if (!client->is_over()) machine().fail("a client does not end: %s", client->described().c_str());
     }
 
     // Whether the worker takes and answers somebody new.
@@ -267,7 +267,7 @@ uint64_t count_totals(const Simulation &one) {
     return trace;
 }
 
-// One simulation: what the worker is like, who comes, what fails and when it stops, all of it by the seed.
+// One simulation: the seed decides the worker's settings, the clients, the failures and the stop.
 uint64_t simulate(uint64_t seed) {
     machine().begin(seed);
     Random &random = machine().random;
@@ -398,7 +398,7 @@ uint64_t simulate_processes(uint64_t seed) {
     return count_totals(one);
 }
 
-// One client of a kind, and the one call that fails. Whatever the client gets is its own, and the next ones are served.
+// One client of a kind, and one call that fails. Every byte that the client gets is its answer's, and the next clients are served.
 enum Kind : int { rest, tls_rest, grpc_calls };
 uint64_t fail_one(Kind kind, uint64_t nth, uint64_t kinds) {
     machine().begin(1 + static_cast<uint64_t>(kind));
@@ -434,7 +434,7 @@ uint64_t fail_one(Kind kind, uint64_t nth, uint64_t kinds) {
     return machine().trace;
 }
 
-// Each simulation has a process of its own, so that one finds nothing of another, and that its memory is looked at alone.
+// Each simulation runs in a separate process, so that it finds nothing of another simulation, and its memory is checked alone.
 bool in_process(uint64_t seed, const std::function<uint64_t()> &run, Totals *out) {
     std::fflush(nullptr);
     const pid_t child = fork();
@@ -509,7 +509,7 @@ int main(int count, char **arguments) {
     tls_rules.protocols = {"h2", "http/1.1"};
     if (!make_tls_context()) return 2;
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     replace_randomness();

@@ -1,4 +1,4 @@
-"""The run of many seeds: which are simulated, and what is told of those that find a fault."""
+"""The run of many seeds: which seeds are simulated, and the report on seeds that find a fault."""
 
 import sys
 

@@ -27,7 +27,7 @@ QUICK_STEPS = {
 }
 """Of the allocations, or system calls, of a kind, each one of so many fails in the quick tests."""
 SLOW_PARTS = 16
-"""The slow tests fail each one, in so many runs of the program, because a run has a limit of time."""
+"""The slow tests fail every call, in so many runs of the program, because a run has a time limit."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 
 def simulated(files, *arguments):
     printed = run_program("sanitize", SIMULATE, *files, *map(str, arguments))
-    if "no libnghttp2" in printed:
+    if "libnghttp2 is missing" in printed:
         pytest.skip(printed)
     return printed
 
@@ -75,7 +75,7 @@ def test_a_seed_repeats_its_simulation(files, tmp_path):
 
 
 def failed_in_turn(files, kind, what, first, step):
-    """Fail each `step`-th call from the first one on, and return how many there are."""
+    """Fail each `step`-th call from `first` on, and return the number of calls."""
     printed = simulated(files, "nth", KINDS[kind], what, first, step)
     assert "0 faults" in printed
     return int(printed.split()[0])

@@ -1,10 +1,10 @@
 // A worker without Python: both servers in one event loop, its threads, and a handler that does what the path of a request says.
 //
-//     echo    answered at once with the request's own bytes        late    the same, by another thread, some time later
+//     echo    answered at once with the request's bytes            late    the same, by another thread, some time later
 //     fail    an error, with the request's number in it             drop    no answer: the connection, or stream, ends
 //     pieces  answered in pieces (HTTP), a stream (gRPC)            early   refused before its body has come
 //
-// Requests of models (/v2/models/m/infer), messages for the app and calls of gRPC take their own ways through the core, and so do they here.
+// Requests of models (/v2/models/m/infer), messages for the app and calls of gRPC take different ways through the core, and so do they here.
 
 #pragma once
 
@@ -26,7 +26,7 @@ namespace sim {
 
 using namespace ksrv;
 
-// What stands for a Python object: bytes that an answer refers to until it was sent.
+// In place of a Python object: bytes that an answer refers to until it was sent.
 struct Held {
     Owners owners;
     std::string bytes;
@@ -103,7 +103,7 @@ class Worker {
         for (std::thread &thread : loops_) thread.join();
         server.on_turn(UINT64_MAX);  // the loop's next turn would let go the connections that it was to read
         server.close_all();
-        // What came when nobody answered any more; and the interpreter's end takes its objects.
+        // Requests that arrived after the last answer; and the interpreter's end frees its objects.
         for (Late &late : late_)
             if (late.call) late.call->release();
         for (grpc::Call *call : streams_) call->release();
@@ -147,7 +147,7 @@ class Worker {
     }
 
     // ---- the interpreter ----
-    // What Python does by itself is outside: its memory and its locks are not the core's.
+    // Python's work is outside of the simulation: its memory and its locks do not belong to the core.
     struct Path {
         std::string name, id;
     };

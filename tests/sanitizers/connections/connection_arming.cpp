@@ -1,7 +1,7 @@
 // Connections armed, muted and armed again by several threads: no message may be lost.
 //
-// Clients pipeline, send in pieces, close their side or reset the connection, while a thread of its own answers
-// after the next bytes came. Every client that reads gets all its answers. Prints "0 lost" and exits 0.
+// Clients pipeline, send in pieces, close their side or reset the connection, while a separate thread answers
+// after the next bytes have arrived. Every client that reads gets all its answers. Prints "0 lost" and exits 0.
 
 #include <arpa/inet.h>
 #include <sys/socket.h>

@@ -301,7 +301,7 @@ int main() {
     if (http2::library()) {
         try_calls();
     } else {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
     }
     return 0;
 }

@@ -85,7 +85,7 @@ void check_held(bool closes) {
     require(server.connections.count() == 0, "a connection is open still");
     fcntl(ends[0], F_SETFL, 0);
     const std::string goodbye = frame(http2::FRAME_GOAWAY, 0, 0, std::string("\x7f\xff\xff\xff\0\0\0\0", 8));
-    require(closes || read_all(ends[0]).find(goodbye) != std::string::npos, "the peer is not told of the drain");
+    require(closes || read_all(ends[0]).find(goodbye) != std::string::npos, "the peer gets no GOAWAY");
     close(ends[0]);
 }
 
@@ -136,8 +136,8 @@ void run_client(const Listener *listeners, unsigned seed, const std::atomic<bool
     }
 }
 
-// Stops a worker beside its clients. A quiet one has all memory back; one that stops at once keeps what its queues hold, as a
-// process does that ends.
+// Stops a worker beside its clients. After a quiet stop all memory is given back. After a stop at once, queues keep their
+// content, as in a process that ends.
 void check_stop(unsigned seed, bool quiet) {
     const Listener listeners[2];
     auto *worker = new Worker;
@@ -148,7 +148,7 @@ void check_stop(unsigned seed, bool quiet) {
     std::vector<std::thread> clients;
     for (unsigned i = 0; i < CLIENTS; ++i) clients.emplace_back([&, i] { run_client(listeners, seed * CLIENTS + i, over); });
     usleep(1000 * (seed % 7));
-    // As a worker that is told to leave: gRPC's drain comes before the HTTP server stops accepting.
+    // As in a worker that stops: gRPC drains before the HTTP server stops accepting.
     worker->server.drain();
     usleep(1000 * (seed % 3));
     worker->server.accept_enabled(false);
@@ -181,7 +181,7 @@ void check_stop(unsigned seed, bool quiet) {
 int main(int count, char **arguments) {
     const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
     if (!http2::library()) {
-        std::printf("0 faults: there is no libnghttp2\n");
+        std::printf("0 faults: libnghttp2 is missing\n");
         return 0;
     }
     process_budget().set_bound(64u << 20);

@@ -1,4 +1,4 @@
-// The memory that an HTTP/2 connection takes for a peer that takes nothing, with an event loop that runs only when the program says so.
+// The memory that an HTTP/2 connection takes for a peer that takes nothing, with an event loop that runs only when the program calls it.
 //
 //     held_bytes
 //
@@ -99,14 +99,14 @@ void leave_answers(Scene *scene) {
     size_t taken = 0;
     for (size_t more; (more = peer.take_all()) > 0; taken += more) scene->loop.settle();
     std::printf("taken at last: %zu\n", taken);
-    std::printf("held behind them: %llu\n", static_cast<unsigned long long>(process_budget().held()));
+    std::printf("held afterwards: %llu\n", static_cast<unsigned long long>(process_budget().held()));
 }
 
 }  // namespace
 
 int main() {
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     process_budget().set_bound(64u << 20);

@@ -92,7 +92,7 @@ size_t run_client(Worker &worker, unsigned seed, bool breaks) {
 int main(int count, char **arguments) {
     const int rounds = count > 1 ? std::atoi(arguments[1]) : 5;
     if (!http2::library()) {
-        std::printf("0 left: there is no libnghttp2\n");
+        std::printf("0 left: libnghttp2 is missing\n");
         return 0;
     }
     process_budget().set_bound(64u << 20);

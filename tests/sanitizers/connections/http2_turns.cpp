@@ -1,5 +1,5 @@
-// The turns of HTTP/2 connections, by a clock that each look at it puts forward by 50 us: two connections have sent a
-// flood of small frames, and a good one makes a call after the other. Prints for each call how many bytes of the floods
+// The turns of HTTP/2 connections, by a clock that advances by 50 us at each look: two connections have sent a
+// flood of small frames, and a good connection makes one call after the other. Prints for each call how many bytes of the floods
 // waited when it was served. With the argument "full" the memory budget has no room for waiting bytes.
 
 #include <poll.h>
@@ -87,7 +87,7 @@ struct Client {
     }
 };
 
-// The server, and the good client, which makes its next call while the one before it is served.
+// The server, and the good client, which makes its next call while the last call is served.
 struct Scene {
     EventLoop events{1};
     grpc::Server server{&events, grpc::ServerConfig{}, &process_budget(), serve_calls, this};
@@ -122,7 +122,7 @@ struct Scene {
 
 int main(int count, char **arguments) {
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     process_budget().set_bound(count > 1 && !std::strcmp(arguments[1], "full") ? 10000 : 64u << 20);

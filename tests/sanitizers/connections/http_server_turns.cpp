@@ -1,6 +1,5 @@
-// What must not happen, tried: a message answered twice, an answer when its connection serves somebody
-// else, a connection given back twice. Each is counted, nothing is sent, and no place is given to two
-// clients. Exits 1 when not.
+// Tries forbidden calls: a message is answered twice, an answer arrives when its connection serves another client, a
+// connection is given back twice. Each must be counted, nothing sent, and no place given to two clients. Exits 1 otherwise.
 
 #include <cstdio>
 #include <thread>
@@ -52,10 +51,10 @@ int main() {
     server.answers.fail(first);
     check(one.got("500 Failed"), "the first answer is sent");
     server.answers.fail(first);
-    check(one.got_nothing() && strays() == 1, "a second one is not");
+    check(one.got_nothing() && strays() == 1, "a second answer is not sent");
     check(server.answers.take_turn(Turn{}) == nullptr && strays() == 2, "no turn is nobody's");
 
-    // The next message of the same client is not answered by the turn of the one before.
+    // The turn of a message does not answer the client's next message.
     one.connection->claim.store(OWNED);
     one.connection->phase.store(Phase::run);
     const Turn second = one.connection->begin_turn();

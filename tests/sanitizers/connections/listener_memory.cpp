@@ -65,12 +65,12 @@ int main() {
     require(listeners.set(fds, 2, epoll, TAG, false), "not set");
     without_memory = fds[1];
     listeners.accept_enabled(true);
-    require(listeners.is_paused(), "a listener is not watched, and accepting goes on");
+    require(listeners.is_paused(), "a listener is not watched, and accepting continues");
     const int waiting = client_of(fds[0]);
     epoll_event event{};
     require(epoll_wait(epoll, &event, 1, 0) == 0, "one of the listeners is watched while accepting is paused");
     listeners.note_closed(unsigned_now_ns() + SECOND_NS);
-    require(listeners.is_paused(), "accepting goes on without memory");
+    require(listeners.is_paused(), "accepting continues without memory");
     without_memory = -1;
     listeners.note_closed(unsigned_now_ns() + 2 * SECOND_NS);
     require(!listeners.is_paused(), "accepting does not go on");

@@ -7,10 +7,10 @@ from tests.support.native.programs import run_program
 pytestmark = pytest.mark.long
 
 HEAD, GRACE, IDLE, LINGER, UNSEEN, DRAINS = 10, 10, 75, 2, 0.5, 2
-"""Seconds: for a head or the first message of a call; before a rate is asked for; between messages; behind a refusal; for what has
-come and waits where no event tells of it; between messages while the server drains."""
+"""Seconds: for a head or the first message of a call; before a rate is asked for; between messages; after a refusal; for received bytes
+that wait without an event; between messages while the server drains."""
 STEP = 0.3
-"""Seconds by which the sweep may be late, with the answer's own way."""
+"""Seconds by which the sweep may be late, with the time for the answer."""
 ENDS = {
     "no byte": HEAD,
     "half a head": HEAD + LINGER,
@@ -45,7 +45,7 @@ def printed():
 def test_a_client_is_ended_in_time_and_not_before(printed, case):
     ends = ENDS[case]
     if case not in printed:
-        pytest.skip("there is no libnghttp2")
+        pytest.skip("libnghttp2 is missing")
     if ends is None:
         assert printed[case] == "never"
     else:

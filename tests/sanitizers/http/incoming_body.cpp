@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t BOUND = 1u << 20;
 
-// A message whose head is in the buffer, with `early` bytes of its body behind it.
+// A message whose head is in the buffer, followed by `early` bytes of its body.
 struct Message {
     Transport transport;
     ReceiveBuffer buffer;
@@ -94,7 +94,7 @@ void check_budget() {
     message.send(std::string(100000, 'x'));
     check(message.receive() == BodyProgress::no_room && message.body.got == message.body.counted, "no byte is taken uncounted");
     process_budget().give_back(rest);
-    check(message.body.count(message.head, 0) && message.receive() == BodyProgress::comes, "it goes on once there is room");
+    check(message.body.count(message.head, 0) && message.receive() == BodyProgress::comes, "it continues once there is room");
     check(message.body.got == 100000 && message.transport.low_water > 1, "a long rest is waited for in large pieces");
     message.body.uncount_missing();
     check(message.body.counted == 100000 && process_budget().held() == 100000, "what is missing is not counted");
@@ -126,7 +126,7 @@ void check_chunks() {
     large.send("186a0\r\n");
     for (int sent = 0; sent < 100000; sent += 20000) {
         large.send(std::string(20000, static_cast<char>('a' + sent / 20000)));
-        check(large.receive() == BodyProgress::comes, "a long chunk comes in pieces");
+        check(large.receive() == BodyProgress::comes, "a long chunk arrives in pieces");
     }
     large.send("\r\n0\r\n\r\n");
     check(large.ended(BodyState::whole) && large.body.got == 100000 && large.text()[99999] == 'e', "a block grows with its body");
@@ -134,12 +134,12 @@ void check_chunks() {
     Message beyond("6\r\n");
     beyond.head.chunked = true;
     beyond.body.most = 5;
-    check(beyond.begin() == BodyProgress::comes && beyond.ended(BodyState::too_long), "more than is asked for is told");
+    check(beyond.begin() == BodyProgress::comes && beyond.ended(BodyState::too_long), "more than the limit is reported");
 
     Message malformed("five\r\n");
     malformed.head.chunked = true;
     malformed.body.most = 5;
-    check(malformed.begin() == BodyProgress::comes && malformed.ended(BodyState::malformed), "no chunk is told");
+    check(malformed.begin() == BodyProgress::comes && malformed.ended(BodyState::malformed), "a malformed chunk is reported");
 
     Message cut("5\r\nhe");
     cut.head.chunked = true;

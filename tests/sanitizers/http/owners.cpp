@@ -35,14 +35,14 @@ void check_time_limits() {
     Connection connection;
     const uint64_t now = 100 * SECOND;
     connection.phase = Phase::idle;
-    check(limits.deadline(connection, now, false) == now + 3 * SECOND, "the first head has its own limit");
+    check(limits.deadline(connection, now, false) == now + 3 * SECOND, "the first head has another limit");
     connection.saw_bytes = true;
     check(limits.deadline(connection, now, false) == now + 9 * SECOND, "an idle connection may rest");
     check(limits.deadline(connection, now, true) == now + 1 * SECOND, "while draining only shortly");
     connection.ends_ns = now + 4 * SECOND;
     check(limits.deadline(connection, now, false) == now + 4 * SECOND, "and not beyond its age");
     connection.ends_ns = now - SECOND;
-    check(limits.deadline(connection, now, false) == now + 1 * SECOND, "a busy one is ended by an answer");
+    check(limits.deadline(connection, now, false) == now + 1 * SECOND, "a busy connection is ended by an answer");
     connection.tls.unread = true;
     check(limits.deadline(connection, now, false) == now + TimeLimits::UNSEEN_NS, "bytes that no event tells of are looked at soon");
     connection.phase = Phase::send;
@@ -126,7 +126,7 @@ void check_connections() {
     AnswerSender answers(&connections, &config, &counts);
 
     connections.give_back_place(connections.take());
-    check(connections.open() == 0, "a place that did not begin comes back");
+    check(connections.open() == 0, "an unused place is given back");
 
     Connection *connection = connections.take();
     int ends[2];
@@ -137,7 +137,7 @@ void check_connections() {
     check(connections.of(tag) == connection, "an event finds its connection");
     connection->phase = Phase::run;
     const Turn turn = connection->begin_turn();
-    // Longer than ANSWER_HEAD with its body, so that the head lies in memory of its own.
+    // Longer than ANSWER_HEAD with its body, so that the head is in separate memory.
     answers.prepared[ANSWER_FAILED] = {500, "500 Failed", "server-timing: a;dur=1\r\ncontent-length: 900\r\n",
                                        std::string(900, 'x')};
     answers.fail(turn);
@@ -153,7 +153,7 @@ void check_connections() {
 
     connections.drain();
     connections.sweep(unsigned_now_ns(), [](Connection *) {});
-    check(connections.timers.at(connection->slot) <= unsigned_now_ns() + config.stop_idle_ns, "a drain ends idle ones soon");
+    check(connections.timers.at(connection->slot) <= unsigned_now_ns() + config.stop_idle_ns, "a drain ends idle connections soon");
     check(connection->claim_for_sweep(), "it was armed");
     connection->phase = Phase::run;
     check(answers.put(connection, 200, "200 OK", 6, "", 0, nullptr, 0) && connection->close_after, "answers close while draining");

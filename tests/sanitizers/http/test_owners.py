@@ -1,4 +1,4 @@
-"""What each owner of the HTTP server does, in programs without a server."""
+"""Each owner of the HTTP server, in programs without a server."""
 
 import pytest
 

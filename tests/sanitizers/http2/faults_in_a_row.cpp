@@ -46,7 +46,7 @@ std::string open_stream(uint32_t id) {
                  field(":method", "POST") + field(":scheme", "http") + field(":path", "/") + field(":authority", "x"));
 }
 
-// Frames of each type and length around the right one, on the connection, an open stream, and idle ones.
+// Frames of each type, with lengths around the right length, on the connection, an open stream and idle streams.
 std::vector<std::string> faults() {
     std::vector<std::string> made;
     for (int type : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ORIGIN, PRIORITY_UPDATE, UNKNOWN})
@@ -76,7 +76,7 @@ void receive(const std::string &bytes, size_t piece) {
     session.produce(1u << 20, 1u << 20);
 }
 
-// Whether a child lives that takes PRIORITY_UPDATE, as the server does not: it is sent one that is wrong, and behind it
+// Whether a child lives that takes PRIORITY_UPDATE, as the server does not. It is sent a wrong PRIORITY_UPDATE, then
 // a frame of a wrong size.
 bool lives_with_priority_updates(const Library *of) {
     void *loaded = dlopen("libnghttp2.so.14", RTLD_NOW);
@@ -109,7 +109,7 @@ bool lives_with_priority_updates(const Library *of) {
 int main() {
     const Library *of = library();
     if (!of) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     const std::string begun = PREFACE + open_stream(1);

@@ -48,7 +48,7 @@ struct Calls {
 int main() {
     const http2::Library *library = http2::library();
     if (!library) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     const_cast<http2::Library *>(library)->submit_reset = submit_no_reset;

@@ -1,8 +1,8 @@
-// A DATA frame that libnghttp2 passes over, for its stream has sent more than its content-length: what comes behind the
-// frame is not read into the memory of the stream's message, which goes when the stream does.
+// A DATA frame that libnghttp2 passes over, because its stream has sent more than its content-length: later bytes
+// are not read into the memory of the stream's message, which is freed with the stream.
 //
-// The client leaves an answer, so that the server's own RST_STREAM waits and the client's comes first. Memory that is
-// given back is freed, where the sanitizer sees a look at it.
+// The client does not read an answer, so that the server's RST_STREAM waits and the client's arrives first. Memory that is
+// given back is freed, so that the sanitizer sees every access.
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -73,7 +73,7 @@ std::string call(uint32_t stream) {
 
 int main() {
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     process_pool().cap_bytes.store(0);

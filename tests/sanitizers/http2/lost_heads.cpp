@@ -19,7 +19,7 @@
 namespace {
 
 constexpr size_t LENGTH = 100;
-constexpr size_t RETRY_BYTES = 200;  // fewer than those of a status that says when the call may be sent again
+constexpr size_t RETRY_BYTES = 200;  // fewer than a status has that names the time to retry
 std::atomic<bool> lacks_memory{false};
 
 }  // namespace
@@ -38,7 +38,7 @@ using namespace ksrv;
 
 namespace {
 
-// The bytes of the head that ends a stream; empty where none comes.
+// The bytes of the head that ends a stream; empty without a head.
 std::string answer_to(Worker &worker, const std::string &more) {
     const int fd = worker.connect_http2();
     lacks_memory.store(true);
@@ -63,7 +63,7 @@ std::string answer_to(Worker &worker, const std::string &more) {
 
 int main() {
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     process_budget().set_bound(64u << 20);

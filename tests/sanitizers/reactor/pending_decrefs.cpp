@@ -1,4 +1,4 @@
-// Lists of pending decrefs that one thread adds to and sweeps, while another one takes them: an empty list must not ask for a
+// Lists of pending decrefs. A thread adds to them and sweeps, while another thread takes them: an empty list must not ask for a
 // visit to Python, and no item may be lost.
 //
 //     pending_decrefs ROUNDS

@@ -128,7 +128,7 @@ struct Idle : PythonTurn::Work {
 
 int main() {
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return 0;
     }
     try_flood("requests that take no time", 0);

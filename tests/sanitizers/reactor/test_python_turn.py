@@ -9,14 +9,14 @@ from tests.support.native.programs import run_program
 pytestmark = pytest.mark.long
 
 SHARE_REQUESTS, SHARE_US = 64, 500
-"""What a protocol may take of a round (native/reactor/event_loop.hpp)."""
+"""Limits of a protocol in a round (native/reactor/event_loop.hpp)."""
 
 
 @pytest.fixture(scope="module")
 def printed():
     text = run_program("sanitize", "reactor/protocol_shares.cpp")
-    if "no libnghttp2" in text:
-        pytest.skip("there is no libnghttp2")
+    if "libnghttp2 is missing" in text:
+        pytest.skip("libnghttp2 is missing")
     return dict(re.findall(r"^(.*): (\d+)$", text, re.M))
 
 

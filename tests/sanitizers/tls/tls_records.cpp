@@ -132,7 +132,7 @@ void round_of(const TlsContext &context, SSL_CTX *clients, void (*connect_state)
     }
     check(breaks || (shaken && connected), "hands are shaken");
 
-    // An answer of random parts, behind none or so many interim ones that the last one meets a full socket.
+    // An answer of random parts, after no interim answer or so many that the answer meets a full socket.
     static const size_t sizes[] = {1, 100, 5000, 16383, 16384, 16385, 60000};
     std::vector<std::string> parts;
     std::string expected, request, arrived;
@@ -205,7 +205,7 @@ void round_of(const TlsContext &context, SSL_CTX *clients, void (*connect_state)
     openssl.SSL_free(client.ssl);
 }
 
-// So many records without data, and a byte of data behind them: whether the byte comes.
+// Sends so many records without data, then a byte of data. Returns whether the byte arrives.
 bool is_received(const TlsContext &context, int version, uint32_t records) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) _exit(2);
@@ -225,7 +225,7 @@ bool is_received(const TlsContext &context, int version, uint32_t records) {
     char piece[10];
     const ssize_t got = receive_some(&transport, piece, sizeof piece);
     check(transport.tls.turn_records <= TlsSession::MOST_EMPTY_RECORDS + 2, "one call takes no more records");
-    check(got == 1 || (got < 0 && errno == EPROTO), "the byte comes, or the session fails");
+    check(got == 1 || (got < 0 && errno == EPROTO), "the byte arrives, or the session fails");
     close_transport(&transport);
     return got == 1;
 }
@@ -255,7 +255,7 @@ int main(int argc, char **argv) {
                              openssl_value::MODE_PARTIAL_WRITE | openssl_value::MODE_MOVING_WRITE_BUFFER, nullptr);
         for (int i = 0; i < rounds; ++i) round_of(context, clients, connect_state, i % 3 == 2);
         openssl.SSL_CTX_free(clients);
-        check(is_received(context, version, 0), "data comes");
+        check(is_received(context, version, 0), "data arrives");
         check(is_received(context, version, TlsSession::MOST_EMPTY_RECORDS), "some records without data are taken");
         check(!is_received(context, version, TlsSession::MOST_EMPTY_RECORDS + 1), "more end the session");
         check(!is_received(context, version, 500), "so do many more");

@@ -58,7 +58,7 @@ SSL_CTX *clients(int version) {
     return made;
 }
 
-// Whether the server resumes the session; `given` becomes the one that the connection has.
+// Whether the server resumes the session; `given` becomes the connection's session.
 bool resumes(const TlsContext &context, SSL_CTX *client_rules, const Session &offered, Session *given = nullptr) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) _exit(2);
@@ -80,7 +80,7 @@ bool resumes(const TlsContext &context, SSL_CTX *client_rules, const Session &of
     openssl.SSL_read(client, &none, 1);  // TLS 1.3 sends its tickets behind the handshake
     const bool resumed = server.resumed();
     if (given) given->kept = from_library<void *(SSL *)>("SSL_get1_session")(client);
-    openssl.SSL_shutdown(client);  // else its session is a bad one
+    openssl.SSL_shutdown(client);  // otherwise its session is invalid
     openssl.SSL_free(client);
     server.end();
     close(ends[0]);
@@ -104,7 +104,7 @@ void sessions_end_with_their_keys(const TlsRules &rules, SSL_CTX *client_rules) 
     check(!resumes(context, client_rules, first), "it ends with its key");
     check(resumes(other, client_rules, second, &third), "a session that was resumed has got a ticket of the next key");
     time_ns += 2 * PERIOD;
-    check(!resumes(context, client_rules, third), "no key lives on where nobody came for two periods");
+    check(!resumes(context, client_rules, third), "no key survives two periods without a client");
 }
 
 void processes_share_keys(const TlsRules &rules, SSL_CTX *client_rules) {
@@ -129,7 +129,7 @@ void processes_share_keys(const TlsRules &rules, SSL_CTX *client_rules) {
     time_ns += PERIOD + SECOND;
     check(resumes(context, client_rules, first), "one process renews the key for all");
     time_ns += PERIOD;
-    check(!resumes(context, client_rules, first), "and the old one ends in all");
+    check(!resumes(context, client_rules, first), "and the old key ends everywhere");
 }
 
 void threads_renew_keys(const TlsRules &rules, int version) {

@@ -1,9 +1,9 @@
-// The turns of TLS connections: a good client asks again and again while another one's message comes in very many records,
-// most of which only renew keys. Prints how often the good one was served before that message was whole.
+// The turns of TLS connections: a good client sends requests while another client's message arrives in very many records,
+// most of which only renew keys. Prints how often the good client was served before that message was complete.
 //
 //     tls_turns KEY CERTIFICATE
 //
-// The clock is one that each look at it puts forward by 50 us: HTTP/2's turns end by time, HTTP/1.1's by records.
+// The clock advances by 50 us at each look: HTTP/2's turns end by time, HTTP/1.1's by records.
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -45,9 +45,9 @@ using namespace ksrv;
 
 namespace {
 
-constexpr int BODY = 160, UPDATES = 31;  // as many behind each byte of the body
+constexpr int BODY = 160, UPDATES = 31;  // as many after each byte of the body
 
-// What both protocols share: the good client asks when it was served, and the flooding one is served at last.
+// Shared by both protocols: the good client sends a request after each answer, and the flooding client is served last.
 struct Scene {
     std::unique_ptr<TlsPeer> good, flooding;
     std::string question;
@@ -174,7 +174,7 @@ struct GrpcScene : Scene {
 
 void try_grpc(const std::shared_ptr<const TlsContext> &context) {
     if (!http2::library()) {
-        std::printf("there is no libnghttp2\n");
+        std::printf("libnghttp2 is missing\n");
         return;
     }
     GrpcScene scene;

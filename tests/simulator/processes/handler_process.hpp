@@ -1,8 +1,8 @@
-// The process of a handler, as far as a worker can tell: a thread that has the memory of the ring and its end of the channel, runs batches
-// as ksrv/_native/process/batch_ring.pyx does, and dies, stops and lies by the seed.
+// A simulated handler process: a thread that has the memory of the ring and an end of the channel, runs batches as
+// ksrv/_native/process/batch_ring.pyx does, and dies, stops and lies as the seed decides.
 //
-// Each row of a request is a tag of its own, again and again; a right answer has the tag of each row. The thread may end
-// at any seam: what it has is plain memory.
+// Each row of a request repeats a tag; a correct answer has the tag of each row. The thread may end at any seam, because it
+// has only plain memory.
 
 #pragma once
 
@@ -39,7 +39,7 @@ struct HandlerRules {  // of a million batches, or lives
     bool harms() const { return fails || lies || dies; }
 };
 
-// Whether rows are those that a client has sent; their tags.
+// Whether a client has sent the rows; their tags.
 inline bool read_tags(const unsigned char *rows, size_t count, size_t row_bytes, Tag *tags) {
     for (size_t i = 0; i < count; ++i, rows += row_bytes) {
         memcpy(&tags[i], rows, TAG_BYTES);
@@ -50,7 +50,7 @@ inline bool read_tags(const unsigned char *rows, size_t count, size_t row_bytes,
 
 class HandlerProcess {
   public:
-    // `ring` is its own mapping.
+    // `ring` is the process's mapping.
     HandlerProcess(BatchRing *ring, int channel, const HandlerRules &rules) : ring_(ring), channel_(channel), rules_(rules) {
         const bool before = std::exchange(machine().faults_allowed, false);
         process_ = std::thread([this] { live_until_killed(); });
@@ -150,7 +150,7 @@ class HandlerProcess {
         if (happens(rules_.rings)) ring_bell(channel_);
     }
 
-    // What the handler does with a batch.
+    // Runs a batch as the handler does.
     void work() {
         if (happens(rules_.chats)) say({ChannelMessage::chat, 0, completed_ + 1, {}});
         const uint64_t slow = static_cast<uint64_t>(rules_.slow_ns), quick = static_cast<uint64_t>(rules_.quick_ns);
@@ -174,12 +174,12 @@ class HandlerProcess {
             snprintf(id, sizeof id, "c%u-%u", tags[row].client, tags[row].ask);
             if (one.id_length != strlen(id) || memcmp(text, id, one.id_length) != 0) machine().fail("a batch has another request's id than %s", id);
             for (uint32_t k = 0; k < one.rows; ++k, ++row)
-                if (row >= head.rows || tags[row].row != k || tags[row].ask != tags[row - k].ask) machine().fail("a row of %s is not its own", id);
+                if (row >= head.rows || tags[row].row != k || tags[row].ask != tags[row - k].ask) machine().fail("a row of %s belongs to another request", id);
             text += one.id_length + one.head_length;
         }
         if (row != head.rows) machine().fail("a batch has %zu rows of requests, and says %llu", row, (unsigned long long)head.rows);
     }
-    // An array of the handler's lies in the place: for a while, or no longer than the batch. Others end meanwhile.
+    // The handler keeps an array in the place: for a while, or until the batch ends. Other arrays end meanwhile.
     void let_go(int large, const ChannelMessage &seen) {
         if (happens(rules_.keeps)) {
             kept_[large] = seen;
@@ -203,7 +203,7 @@ class HandlerProcess {
         if (happens(rules_.lies)) return lie(place);
         return happens(rules_.on_channel) ? RING_ON_CHANNEL : RING_OUTPUTS_HERE;
     }
-    // What no process in its right mind answers. Returns the form.
+    // Writes an answer that no correct process gives. Returns the form.
     uint32_t lie(RingAnswer *place) {
         Random &random = machine().random;
         RingOutput &output = place->output[0];

@@ -1,6 +1,6 @@
 // A model whose handler runs in processes: its queue and route, and for each instance a thread that does what Python does around a
-// BatchDispatcher (ksrv/engine/instances, ksrv/engine/processes): it ends the batches that come back, sends those on the channel that have
-// no room in the ring, kills a process that is late or lies, and replaces one that has died.
+// BatchDispatcher (ksrv/engine/instances, ksrv/engine/processes): it ends returned batches, sends batches on the channel if they do
+// not fit into the ring, kills a process that is late or gives wrong answers, and replaces a process that has died.
 
 #pragma once
 
@@ -28,7 +28,7 @@ class Model {
         for (int i = 0; i < rules.instances; ++i) threads_.emplace_back([this, slot = queue->add_slot()] { serve(slot); });
     }
 
-    // No more requests; those that wait are still served.
+    // Takes no more requests; waiting requests are still served.
     void close() { queue->close(); }
     void join() {
         for (std::thread &one : threads_) one.join();
@@ -58,7 +58,7 @@ class Model {
         while (serve_process(slot) != Next::nothing) machine().sleep_until(machine().now + static_cast<int64_t>(machine().random.below(200)) * MS);
     }
 
-    // One life of a process. Without memory for its ring there is none, and another try later.
+    // One life of a process. Without memory for a ring no process starts, and the caller tries again later.
     Next serve_process(size_t slot) {
         const std::unique_ptr<BatchRing> ring(BatchRing::make());
         BatchRing *const mapped = ring ? BatchRing::map(ring->fd()) : nullptr;
@@ -109,7 +109,7 @@ class Model {
         }
     }
 
-    // The answer, or failure, of a batch in a message; of no kind where none comes in time, or it is another's.
+    // The answer, or failure, of a batch in a message; of no kind if no message arrives in time, or another batch's.
     ChannelMessage await(int channel, uint64_t number, int64_t deadline_ns) {
         ChannelMessage message{};
         for (;;) {
@@ -139,7 +139,7 @@ class Model {
         return end(batch, await(channel, UINT64_MAX, deadline), process);
     }
 
-    // Ends a batch. A process without an answer for it is killed, and another one follows.
+    // Ends a batch. A process without an answer for it is killed and replaced.
     Next end(DispatchedBatch &batch, const ChannelMessage &message, HandlerProcess &process) {
         if (message.kind == ChannelMessage::answer && answer(batch, message)) {
             batch.release_requests();

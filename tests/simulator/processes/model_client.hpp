@@ -1,4 +1,4 @@
-// Clients of a model whose handler runs in processes: each row that they send is a tag of its own, and its answer has the same tags.
+// Clients of a model whose handler runs in processes: each row has a different tag, and the answer has the same tags.
 
 #pragma once
 
@@ -99,7 +99,7 @@ class ModelClient final : public Client {
         const std::string id = "\"id\":\"c" + std::to_string(number_) + "-" + std::to_string(answered_) + "\"";
         const bool own = body == ask.body  // of the worker's general way
                          || (body.find(id) != std::string::npos && body.size() > tags.size() && body.compare(body.size() - tags.size(), tags.size(), tags) == 0);
-        if (status == 200 && !own) machine().fail("client %d: the answer %zu is not its own: %s", number_, answered_, body.substr(0, 200).c_str());
+        if (status == 200 && !own) machine().fail("client %d: the answer %zu belongs to another request: %s", number_, answered_, body.substr(0, 200).c_str());
         const bool may_fail = scene_->faults || scene_->stops || scene_->tight;
         if (status != 200 && !may_fail) machine().fail("client %d: the answer %zu has the status %d, and nothing fails", number_, answered_, status);
         if (status != 200) ++scene_->refusals;
