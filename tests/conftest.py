@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis runs them, and that long files begin first."""
+"""Settings of all tests, such as hypothesis' profiles, and the order of long files."""
 
 import functools
 import gc
@@ -25,7 +25,7 @@ gc.disable()  # until the tests are collected: what they import stays, and is a 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What tests start shares the cores with other tests. torch starts a process that imports torch for each core, to
+# Programs of tests share the cores with other tests. torch starts a process that imports torch for each core, to
 # compile in; the threads of OpenMP and OpenBLAS run idle while they wait for each other, or before they sleep.
 # Before the first model torch tries the compiler with every kind of vector, and compiles headers beforehand.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -124,7 +124,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """End a run that was to test another build of the native core than the one that is imported."""
+    """End a run that was to test another build of the native core than the imported build."""
     import ksrv
 
     wanted, found = os.environ.get("TESTED_BUILD", ""), str(ksrv.__file__)
@@ -158,7 +158,7 @@ SHARED = {
         "tests/dialects/torchserve/handlers/test_handler_behaviours.py"
     ),
 }
-"""Files of which one process runs the tests with those of another file: both use its server."""
+"""Files whose tests run in one process with the tests of another file, because both use its server."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -48,7 +48,7 @@ UNCOUNTED = re.compile(
 
 
 def block_end(text: str, start: int) -> int:
-    """Return the index behind the brace that closes the one at `start`."""
+    """Return the index after the brace that closes the brace at `start`."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == "{") - (text[index] == "}")
@@ -78,7 +78,7 @@ def declarations(body: str) -> Iterator[str]:
 
 
 def outside_brackets(text: str) -> str:
-    """Return a declaration without what stands in angle, square and round brackets."""
+    """Return a declaration without the contents of angle, square and round brackets."""
     while True:
         less = re.sub(r"<[^<>()]*>|\[[^\[\]]*\]|\([^()]*\)", "", text)
         if less == text:

@@ -62,7 +62,7 @@ NAMES = {
 
 
 def named_in(name: str, folders: tuple[str, ...], own: tuple[str, ...]) -> set[str]:
-    """The sources below `folders`, without those of the format's own folders, that name it."""
+    """The sources below `folders` that name a format, without the format's folders."""
     found = set()
     for path in (ROOT / folder for folder in folders):
         for file in [path] if path.is_file() else path.rglob("*"):

@@ -1,4 +1,4 @@
-"""Imports run one way, as CONTRIBUTING.md says: a package may import only what stands below it."""
+"""Imports run one way, as CONTRIBUTING.md says: a package may import only packages below it."""
 
 import ast
 import subprocess
@@ -122,7 +122,7 @@ def test_no_modules_import_in_a_circle():
 
 
 def parts_graph(package: str) -> dict[str, set[str]]:
-    """The folders and files at the top of a package, each with those that it imports."""
+    """The folders and files at the top of a package, each with the parts that it imports."""
     prefix = f"ksrv.{package}."
     graph: dict[str, set[str]] = {}
     for module, imported in module_graph().items():

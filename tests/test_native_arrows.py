@@ -1,4 +1,4 @@
-"""Folders of the native core include one another one way, as native/README.md says."""
+"""Includes between folders of the native core run one way, as native/README.md says."""
 
 import re
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_every_folder_has_its_arrows():
 
     assert folders(ROOT / "native") == set(CORE)
     assert folders(ROOT / "ksrv" / "_native") == set(MODULES)
-    assert set(MODULES) - set(CORE) == {"batch"}  # compiled Python, with no C++ of its own
+    assert set(MODULES) - set(CORE) == {"batch"}  # compiled Python, without C++
 
 
 def test_each_module_has_a_name_of_its_own():

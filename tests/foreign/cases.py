@@ -1,4 +1,4 @@
-"""What a run of foreign code is: the server that it asks, the program, and what its success is."""
+"""A case of foreign code: the server that it calls, the program, and the condition of success."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Places:
-    """Where a repository's cases find and leave files.
+    """Folders of a repository's cases.
 
     Attributes:
         checkout: The checkout, which nothing is written into.
@@ -27,7 +27,7 @@ class Serving:
 
     Attributes:
         name: Names the folder of its models.
-        models: Makes the models in a folder of its own, and returns the paths that are served.
+        models: Makes the models in a separate folder, and returns the paths to serve.
         settings: Settings of `ksrv serve`; `{checkout}` and `{here}` are filled in.
         ports: The ports of HTTP and gRPC that the scripts have in their code; 0 for any.
         environment: Variables of the server.
@@ -53,12 +53,12 @@ class Case:
         command: The arguments. `{python}`, `{checkout}`, `{work}`, `{http}`, `{grpc}` (HOST:PORT), their
             `_host` and `_port`, `{here}` (the folder of the server's models) and `{log}` (its log) are filled in.
         serving: The server, or None for programs that need none.
-        folder: Where it runs, in the checkout or, with `copies`, in their copy; the work folder where empty.
+        folder: Its working folder, in the checkout or, with `copies`, in their copy; the work folder if empty.
         prints: An expression that its output has to match, beside the status 0.
         copies: Folders and files of the checkout that it runs in a copy of, because it writes beside itself.
         edits: Replacements in the copies: file, old text, new text.
-        changed: What stands in another way than in the checkout, script or model, in a clause.
-        fails: Why it fails, in a sentence, where that is known.
+        changed: The change to the script or model of the checkout, in a clause.
+        fails: Why it fails, in a sentence, if known.
         tests: Whether it is pytest's, whose tests count one by one.
         failing: Tests that are known to fail, by name or by a prefix that ends with `*`, and why.
         fresh: Whether it needs a server that nobody has asked before, and leaves it to nobody.
@@ -93,7 +93,7 @@ class Repository:
     Attributes:
         name: Owner and name, as on GitHub.
         folder: The name of its checkout.
-        cases: What is run.
+        cases: The cases to run.
         left_out: Scripts that cannot run here, and why.
     """
 
@@ -105,14 +105,14 @@ class Repository:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case, or of one test of it.
+    """The outcome of a case, or of one of its tests.
 
     Attributes:
-        name: What ran.
+        name: The name of the case or test.
         works: Whether it did what its authors meant.
         changed: The case's `changed`.
-        known: The sentence that names its failure; empty where none does.
-        found: What was found where it failed: the end of its output.
+        known: The sentence that names its failure; empty without one.
+        found: The end of its output if it failed.
         models: See `Case.models`.
     """
 
@@ -125,5 +125,5 @@ class Outcome:
 
     @property
     def surprises(self) -> bool:
-        """Whether it failed without a sentence that says so, or works in spite of one."""
+        """Whether it failed without a sentence in `known`, or works in spite of it."""
         return self.works == bool(self.known)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def commit(checkout: Path) -> str:
-    """Return the commit of a checkout; empty where nothing tells it."""
+    """Return the commit of a checkout; empty if unknown."""
     if (checkout / ".git").exists():
         asked = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
         return subprocess.run(asked, capture_output=True, text=True).stdout.strip()

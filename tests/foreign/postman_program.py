@@ -3,8 +3,8 @@
     python postman_program.py COLLECTION -e ENVIRONMENT [-d DATA] [--set NAME=VALUE] [--rows NAME,NAME] --junitxml=REPORT
 
 The scripts of the tests are JavaScript, of which it reads `to.be.oneOf([...])`, `to.have.status(N)`, `to.match(pattern)` and
-the `status_code` of a row. What a model of known weights would answer is not compared, but an answer that is said to be JSON
-has to be JSON. A request of a name that came before has its number behind the name. It runs in the folder of the checkout that the paths of files begin in.
+the `status_code` of a row. Answers of models with known weights are not compared, but an answer with a JSON
+content type has to be JSON. A repeated name of a request gets a number. It runs in the folder of the checkout that the paths of files begin in.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def send(item, variables, row):
 
 
 def ask(method, url, body, headers):
-    """Send a request with no headers but its own, as newman does, and return status and body."""
+    """Send a request with only its headers, as newman does, and return status and body."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https":
         secured = {"timeout": TIMEOUT_S, "context": UNVERIFIED}

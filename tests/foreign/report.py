@@ -17,7 +17,7 @@ class Run:
     Attributes:
         repository: The repository.
         commit: The commit of its checkout.
-        outcomes: What became of its cases.
+        outcomes: The outcomes of its cases.
     """
 
     repository: Repository
@@ -43,12 +43,12 @@ def markdown(runs: Sequence[Run]) -> str:
 
 
 def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
-    """Return the table of the models of Triton's Python backend: those that run, and why others do not.
+    """Return the table of the models of Triton's Python backend: the models that run, and why others do not.
 
     A model runs where a case that names it works, and none fails without a reason that is named.
 
     Args:
-        outcomes: What became of the cases that name models.
+        outcomes: The outcomes of the cases that name models.
         left_out: Models that no case names, and why.
     """
     working: set[str] = set()
@@ -77,7 +77,7 @@ def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
 
 
 def _shown(model: str) -> str:
-    """Return a model's name in the table, where it must not look like a path of this repository."""
+    """Return a model's name for the table, in which it must not look like a path of this repository."""
     return model.replace("examples/", "example ").replace("qa/", "").replace("/", " ")
 
 
@@ -132,7 +132,7 @@ def names(outcomes: Sequence[Outcome]) -> str:
 
 
 def grouped(cases: Sequence[str]) -> list[str]:
-    """Return the names of cases, those of one script together: its name, and its variants behind it."""
+    """Return the names of cases grouped by script: the script's name, then the variants."""
     scripts: dict[str, list[str]] = {}
     for case in cases:
         script, _, variant = case.partition(" ")
@@ -147,7 +147,7 @@ def grouped(cases: Sequence[str]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return a text that stands in a cell of a table."""
+    """Return a text for a cell of a table."""
     return " ".join(text.replace("|", "\\|").split())
 
 
@@ -156,7 +156,7 @@ def write(page: Path, table: str) -> None:
 
     Args:
         page: A Markdown file.
-        table: What stands there.
+        table: The table to write.
 
     Raises:
         ValueError: The page does not have the marks.

@@ -2,7 +2,7 @@
 
     python -m tests.foreign.run FOLDER [--only NAME] [--case TEXT] [--write docs/compatibility.md]
 
-FOLDER has the checkouts, under the names of the repositories; those that are not there are left out. The
+FOLDER has the checkouts, under the names of the repositories; missing checkouts are left out. The
 commit of each is git's, or the text of FOLDER/NAME.commit. Nothing is fetched. The status is 1 where
 something fails that no case names, or works although its case says that it fails.
 """

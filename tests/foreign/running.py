@@ -1,4 +1,4 @@
-"""Runs the cases of one repository, one after the other, each as a process of its own."""
+"""Runs the cases of one repository, one after the other, each in a separate process."""
 
 import os
 import re
@@ -59,7 +59,7 @@ class Servers:
         """Return the server, started where it is not up.
 
         Args:
-            serving: What it serves.
+            serving: The models and settings to serve.
 
         Raises:
             ServerFailed: It did not start.

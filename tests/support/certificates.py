@@ -15,10 +15,10 @@ def self_signed(
     expired: bool = False,
     addresses: Iterable[str] = ("127.0.0.1",),
 ) -> Any:
-    """Make a key and a certificate that is its own authority; their paths.
+    """Make a key and a self-signed certificate; return their paths.
 
     Args:
-        folder: Where they are written.
+        folder: The folder for them.
         name: The name in the certificate.
         days: How long it is valid.
         expired: Whether its time is over.
@@ -41,7 +41,7 @@ def self_signed(
 
 
 def short_lived(folder: Path, *, seconds: int) -> Any:
-    """Make a key and a certificate that is its own authority and expires in so many seconds; their paths."""
+    """Make a key and a self-signed certificate that expires in so many seconds; return their paths."""
     key, cert = self_signed(folder, "short-lived")
     end = datetime.now(UTC) + timedelta(seconds=seconds)
     rules = folder / "ca.conf"

@@ -1,7 +1,7 @@
 """Runs the code of a page of docs/ from top to bottom, as a reader would who copies every block.
 
 A block with a title is a file. `sh` is run by a shell, line after line, in one folder; a line with
-`ksrv serve` starts a server that replaces the one before it, in the background. `python` is a program.
+`ksrv serve` starts a server that replaces the last server, in the background. `python` is a program.
 `text` is what the block before it has printed, with … for anything. `console` blocks (they install
 something) are not run, nor are `yaml` blocks without a title: those are compared with the schema of model.yaml.
 """
@@ -40,7 +40,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def blocks_of_any(page: Path) -> list[str]:
-    """Return the text of every fenced block of a page, also of those without a language."""
+    """Return the text of every fenced block of a page, also of blocks without a language."""
     return re.findall(r"^```[^\n]*\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
@@ -49,7 +49,7 @@ class Reader:
 
     Args:
         folder: The folder; a folder `bin` in it has the command `ksrv`.
-        timeout: Seconds that one command may take.
+        timeout: Seconds for each command.
     """
 
     def __init__(self, folder: Path, timeout: float = 200.0) -> None:
@@ -109,7 +109,7 @@ class Reader:
             assert block.language in ("console", "json"), f"no rule for {block.language} blocks"
 
     def _placed(self, text: str) -> str:
-        """Put the addresses that the server chose in place of the default ones."""
+        """Replace the default addresses by the addresses that the server chose."""
         if text.startswith("ksrv infer "):
             text += " --url http://127.0.0.1:8080"
         text = text.replace("127.0.0.1:8080", self._addresses["HTTP"])

@@ -1,4 +1,4 @@
-"""What an error text for a client may look like: bounded, printable, and silent about this machine."""
+"""Checks of error texts for clients: bounded, printable, and silent about this machine."""
 
 import re
 

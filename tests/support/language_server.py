@@ -45,7 +45,7 @@ class LanguageServer:
         self._tell("textDocument/didOpen", {"textDocument": document})
 
     def completions(self, path: Path, after: str) -> set[str]:
-        """Return the names that the editor offers behind the first place with a text in an opened file."""
+        """Return the names that the editor offers after the first occurrence of a text in an opened file."""
         answer = self.ask("textDocument/completion", self._place(path, after))
         found = answer["items"] if isinstance(answer, dict) else answer
         return {one["label"] for one in found}

@@ -19,15 +19,15 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 Kept = tuple[Any, Callable[[], Any]]
-"""What writes to the memory, an array of FP32, and what returns an output over it."""
+"""A writable array of FP32 over the memory, and a function that returns an output over it."""
 
 
 class Subclass(np.ndarray[Any, Any]):
-    """An array of a class of its own."""
+    """An array of a subclass."""
 
 
 class SubclassTensor(torch.Tensor):
-    """A tensor of a class of its own."""
+    """A tensor of a subclass."""
 
 
 class _Interface:

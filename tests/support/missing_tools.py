@@ -9,13 +9,13 @@ import pytest
 from ksrv._native.grpc.grpc_server import library_version
 
 PROGRAMS = {"cc", "curl", "g++", "git", "h2load", "node", "openssl", "unshare"}
-"""What tests start by name. A program of ksrv's own that is missing is a failure."""
+"""Programs that tests start by name. A missing program of ksrv is a failure."""
 NO_HTTP2 = "libnghttp2.so.14 cannot be loaded"
 """How a server that is to carry gRPC itself says that it cannot."""
 
 
 def missing_tool(error: BaseException) -> str | None:
-    """Return the tool for whose absence an error stands, or None."""
+    """Return the tool whose absence caused an error, or None."""
     if isinstance(error, FileNotFoundError) and error.filename in PROGRAMS:
         return None if shutil.which(error.filename) else str(error.filename)
     return "libnghttp2" if NO_HTTP2 in str(error) and library_version() is None else None

@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass
 class Spans:
-    """What has been exported to a collector.
+    """Spans that were exported to a collector.
 
     Attributes:
-        url: Where to export to.
-        certificate: What an exporter trusts, or "" without TLS.
+        url: The collector's URL.
+        certificate: The certificate that an exporter trusts, or "" without TLS.
         all: The spans.
     """
 

@@ -61,7 +61,7 @@ def row(value: float) -> np.ndarray[Any, Any]:
 
 
 def over_rest(server: Server, model: str, value: float, **parameters: Any) -> list[float]:
-    """Send one row over REST; the parameters are those of the request, `sequence_id` and others."""
+    """Send one row over REST; `parameters` are the request's, such as `sequence_id`."""
     return post(
         server,
         f"/v2/models/{model}/infer",

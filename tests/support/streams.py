@@ -23,7 +23,7 @@ from ksrv import BaseHandler, InferenceError
 
 
 class Panic(BaseException):
-    """What no handler should raise."""
+    """An exception that no handler should raise."""
 
 
 class Words(BaseHandler):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 def wait_until(
     condition: Callable[[], object], seconds: float = 60.0, tell: Callable[[], str] = str
 ) -> None:
-    """Wait until a condition holds; fail when it does not in time.
+    """Wait until a condition is true; fail after some time.
 
     It is looked at every five milliseconds at first, and less often the longer it takes: what is waited for needs
     the processor more.
 
     Args:
-        condition: Tells whether it holds.
+        condition: Returns whether it is true.
         seconds: How long it may take.
         tell: Says more of a failure, such as a server's log.
     """

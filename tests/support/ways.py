@@ -2,8 +2,8 @@
 
 `pytest --way tls` has every server that tests start encrypt, and puts a relay in front of it that clients
 speak plainly to, so that every test sends what it always sends. `--way chunked` puts a relay there that
-sends bodies of a known length in chunks. `--way process` has the models of a server that name no executor
-run in processes of their own.
+sends bodies of a known length in chunks. `--way process` runs the models of a server that name no executor
+in separate processes.
 
 Tests of what a way changes by its nature, as a `Content-Length` beyond the limit, have the marker `differs_by`.
 """
@@ -76,7 +76,7 @@ class Reframer:
 
 
 def _could_begin(head: bytes) -> bool:
-    """Whether bytes may become a head: what is no HTTP goes on at once."""
+    """Whether bytes may become a head; bytes that are not HTTP are passed on at once."""
     return len(head) < 16384 and re.match(rb"[A-Z]*( |$)", head) is not None
 
 
@@ -271,7 +271,7 @@ class Relay:
 
 
 def _wait(wanted: dict[socket.socket, int]) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the sockets that are readable and those that are writable.
+    """Return the readable sockets and the writable sockets.
 
     Raises:
         OSError: One was reset, whatever was wanted of it.

@@ -1,4 +1,4 @@
-"""KServe's protocol v1: `:predict` gives what v2 gives, in its own form."""
+"""KServe's protocol v1: `:predict` gives v2's outputs in the form of v1."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""Calls that a client gives up, answers that no JSON can hold, and how failures are told and counted."""
+"""Calls that a client gives up, answers that JSON cannot express, and how failures are reported and counted."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What becomes of an OpenVINO Model Server's config.json: settings, reports, errors with file and line."""
+"""Reading an OpenVINO Model Server's config.json: settings, reports, errors with file and line."""
 
 import json
 import os

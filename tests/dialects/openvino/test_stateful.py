@@ -75,7 +75,7 @@ def test_each_sequence_has_variables_of_its_own(module, server):
 
 @both
 def test_without_stateful_each_request_begins_anew(module, server):
-    """Its variables were one state for all clients: each saw the numbers of those before."""
+    """Otherwise all clients would share the variables, and see the numbers of earlier clients."""
     for _ in range(3):
         assert ask(module, server, "forgets", [1, 2], 0) == [[11, 12]]
     assert "the model has variables, which begin anew with each batch" in server.log

@@ -18,7 +18,7 @@ def weights(source: Path, file: Path) -> Path:
 
     Args:
         source: The file with the class.
-        file: Where the weights go.
+        file: The file for the weights.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     program = Path(__file__).with_name("weights_program.py")
@@ -33,7 +33,7 @@ def weights(source: Path, file: Path) -> Path:
 
 
 def cached_weights(folder: Path) -> None:
-    """Put random weights where torchvision looks, in TORCH_HOME, before it downloads those of its ResNet-50."""
+    """Put random weights where torchvision looks, in TORCH_HOME, before it downloads the weights of its ResNet-50."""
     file = folder / "hub/checkpoints/resnet50-11ad3fa6.pth"
     file.parent.mkdir(parents=True)
     program = "import sys, torch, torchvision; torch.save(torchvision.models.resnet50().state_dict(), sys.argv[1])"
@@ -77,7 +77,7 @@ def of_config(checkout: Path, store: Path, wanted: Sequence[str]) -> None:
 
 
 def mar(checkout: Path, store: Path, model: Mapping[str, str]) -> None:
-    """Make one archive of the description, whose paths are those of the checkout."""
+    """Make one archive of the description, whose paths are relative to the checkout."""
     definition = checkout / model["model_file"]
     made = weights(definition, store.parent / "weights" / f"{model['model_name']}.pth")
     options: dict[str, Any] = {"serialized_file": made, "model_file": definition}

@@ -1,4 +1,4 @@
-"""Pictures of smooth random colours, and the handlers that stand for other projects' models."""
+"""Pictures of smooth random colours, and the handlers that replace other projects' models."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The models of Triton's Python backend from two checkouts, laid out as their own scripts do it."""
+"""The models of Triton's Python backend from two checkouts, laid out as the checkouts' scripts do it."""
 
 import re
 import shutil
@@ -18,8 +18,8 @@ class PythonModel:
     Attributes:
         source: Its folder: `qa/NAME` below server/qa/python_models, or `examples/NAME` of python_backend.
         name: The name that it is served by; the folder's where empty.
-        edits: Patterns in its config.pbtxt and what test.sh replaces them with.
-        appended: What test.sh appends to its config.pbtxt.
+        edits: Patterns in its config.pbtxt, and the replacements of test.sh.
+        appended: The text that test.sh appends to its config.pbtxt.
         file: Its code in the folder.
         config: Its configuration in the folder; "" for a model without one.
     """

@@ -1,4 +1,4 @@
-"""MLServer's messages; its tests run its own server in their process."""
+"""MLServer's messages; its tests run MLServer's server in their process."""
 
 from pathlib import Path
 

@@ -37,7 +37,7 @@ def sample_models(places: Places, folder: Path) -> list[Path]:
 
 
 def of_config(name: str) -> Serving:
-    """Return the server of one configuration of OVMS' tests, whose models lie in the checkout."""
+    """Return the server of one configuration of OVMS' tests, whose models are in the checkout."""
 
     def lay_out(places: Places, folder: Path) -> list[Path]:
         text = (places.checkout / "src/test/configs" / name).read_text()
@@ -61,7 +61,7 @@ SAMPLE = Serving("samples", sample_models)
 MODELS = Serving("test-models", test_models)
 MADE = "the resnet and its pictures in NumPy files are made here"
 ASKED = "the request is made here"
-PATHS = "`base_path` is where the checkout lies"
+PATHS = "`base_path` is the checkout's folder"
 
 
 def sample(script: str, *arguments: str, **keys: object) -> Case:

@@ -36,7 +36,7 @@ MODELS = (
 
 
 def models(places: Places, folder: Path) -> list[Path]:
-    """Lay the models out, and random weights in the place of those that one of them would download."""
+    """Lay the models out, and random weights in place of the weights that a model would download."""
     cached_weights(folder / "torch")
     return lay_out(MODELS, places, folder)
 

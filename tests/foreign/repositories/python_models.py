@@ -83,7 +83,7 @@ def in_model(model: str, server: Serving, **keys: object) -> Case:
 
 
 def asked(source: str, server: Serving, *arguments: str, name: str = "", **keys: object) -> Case:
-    """Return the case of a model without a suite of its own, which is asked for one answer."""
+    """Return the case of a model without a suite, which is called once."""
     model = name or source.rpartition("/")[2]
     command = ("{python}", "{root}/python_model_program.py", "{http}", "{grpc}", model, *arguments)
     return Case(f"{source} one request", command, server, prints="PASS", models=(source,), **keys)  # type: ignore[arg-type]

@@ -205,8 +205,8 @@ def collection(
         name: The collection.
         data: Its rows; none where empty.
         served: The server.
-        rows: The models whose rows are sent; all of them where empty.
-        changed: What stands in another way than in the checkout.
+        rows: The models whose rows are sent; all models if empty.
+        changed: The change to the checkout.
     """
     command = (
         *("{python}", "{root}/postman_program.py", f"postman/{name}_collection.json"),

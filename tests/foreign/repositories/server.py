@@ -46,8 +46,8 @@ def zero(
         rank: The number of its free sizes without the rows.
         count: The number of its inputs.
         rows: Its max_batch_size.
-        dims: Its dims, free ones unless given.
-        more: What the configuration has beside.
+        dims: Its dims, by default free.
+        more: More text of the configuration.
     """
     shape = [f"size{axis}" for axis in range(rank + (rows > 0))]
     identity(folder / name / "1/model.onnx", [TYPES[kind]] * count, shape)

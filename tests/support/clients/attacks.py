@@ -93,7 +93,7 @@ class Attacks:
             yield peers
 
     def _send(self, data: Any, timeout: Any = 10) -> Any:
-        """Send and return what comes back until the server closes or falls silent."""
+        """Send, and return the received bytes until the server closes or falls silent."""
         received = b""
         with contextlib.suppress(OSError), self._connect(timeout) as peer:
             peer.sendall(data)

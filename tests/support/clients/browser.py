@@ -17,13 +17,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @contextmanager
 def headless_chromium() -> Iterator[Any]:
-    """Start the browser; a test that asks for it where there is none is skipped."""
+    """Start the browser; skip the test if no browser is installed."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
     )
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
-        pytest.skip("there is no Chromium (Debian: apt-get install chromium)")
+        pytest.skip("Chromium is missing (Debian: apt-get install chromium)")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
@@ -34,10 +34,10 @@ def headless_chromium() -> Iterator[Any]:
 
 @dataclass
 class Watch:
-    """What a page did that it must not.
+    """Forbidden acts of a page.
 
     Attributes:
-        url: Where every request must go.
+        url: The only server that requests may go to.
         faults: Console errors, exceptions, dialogs and requests to elsewhere.
     """
 
@@ -65,11 +65,11 @@ class Watch:
 
 @contextmanager
 def watched_page(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """Open a page of its own at a URL; fails in the end for whatever it must not do.
+    """Open a page at a URL; fail at the end if it did anything forbidden.
 
     Args:
         browser: The browser.
-        url: The server's URL; the page lies at its "/".
+        url: The server's URL; the page is at its "/".
         options: Of Playwright's `new_context`; `allowed` are texts of console errors that may come.
     """
     watch = Watch(url + "/", allowed=options.pop("allowed", []))

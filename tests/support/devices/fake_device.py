@@ -1,8 +1,8 @@
-"""A device that writes down what it is asked for, in the place of a GPU.
+"""A device that records its calls, in place of a GPU.
 
-Its tensors lie in memory and are marked. What is queued happens when it is waited for: a copy back is made
-only then, and a copy's source that was written to before is found out. Of a recorded graph nothing is left
-but its memory, as on a GPU: a replay writes the same outputs anew.
+Its tensors are in memory and are marked. Queued work happens when a caller waits for it: a copy back is made
+only then, and a write to its source before that is detected. A recorded graph has only memory, as on a GPU: a replay
+writes the same outputs again.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ LOST = "the fake device fell off the bus"
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor that lies on the device."""
+    """A tensor on the device."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -38,7 +38,7 @@ class Pins:
     """The device's functions for pinned memory.
 
     Attributes:
-        bytes: What is pinned, by address.
+        bytes: The pinned sizes, by address.
     """
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class FakeDevice(StreamDevice):
     """One instance's stream on the device.
 
     Attributes:
-        events: What this instance asked for, in order.
-        made: Every one there is.
+        events: The calls of this instance, in order.
+        made: All instances.
         waited_by_handlers: How handlers' own code waited for tensors.
         refuses: Whether to refuse to record graphs.
     """

@@ -41,7 +41,7 @@ def source(name: str = "m", version: str = "", **settings: Any) -> ModelSource:
 
 
 class Models:
-    """Stands for a repository; a test changes what it holds."""
+    """A repository whose models a test changes."""
 
     def __init__(self, *sources: ModelSource) -> None:
         self.entries: dict[str, ModelEntry] = {}
@@ -140,7 +140,7 @@ def engine(
 
 
 def submit_for(served: Engine, milliseconds: float, **fields: Any) -> object:
-    """Submit a request with a deadline; one that has passed on the way is tried with a later one."""
+    """Submit a request with a deadline; if the deadline passes on the way, try again with a later deadline."""
     while True:
         deadline = time.monotonic_ns() + int(milliseconds * 1_000_000)
         try:

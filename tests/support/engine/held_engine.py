@@ -1,4 +1,4 @@
-"""The engine for tests of a front end: models of a few lines, of which two are held until the test says so."""
+"""The engine for tests of a front end: models of a few lines, of which two are held until the test releases them."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -117,7 +117,7 @@ class HeldEngine(Engine):
     """The engine over these models; `slow` and `full` are held, and the queue of `full` is full.
 
     Args:
-        root: Where `write_models` has written them.
+        root: The folder that `write_models` has filled.
 
     Attributes:
         release: Lets the held models answer.
@@ -149,7 +149,7 @@ class HeldEngine(Engine):
         super().start(wait=wait, unloaded=unloaded, models=models)
         begun.clear()
         super().submit(engine_models.request(model="full"))
-        assert begun.wait(60)  # it runs, and the next one waits
+        assert begun.wait(60)  # it runs, and the next request waits
         super().submit(engine_models.request(model="full"))
 
     def submit(

@@ -31,7 +31,7 @@ class Outcome:
             long as the client waited.
         answer: The tensor.
         status: The HTTP status, or the number of the gRPC status.
-        text: What the client knows of a call that was not answered.
+        text: The client's error for a call without an answer.
     """
 
     kind: Literal["answered", "refused", "lost", "silent"]
@@ -67,7 +67,7 @@ def read_answer(content: bytes, header_length: str | None) -> Array:
     """Return the tensor of an answer's body.
 
     Raises:
-        ValueError: The body is none, as one that was changed on its way.
+        ValueError: The body is malformed, because it was changed on the way.
     """
     if header_length is None:
         output = json.loads(content)["outputs"][0]
@@ -91,7 +91,7 @@ class Caller(Protocol):
     """A client of one connection.
 
     Args:
-        address: Where the server listens.
+        address: The server's address.
         trusted: The certificate of a server with TLS, or None.
         timeout: Seconds that it waits for bytes.
 
@@ -108,7 +108,7 @@ class Caller(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection; the next call opens another one."""
+        """Close the connection; the next call opens a new connection."""
         ...
 
 
@@ -179,7 +179,7 @@ class Http1Caller:
 
 
 class LibraryCaller:
-    """ksrv's own client, without repetitions; see `Caller`."""
+    """ksrv's client, without repetitions; see `Caller`."""
 
     at_once = 1
 
@@ -272,7 +272,7 @@ class GrpcCaller:
             text = f"{code}: {error.details()}"
             if code == grpc.StatusCode.DEADLINE_EXCEEDED:
                 return Outcome("silent", status=number, text=text)
-            # grpcio has statuses of its own for connections that end; the server's come with the request's id.
+            # grpcio has statuses for connections that end. Only the server's statuses have the request's id.
             told = dict(error.trailing_metadata() or ())
             return Outcome(
                 "refused" if "x-request-id" in told else "lost", status=number, text=text

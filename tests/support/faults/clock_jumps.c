@@ -3,7 +3,7 @@
 //     cc -O2 -shared -fPIC clock_jumps.c -o clock_jumps.so
 //     CLOCK_JUMPS=FILE LD_PRELOAD=./clock_jumps.so ksrv serve ...
 //
-// FILE holds the seconds as 8 bytes in the machine's order; it is mapped, so that each call sees what stands there.
+// FILE holds the seconds as 8 bytes in the machine's order; it is mapped, so that each call sees the current value.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

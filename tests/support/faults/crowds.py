@@ -11,8 +11,8 @@ class Crowd:
     """Connections that are open while the context is.
 
     Args:
-        address: Where the server listens, for HTTP in cleartext.
-        choose: Where it is drawn from how far each client gets.
+        address: The server's address for HTTP in cleartext.
+        choose: The generator that decides how far each client gets.
         count: How many clients there are.
     """
 
@@ -35,7 +35,7 @@ class Crowd:
             client.close()
 
     def renew(self) -> None:
-        """Open connections in the place of those that were sent away."""
+        """Replace the connections that the server closed."""
         while len(self._clients) < self._count:
             client = socket.create_connection(self._target, 60)
             self._clients.append(client)
@@ -43,7 +43,7 @@ class Crowd:
             client.sendall(self._choose.choice((b"", begun, HEAD + b"\r\n{")))
 
     def go_on(self, count: int) -> None:
-        """Have some of the clients send a byte each; those that were sent away close their side.
+        """Have some of the clients send a byte each; clients whose connection the server closed close their side.
 
         Args:
             count: How many.

@@ -24,7 +24,7 @@ OUTCOMES = ("success", "failed", "invalid", "rejected", "expired", "cancelled")
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and those that it and its children have started."""
+    """Return a process and its descendants."""
     found = [pid]
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -77,7 +77,7 @@ def wait_successes(server: Server, ledger: Ledger) -> None:
 
     Args:
         server: The server.
-        ledger: What all its clients were told.
+        ledger: The outcomes of all its clients.
     """
     answered = ledger.outcomes()["answered"]
 
@@ -96,7 +96,7 @@ def rows_run(values: dict[str, float], model: str) -> int:
 
 
 class Baseline:
-    """What a server held before.
+    """Resources of a server before a test.
 
     Args:
         server: The server, which is at rest.
@@ -107,7 +107,7 @@ class Baseline:
         self._opened, self._threads = opened(server), threads(server)
 
     def wait_restored(self) -> None:
-        """Wait until the server has given back what its clients made it hold."""
+        """Wait until the server has given back the resources that its clients used."""
         server = self._server
 
         def restored() -> bool:
@@ -154,12 +154,12 @@ def assert_answers_exactly(
 def assert_counts_add_up(
     server: Server, root: Path, ledger: Ledger, before: Any, models: tuple[str, ...] = MODELS
 ) -> None:
-    """Fail unless the page, the handlers' journals and what the clients were told are one story.
+    """Fail unless the page, the handlers' journals and the clients' outcomes agree.
 
     Args:
         server: The server, at rest.
         root: Its repository.
-        ledger: What the clients were told.
+        ledger: The outcomes of the clients.
         before: The page before.
         models: The models that were called.
     """
@@ -177,7 +177,7 @@ def assert_counts_add_up(
             assert times in ((rows,) if record.outcome.kind == "answered" else (0, rows)), record
         assert len(run) <= len(records), f"{shown}: some that nobody sent"
         assert rows_run(now, model) - rows_run(before, model) == sum(run.values()), shown
-        # What was run and not answered was cancelled, or answered to a connection that had ended.
+        # A request that ran without an answer was cancelled, or its connection had ended.
         assert told["answered"] <= ways["success"] <= len(run), shown
         assert len(run) <= ways["success"] + ways["cancelled"], shown
         assert sum(ways.values()) <= len(records), shown

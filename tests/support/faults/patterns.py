@@ -1,7 +1,7 @@
-"""Requests that can be told apart by every number in them, and the model that answers them.
+"""Requests that differ in every number, and the model that answers them.
 
-Each element of a pattern holds the request's own id and its own place. An answer that holds anything of another request is
-found by one comparison.
+Each element of a pattern encodes the request's id and the element's index. One comparison finds an answer with any element of
+another request.
 """
 
 import os
@@ -55,7 +55,7 @@ YAML = {
 
 
 def write_patterns(root: Path, names: tuple[str, ...] = MODELS, handler: str = HANDLER) -> Path:
-    """Write the models: `here` answers its own input, the others every number's complement.
+    """Write the models: `here` answers the input, the others every number's complement.
 
     Args:
         root: The repository.
@@ -108,7 +108,7 @@ class Pattern:
         return self.array if self.model == "here" else ~self.array
 
     def strange_elements(self, answer: Array) -> int:
-        """Return how many elements of an answer are not those of this request.
+        """Return how many elements of an answer belong to another request.
 
         Args:
             answer: The answer; every element is strange where its shape is.
@@ -124,9 +124,9 @@ def draw_pattern(
     """Return a pattern of a new id.
 
     Args:
-        choose: Where it is drawn from.
+        choose: The random generator.
         models: The models that it may be for.
-        large: The share of those with some hundreds of kilobytes.
+        large: The share of patterns with some hundreds of kilobytes.
     """
     width = choose.randint(10_000, 50_000) if choose.random() < large else choose.randint(1, 64)
     # Random ids: one changed bit of an id must not make it another request's.

@@ -22,15 +22,15 @@ KINDS = ("none", *SLOW, *DESTRUCTIVE)
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one connection.
+    """A fault of one connection.
 
     Attributes:
         kind: One of KINDS: `cut` closes both sides, `reset` resets both, `half-close` ends one direction and
-            drops what still comes in it, `corrupt` changes one byte, `throttle` sends few bytes at a time.
+            drops its later bytes, `corrupt` changes one byte, `throttle` sends few bytes at a time.
         towards: The direction that it is about.
         after: How many bytes pass in that direction before it.
-        pause: Seconds between the pieces of a slow one.
-        mask: What the corrupted byte is combined with by exclusive or; never 0.
+        pause: Seconds between the pieces of a slow fault.
+        mask: Exclusive or of the corrupted byte; never 0.
     """
 
     kind: str = "none"
@@ -49,7 +49,7 @@ def draw_fault(choose: random.Random, kinds: tuple[str, ...] = KINDS) -> Fault:
     """Return a fault that strikes within the first kilobytes, or now and then far into a large body.
 
     Args:
-        choose: Where it is drawn from.
+        choose: The random generator.
         kinds: The kinds that it may have.
     """
     return Fault(
@@ -73,7 +73,7 @@ class _Broken(Exception):
 
 
 class FaultProxy:
-    """Listens on ports of its own and passes bytes on to a server; each port has its own sequence of faults.
+    """Listens on new ports and passes bytes on to a server; each port has another sequence of faults.
 
     Args:
         target: The server's address as HOST:PORT.
@@ -150,7 +150,7 @@ class FaultProxy:
         except _Broken as broken:
             resets = broken.resets
         except OSError:
-            resets = True  # one side has reset its connection: the other one learns of it
+            resets = True  # one side has reset its connection: reset the other side too
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -193,7 +193,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, fault:
 
 
 def _pieces(fault: Fault) -> Iterator[tuple[int, float]]:
-    """Return the size of each piece of a slow fault and the pause behind it."""
+    """Return the size of each piece of a slow fault and the pause after it."""
     size = _PIECE_BYTES if fault.kind == "delay" else fault.mask
     return iter([(size, fault.pause)] * _SLOW_PIECES)
 

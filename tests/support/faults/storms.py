@@ -1,4 +1,4 @@
-"""Clients that call a server through the proxy of faults, and what must hold of all that they were told."""
+"""Clients that call a server through the proxy of faults, and checks of all their outcomes."""
 
 import random
 import threading
@@ -27,11 +27,11 @@ class Record:
     """One call.
 
     Attributes:
-        pattern: What was sent.
-        faults: What its client's connections met from before the call until after it.
+        pattern: The request.
+        faults: The faults of its client's connections, from before the call until after it.
         outcome: How it ended.
         client: Who made it, such as "grpc:0".
-        seconds: How long it took, with those that were made side by side.
+        seconds: How long it took, with simultaneous calls.
     """
 
     pattern: Pattern
@@ -52,7 +52,7 @@ class Ledger:
 
     Attributes:
         records: The calls.
-        failures: What ended a client's thread.
+        failures: The errors that ended clients' threads.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Faults:
     """The sequence of faults of one client's connections.
 
     Args:
-        choose: Where they are drawn from.
+        choose: The random generator.
         kinds: The kinds that they may have.
     """
 
@@ -84,7 +84,7 @@ class Faults:
         return self._made[-1]
 
     def since(self, mark: int) -> list[Fault]:
-        """Return the faults of the connection that was open at a mark, and of later ones."""
+        """Return the faults of the connection that was open at a mark, and of later connections."""
         return self._made[max(0, mark - 1) :]
 
     @property
@@ -104,7 +104,7 @@ def storm(
     kinds: tuple[str, ...] = KINDS,
     models: tuple[str, ...] = MODELS,
 ) -> Ledger:
-    """Have clients call a server through faults, and return what they were told.
+    """Have clients call a server through faults, and return their outcomes.
 
     Args:
         address: The server's address for the protocol.
@@ -152,11 +152,11 @@ class Load:
         models: The models that they call.
         stays: Whether a client keeps its connection from call to call.
         trusted: The certificate of a server with TLS.
-        pause: Seconds that a client waits behind a call.
-        ledger: What takes the calls; a new one of its own where none is given.
+        pause: Seconds that a client waits after a call.
+        ledger: Takes the calls; a new ledger by default.
 
     Attributes:
-        ledger: What they were told so far.
+        ledger: The outcomes so far.
     """
 
     def __init__(
@@ -299,5 +299,5 @@ def judge(ledger: Ledger, *, trusted: bool) -> None:
         if outcome.kind == "silent":
             assert corrupts, what
         if outcome.kind == "refused" and not corrupts:
-            # A request that its connection cut off may be told so, while the way back stands.
+            # A request that its connection cut off may get an error while the other direction is open.
             assert outcome.status in (400, 408, 3, 1, 14), what

@@ -21,7 +21,7 @@ def pixels(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndar
     ]
     picture = np.stack(planes, axis=-1) + rng.normal(0, 8, (height, width, channels))
     made = picture.clip(0, 255).astype(np.uint8)
-    made.flags.writeable = False  # others are given the same one
+    made.flags.writeable = False  # other callers get the same array
     return made
 
 
@@ -65,7 +65,7 @@ def exif(orientation: int, order: str = "<", kind: str = "H", entries: int = 1) 
     Args:
         order: "<" or ">".
         kind: The struct format of the value's type.
-        entries: How many the directory announces and holds.
+        entries: How many the directory announces and has.
     """
     types = {"B": 1, "H": 3, "L": 4, "b": 6, "h": 8, "l": 9}
     value = struct.pack(order + kind, orientation).ljust(4, b"\0")
@@ -137,7 +137,7 @@ def jpeg_claiming(width: int, height: int) -> bytes:
 
 
 def png_announcing(kind: bytes, length: int, behind: bytes = b"") -> bytes:
-    """A PNG of 8x8 one of whose chunks announces more bytes than the file holds."""
+    """A PNG of 8x8 one of whose chunks announces more bytes than the file has."""
     header = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
     start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
     if kind != b"IDAT":
@@ -156,7 +156,7 @@ def damaged_png(height: int, width: int) -> bytes:
 
 
 def jpeg_of_scans(count: int, height: int = 16, width: int = 16) -> bytes:
-    """A progressive JPEG of so many scans: its last one is repeated."""
+    """A progressive JPEG of so many scans: the last scan is repeated."""
     data = jpeg(height, width, progressive=True)
     passes = data.count(b"\xff\xda")
     last = data[data.rindex(b"\xff\xda") : -2]

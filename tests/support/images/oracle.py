@@ -1,4 +1,4 @@
-"""What an encoded image becomes, said as slowly and plainly as possible with cv2, Pillow and numpy.
+"""Decodes an image as slowly and simply as possible with cv2, Pillow and numpy.
 
 Nothing here is shared with ksrv. The target size is given; everything else follows the `image:`
 section's keys as the design states them.

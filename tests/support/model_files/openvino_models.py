@@ -116,7 +116,7 @@ def write_tflite(path: Path) -> Path:
         return vector(values, made.PrependUOffsetTRelative)
 
     def table(*fields: tuple[int, str, int]) -> int:
-        """A table of (slot, type, value), which are those of TensorFlow Lite's schema."""
+        """A table of (slot, type, value), as in TensorFlow Lite's schema."""
         made.StartObject(max((slot for slot, _, _ in fields), default=-1) + 1)
         for slot, kind, value in fields:
             getattr(made, f"Prepend{kind}Slot")(slot, value, 0)

@@ -12,7 +12,7 @@ inline void check(bool holds, const char *so) {
     std::exit(1);
 }
 
-// `fault`: what is wrong where it does not hold.
+// `fault`: the message if the condition is false.
 inline void require(bool holds, const char *fault) {
     if (holds) return;
     std::printf("%s\n", fault);

@@ -1,7 +1,7 @@
 // An event loop by a clock that stands until its program moves it.
 //
-// The loop has a thread of its own, and runs only while the program is in `settle`: until nothing is left to be done before
-// time passes or somebody sends. So a program goes step by step, and a minute takes no time. It replaces the C library's
+// The loop has a separate thread, and runs only while the program is in `settle`: until nothing is left to do before
+// time passes or a client sends. So a program goes step by step, and a minute takes no time. It replaces the C library's
 // clock_gettime, by which everything here tells the time, and epoll_wait, where a loop waits: a program includes it once.
 
 #pragma once
@@ -66,7 +66,7 @@ class DrivenLoop {
         return made;
     }
 
-    // The loop would wait: the program goes on.
+    // The loop would wait: the program continues.
     void rest() {
         {
             std::lock_guard<std::mutex> guard(mutex_);

@@ -1,8 +1,8 @@
-"""A gunicorn app for the HTTP server's tests: ksrv's own Falcon app and engine, with a model that echoes.
+"""A gunicorn app for the HTTP server's tests: ksrv's Falcon app and engine, with a model that echoes.
 
-Run it with `gunicorn tests.support.native.echo_service:service`. What a request's parameters say
-happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
-handler), `headers` (name those that came). The environment's `SERVER_TEST_SETTINGS` is a JSON object of server
+Run it with `gunicorn tests.support.native.echo_service:service`. A request's parameters
+decide about it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
+handler), `headers` (names the received headers). The environment's `SERVER_TEST_SETTINGS` is a JSON object of server
 settings, `SERVER_TEST_MODELS` the folder that `write_models` has filled, and `SERVER_TEST_GIL` names the
 pipe of a thread that keeps the GIL.
 """
@@ -75,12 +75,12 @@ def write_models(root: Path) -> None:
 
 
 class EchoEngine(Engine):
-    """The engine over these models. The queue of `full` is full; what is sent to `stuck` never comes back."""
+    """The engine over these models. The queue of `full` is full; requests to `stuck` never end."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(Repository([root]), EngineSettings())
         self.start()
-        for _ in range(2):  # the first one runs, and the second one waits
+        for _ in range(2):  # the first request runs, and the second waits
             super().submit(engine_models.request(model="full"))
             assert held.wait(60)
 
@@ -99,7 +99,7 @@ class Service:
         self.settings = msgspec.json.decode(text, type=ServerSettings)
         self.access = Access(self.settings)
         self.shared_memory = None
-        self.calls = 0  # of the app, but for those that ask for these numbers
+        self.calls = 0  # of the app, without calls for these numbers
         self._engine: Any = None
         self._app: Any = None
 
@@ -117,7 +117,7 @@ class Service:
         return IoThreads(self.settings.io_threads)
 
     def set_fast_routes(self, routes: Any) -> None:
-        """Nothing: there is no gRPC here."""
+        """Do nothing, because this service has no gRPC."""
 
     def wanted_body(self, environ: Any) -> Any:
         assert self.engine is not None

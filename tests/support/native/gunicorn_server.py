@@ -30,10 +30,10 @@ STOCK = "gthread"
 
 
 class GunicornServer:
-    """A gunicorn master with its workers, on a port of its own; used as a context.
+    """A gunicorn master with its workers, on a free port; used as a context.
 
     Args:
-        folder: Where its configuration and log are written.
+        folder: The folder for its configuration and log.
         worker_class: The worker class.
         settings: Settings of ksrv's app.
         gil: The named pipe of a thread of the worker that keeps the GIL; see `held_gil`.
@@ -128,7 +128,7 @@ class GunicornServer:
             return read_all(client)
 
     def counters(self) -> Any:
-        """What the HTTP server of the worker that answers has counted."""
+        """Counters of the HTTP server in the worker that answers."""
         answer = self.exchange(b"GET /counters HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return json.loads(answer.partition(b"\r\n\r\n")[2])
 
@@ -157,7 +157,7 @@ class TlsServer(GunicornServer):
     """A server with TLS, which is up once it completes a handshake.
 
     Args:
-        folder: Where its configuration, certificate and log are written.
+        folder: The folder for its configuration, certificate and log.
         hook: Further lines of the configuration.
         options: See `GunicornServer`.
     """

@@ -12,7 +12,7 @@ MOST_IN_A_PIPE = 1 << 20
 def hold_gil(pipe: str) -> None:
     """Keep the GIL from when a reader opens a named pipe until it closes it; run by the server."""
     end = os.open(pipe, os.O_WRONLY)
-    # Unlike CDLL, PyDLL keeps the GIL during a call, and this one blocks: nobody reads so much.
+    # Unlike CDLL, PyDLL keeps the GIL during a call, and this call blocks: nobody reads so much.
     ctypes.PyDLL(None).write(end, bytes(2 * MOST_IN_A_PIPE), ctypes.c_size_t(2 * MOST_IN_A_PIPE))
     os.close(end)
 

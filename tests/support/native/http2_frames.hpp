@@ -42,6 +42,6 @@ struct ReceivedFrame {
         return true;
     }
 
-    // Whether nothing comes behind it on its stream: RST_STREAM, or the last DATA or HEADERS.
+    // Whether it is the last frame of its stream: RST_STREAM, or the last DATA or HEADERS.
     bool ends_stream() const { return type == 3 || (type <= 1 && flags & 1); }
 };

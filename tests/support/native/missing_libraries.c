@@ -1,4 +1,4 @@
-// A machine without some libraries: dlopen does not find those that MISSING_LIBRARIES names, separated by commas.
+// A machine without some libraries: dlopen does not find the libraries that MISSING_LIBRARIES names, separated by commas.
 //
 //     cc -O2 -shared -fPIC missing_libraries.c -o missing_libraries.so
 //     MISSING_LIBRARIES=libssl.so.3,libnghttp2.so.14 LD_PRELOAD=./missing_libraries.so PROGRAM

@@ -1,4 +1,4 @@
-// An owner of listeners that takes no connection, so that those of the clients stay in the kernel's queue.
+// An owner of listeners that takes no connection, so that the clients' connections stay in the kernel's queue.
 
 #pragma once
 

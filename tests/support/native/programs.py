@@ -17,7 +17,7 @@ def run_program(flavour: str, name: str, *arguments: str) -> str:
     Args:
         flavour: How it is built; see `tools/native_build.py`.
         name: Its source file, below that folder.
-        arguments: What it is called with.
+        arguments: Its arguments.
     """
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-// A model of rows, the only one of a server, for programs that stand in for its instances.
+// A model of rows, the only one of a server, for programs that play its instances.
 
 #pragma once
 

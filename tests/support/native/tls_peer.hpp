@@ -1,4 +1,4 @@
-// A client of TLS for programs over the server's side. OpenSSL shakes hands; the records behind that are made here, of any
+// A client of TLS for programs over the server's side. OpenSSL shakes hands; later records are made here, of any
 // type and content, with the keys that OpenSSL tells (RFC 8446 5.2, 7.1 to 7.3; RFC 5246 6.3; RFC 5288).
 
 #pragma once
@@ -66,7 +66,7 @@ class TlsPeer {
 
     std::string data(const std::string &content) { return record(RECORD_DATA, content); }
 
-    // A KeyUpdate of TLS 1.3, behind which this side's keys are new ones.
+    // A KeyUpdate of TLS 1.3, after which this side's keys are new.
     std::string key_update(bool answered = false) {
         const std::string made = record(RECORD_HANDSHAKE, std::string("\x18\0\0\1", 4) + (answered ? '\1' : '\0'));
         secret_ = expanded(secret_, "traffic upd", 32);
@@ -82,7 +82,7 @@ class TlsPeer {
         }
     }
 
-    // Application data of the server; empty where there is none and the socket would wait, or at the end.
+    // Application data of the server; empty if the socket would wait, or at the end.
     std::string read() {
         char room[16384];
         ksrv::openssl.ERR_clear_error();

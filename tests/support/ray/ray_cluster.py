@@ -50,11 +50,11 @@ class TwoNodes:
 
     @property
     def address(self) -> str:
-        """Where the cluster is joined."""
+        """The address to join the cluster."""
         return str(self._cluster.address)
 
     def add_node(self) -> None:
-        """Join a second node, where there is none or the last one was killed."""
+        """Join a second node, if none has joined or the last node was killed."""
         self.node = _started(lambda: self._cluster.add_node(**NODE))
 
     @property
@@ -125,7 +125,7 @@ def _command(pid: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """Return the process that started another one."""
+    """Return the parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -140,7 +140,7 @@ def actor(name: str) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below one, their own children behind each."""
+    """Return the descendants of a process, each before its children."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -184,7 +184,7 @@ def listed(count: int) -> list[Any]:
 
 
 def listening_on(port: int) -> list[int]:
-    """Return the processes below this one that listen on a port of IPv4, the eldest first."""
+    """Return the descendants of this process that listen on a port of IPv4, the eldest first."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     sockets = {
         f"socket:[{row[9]}]"

@@ -1,4 +1,4 @@
-"""Clients of several replicas: each takes the next address in turn, and another one where a connection is refused."""
+"""Clients of several replicas: each takes the next address in turn, and another address if a connection is refused."""
 
 import http.client
 import select

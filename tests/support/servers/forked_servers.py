@@ -1,8 +1,8 @@
 """Servers of tests, forked from one process that has imported what `ksrv serve` imports.
 
 Five sixths of the CPU time of a small server's start are imports, and the tests start hundreds of servers.
-`pytest` runs this file once in each of its processes, as the program that forks. Servers that are given
-variables or a command of their own start as users start them.
+`pytest` runs this file once in each of its processes, as the program that forks. Servers with other
+variables or another command start as users start them.
 """
 
 import atexit
@@ -24,12 +24,12 @@ _FORKED = ([sys.executable, "-P", "-m", "ksrv", "serve"], [sys.executable, "-P",
 """How the commands begin that are run in a forked process."""
 _REQUEST_BYTES = 1 << 17
 _FIRST_FREE = 200
-"""Descriptors that a server inherits are moved from here on first, so that none is in another one's place."""
+"""Descriptors that a server inherits are moved from here on first, so that no descriptor overwrites another."""
 OF_THE_ECHO_SERVICE = "SERVER_TEST_"
 """How the variables of `echo_service` begin, which are read by nothing that the program has imported."""
 _SET_PARENT_DEATH_SIGNAL = 1
 _READ_AT_THE_START = ("LD_", "PYTHON", "MALLOC_", "OMP_", "OPENBLAS_")
-"""How variables begin that act before the first line of a program, which forking comes after."""
+"""Prefixes of variables that act before the first line of a program, and so before the fork."""
 
 
 class ForkedProcess:
@@ -120,9 +120,9 @@ class ForkingProgram:
         """Start a server.
 
         Args:
-            command: What a user would type.
+            command: The command that a user would type.
             variables: Its environment.
-            descriptors: Descriptors that it inherits under their own numbers.
+            descriptors: Descriptors that it inherits under the same numbers.
             output: The descriptor of what it prints.
             ends_with: Whether it ends with this process.
         """
@@ -215,7 +215,7 @@ def _serve_requests(connection: socket.socket) -> list[str]:
 
 
 def _become_server(request: dict[str, Any], received: Sequence[int], parent: int) -> None:
-    """Give a forked process what a started one has: a session, its folder, its descriptors and how many it may have."""
+    """Give a forked process what a started process has: a session, its folder, its descriptors and how many it may have."""
     if request["ends_with"]:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGTERM))
         if os.getppid() != parent:

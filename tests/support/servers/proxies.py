@@ -23,7 +23,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Proxy:
-    """Where a running proxy takes calls."""
+    """The addresses of a running proxy."""
 
     rest: str
     grpc: str

@@ -8,7 +8,7 @@ from ksrv.testing import Server
 
 
 class ScriptServer(Server):
-    """Runs a Python script that serves its own handler, while the context is open.
+    """Runs a Python script that serves the script's handler, while the context is open.
 
     Args:
         script: The script.

@@ -59,7 +59,7 @@ def write_files(folder: Path) -> None:
     (folder / "index_to_name.json").write_text(json.dumps(LABELS))
 
 
-def archive(  # one argument for each of the archiver's own
+def archive(  # one argument for each argument of the archiver
     store: Path,
     name: str,
     handler: str,
@@ -90,7 +90,7 @@ def archive(  # one argument for each of the archiver's own
         form: The archive's format.
         requirements: The content of the requirements file.
         extra: Further files.
-        file_name: The archive's name without suffix, where it is not the model's.
+        file_name: The archive's name without suffix, if it is not the model's.
     """
     work = store.parent / "work"
     work.mkdir(exist_ok=True)

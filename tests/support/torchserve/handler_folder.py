@@ -8,7 +8,7 @@ def old_handler(folder: Path, text: str) -> Path:
 
     Args:
         folder: The model's folder.
-        text: What its answers begin with.
+        text: The beginning of its answers.
     """
     folder.mkdir()
     (folder / "shared.py").write_text(f"TEXT = {text!r}\n")

@@ -19,7 +19,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 
 class ServerWithThreads(NativeGrpcServer):
-    """A native server with I/O threads of its own, which run from its start to its end."""
+    """A native server with separate I/O threads, which run from its start to its end."""
 
     def __init__(self, engine: Any, settings: ServerSettings, **shared: Any) -> None:
         loop = EventLoop(4)

@@ -1,7 +1,7 @@
 """The cases of h2spec (github.com/summerwind/h2spec) for servers, each under its number there.
 
-They are written from RFC 9113 and RFC 7541, in frames of our own. A peer that breaks the protocol is told why, by
-GOAWAY or RST_STREAM; what is allowed is answered.
+They are written from RFC 9113 and RFC 7541, in frames that the tests make. A peer that breaks the protocol gets the reason by
+GOAWAY or RST_STREAM; allowed requests are answered.
 
 Four cases differ, for a reason: 3.5/2 has an answer of HTTP/1.1 on the address of HTTP, which speaks both. The
 frames of 4.2 are measured by the size that this server announces, 1 MiB. A stream whose number is below an earlier
@@ -59,7 +59,7 @@ from tests.support.wire.http2_wire import (
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent behind the preface, and how the server takes it."""
+    """Bytes that are sent after the preface, and the server's reaction."""
 
     number: str
     send: Callable[[Good], list[bytes] | bytes]
@@ -75,7 +75,7 @@ def with_padding(flags: int, payload: bytes, pad: int, *, claims: int | None = N
 def refused_fields(
     *pairs: tuple[str, str], without: tuple[str, ...] = (), first: bool = False
 ) -> Callable[[Good], bytes]:
-    """A request with these fields beside its own, or in place of some of them."""
+    """A request with additional or replaced fields."""
 
     def send(good: Good) -> bytes:
         own = good.without(*without)

@@ -179,7 +179,7 @@ def closed_before(wire: Recorder) -> None:
 
 
 def ends_well(wire: Recorder) -> None:
-    """The peer has said that it goes: what it asked for is answered, and nothing is an error."""
+    """The peer has sent GOAWAY: its requests are answered, without an error."""
     with contextlib.suppress(OSError):
         wire.socket.sendall(frame(PING, 0, 0, b"are you?"))
     wire.until(lambda: wire.over or b"are you?" in wire.pongs())

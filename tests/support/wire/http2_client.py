@@ -16,7 +16,7 @@ from tests.support.missing_tools import need_http2
 
 
 class Answer:
-    """What has come on one stream.
+    """The received answer of one stream.
 
     Attributes:
         status: The final status, or 0 before it came.
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the answer is complete."""
         return self.over or self.error is not None
 
 
@@ -47,11 +47,11 @@ class Http2Client:
     Args:
         address: The server's, as HOST:PORT, or a connected socket.
         window: The initial window of each stream.
-        reads: Whether what came is acknowledged, so that the windows open again.
-        timeout: Seconds that it waits for bytes, where it connects itself.
+        reads: Whether received bytes are acknowledged, so that the windows open again.
+        timeout: Seconds that it waits for bytes, if it connects itself.
 
     Attributes:
-        answers: What has come, by stream.
+        answers: The answers, by stream.
         goodbye: The event of GOAWAY, if it came.
         over: Whether the server has closed the connection.
     """
@@ -148,7 +148,7 @@ class Http2Client:
             method: The method.
             path: The target.
             body: The body, if there is one.
-            fields: Fields beside the usual ones.
+            fields: Additional fields.
         """
         fields = list(fields)
         if body is not None:
@@ -212,5 +212,5 @@ class Http2Client:
             answer.error = int(event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
             self.goodbye = event
-            # h2 would take nothing more; the server goes on with the streams that it knows of.
+            # h2 would take nothing more; the server continues with the streams that it knows.
             self.h2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN

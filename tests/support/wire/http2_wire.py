@@ -42,7 +42,7 @@ class Wire:
 
     Args:
         address: The server's, as HOST:PORT.
-        tls: What the connection is encrypted with; None for cleartext.
+        tls: The context that encrypts the connection; None for cleartext.
 
     Attributes:
         ended: The last fields of every call that the server ended, as text by its stream.
@@ -87,7 +87,7 @@ class Wire:
         timeout: str | None = None,
         encoding: str | None = None,
     ) -> Any:
-        """Open a call, and end it where there is a message; return its stream."""
+        """Open a call, and end it if it has a message; return its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
         names = GRPC_HEAD | {":path": path}

@@ -1,4 +1,4 @@
-"""Request heads that several tests share: those of the native server, and the hostile corpus that no server may accept."""
+"""Request heads that several tests share: heads for the native server, and the hostile corpus that no server may accept."""
 
 INFER = (
     b"POST /v2/models/add/infer HTTP/1.1\r\n"
@@ -52,7 +52,7 @@ def with_fields(*fields: bytes) -> bytes:
 
 LENGTH = b"Content-Length: 2"
 
-# What llhttp and gunicorn refuse, or frame in a way of their own: framing that smuggles.
+# Heads that llhttp and gunicorn refuse, or frame differently: framing that smuggles.
 HOSTILE = {
     "length, then coding": with_fields(LENGTH, b"Transfer-Encoding: chunked"),
     "coding, then length": with_fields(b"Transfer-Encoding: chunked", LENGTH),

@@ -1,8 +1,8 @@
-"""What HTTP/1.1 asks of a server, as data: messages, the statuses of their answers, and the section that says so.
+"""Requirements of HTTP/1.1 as data: messages, the statuses of their answers, and the section of the RFC.
 
-The cases are those of the public probes of HTTP/1.1 servers (Http11Probe's compliance, smuggling and malformed
-suites among them) and more of the kind. Behind each message stands a good one, `GOOD`: where a message is refused it must
-not be answered, because where it begins is not known.
+The cases are taken from the public probes of HTTP/1.1 servers (such as Http11Probe's compliance, smuggling and malformed
+suites), with more of the kind. A good message, `GOOD`, follows each message. If a message is refused, `GOOD` must get no
+answer, because the server cannot know where it begins.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Probe(NamedTuple):
     """A message and the statuses of all answers on its connection.
 
     Attributes:
-        section: What asks for it.
+        section: The section that requires it.
         message: The bytes.
         statuses: The statuses, that of `GOOD` included where it is answered.
     """
@@ -335,7 +335,7 @@ PROBES = {
 
 
 def answers(received: bytes) -> tuple[tuple[int, ...], bytes, bytes]:
-    """Return the statuses of all answers but interim ones, and the last one's head and body."""
+    """Return the statuses of all final answers, and the last answer's head and body."""
     statuses, head, body = [], b"", b""
     while received:
         head, _, rest = received.partition(b"\r\n\r\n")

@@ -51,11 +51,11 @@ def parse_answers(received: bytes) -> list[Answer]:
 def read_message(
     connection: socket.socket, rest: bytes = b"", head_piece: int = 65536, has_body: bool = True
 ) -> tuple[bytes, bytes, bytes]:
-    """One answer that announces its length, or one without a body: an interim one, a 204, or one to a HEAD.
+    """One answer that announces its length, or has no body: an interim answer, a 204, or an answer to HEAD.
 
     Args:
-        connection: Where it is read from.
-        rest: What was read of it already.
+        connection: The connection to read.
+        rest: The bytes that were read already.
         head_piece: The most that is read at once while the head is not whole; with 1, nothing behind
             the answer is taken from the connection.
         has_body: False for the answer to a HEAD, whose length is that of a body that does not come.

@@ -106,7 +106,7 @@ class TlsPeer:
         """Send records; a connection that the server has closed takes none.
 
         Args:
-            records: What the other methods made.
+            records: Records of the other methods.
         """
         try:
             self.socket.sendall(records)
@@ -135,7 +135,7 @@ class TlsPeer:
         return self._made()
 
     def read(self, least: int = 1) -> bytes:
-        """Return application data as it comes; fewer bytes where the server closes.
+        """Return application data as it arrives; fewer bytes if the server closes.
 
         Args:
             least: How many bytes are waited for.

@@ -1,4 +1,4 @@
-"""What a handler of TorchServe may return for a row over KServe v2 and v1."""
+"""Return values of a TorchServe handler for a row, over KServe v2 and v1."""
 
 import numpy as np
 import pytest

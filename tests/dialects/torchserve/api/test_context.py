@@ -1,4 +1,4 @@
-"""The context of TorchServe's handlers: headers, statuses, attributes of the handler's own."""
+"""The context of TorchServe's handlers: headers, statuses, attributes that the handler sets."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Envelopes on TorchServe's routes: each request of a batch on its own, and an archive's own envelope."""
+"""Envelopes on TorchServe's routes: each request of a batch separately, and an archive's envelope."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_json_takes_the_instances_of_every_request(ts_runner):
 
 
 def test_kserve_takes_the_instances_of_every_request(ts_runner):
-    """TorchServe's takes those of the first alone, and fails every batch of two."""
+    """TorchServe's envelope reads the first request only, and fails every batch of two."""
     runner = ts_runner(HANDLER, "envelope: kserve\n")
     first, second = answers_of(runner, {"instances": [1, 2]}, {"instances": ["b"]})
     assert [one["saw"] for one in first["predictions"]] == ["1", "2"]

@@ -111,7 +111,7 @@ def test_chunks_of_a_micro_batch_reach_its_requests_alone(ts_runner):
 
 
 class Statuses:
-    """A context as far as frames look at it."""
+    """The part of a context that frames read."""
 
     def get_response_status(self, row):
         return 200, "fine"

@@ -74,7 +74,7 @@ def test_a_device_type_is_read_as_torchserve_reads_it(made, given, device):
 
 
 def grown(first, step):
-    """Thirty aliases, of which each names the one before it several times."""
+    """Thirty aliases, each of which names the previous alias several times."""
     steps = (step.replace("NEW", f"a{n}").replace("OLD", f"a{n - 1}") for n in range(1, 30))
     return "\n".join([first, *steps])
 

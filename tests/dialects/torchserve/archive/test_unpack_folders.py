@@ -1,4 +1,4 @@
-"""The folders of unpacked archives: a process has its own, and those of ended processes are removed."""
+"""The folders of unpacked archives: each process has a folder, and folders of ended processes are removed."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
 """The same handlers on the real torchserve package's Python service and on ksrv's: equal frames.
 
-The real package lives in a virtual environment of its own under build/, made on first use, which sees
-this environment's torch and numpy. Where it cannot be installed the test is skipped and says why.
+The real package is in a separate virtual environment under build/, made on first use, which sees
+this environment's torch and numpy. If it cannot be installed, the test is skipped with the reason.
 """
 
 import base64

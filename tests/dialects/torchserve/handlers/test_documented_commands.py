@@ -1,4 +1,4 @@
-"""The commands at the top of docs/dialects/torchserve.md, run as they stand there, by somebody new."""
+"""The commands at the top of docs/dialects/torchserve.md, run as they are, by somebody new."""
 
 import json
 import os

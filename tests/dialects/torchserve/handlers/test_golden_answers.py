@@ -1,6 +1,6 @@
 """Recorded requests and answers of TorchServe 0.12.0: loaders, formats, routes, built-in handlers.
 
-Where ksrv's answer differs on purpose, the test says so and why.
+If ksrv's answer differs on purpose, the test gives the reason.
 """
 
 import base64
@@ -156,7 +156,7 @@ def test_body_above_the_limit_has_an_empty_answer(routes):
     request = PREDICTIONS["P29"]["request"] | {"path": "/predictions/img"}
     assert sent(routes, request)[::2] == (expected["status"], expected["body"]["text"])
     assert expected["status"] == 413
-    following = PREDICTIONS["P18"]  # the server goes on
+    following = PREDICTIONS["P18"]  # the server still serves
     assert sent(routes, following["request"])[2] == following["response"]["body"]["text"]
 
 

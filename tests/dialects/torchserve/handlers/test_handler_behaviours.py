@@ -1,7 +1,7 @@
 """Each row of the acceptance list of TorchServe's handlers, B01 to B21, on a real server.
 
-The archives are made by torch-model-archiver and run in processes of their own. Expected answers are
-those that TorchServe 0.12.0 gave (tests/golden/torchserve).
+The archives are made by torch-model-archiver and run in separate processes. Expected answers were
+recorded from TorchServe 0.12.0 (tests/golden/torchserve).
 """
 
 import base64

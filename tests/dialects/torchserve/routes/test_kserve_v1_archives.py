@@ -1,4 +1,4 @@
-"""KServe's protocol v1 to archives: their bodies and envelopes are those of TorchServe's own routes."""
+"""KServe's protocol v1 to archives: bodies and envelopes are the same as on TorchServe's routes."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ import torch
 ITEMS["tensor"] = torch.tensor([1, 2])
 ITEMS["nested"] = {"scores": torch.tensor([0.5]), "name": b"cat"}
 """
-"""What the handlers of some models can answer as well; each process takes seconds to import torch."""
+"""Answered by the handlers of existing models, because each process takes seconds to import torch."""
 
 COUNTS = """
 def handle(data, context):

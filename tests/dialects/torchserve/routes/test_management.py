@@ -70,7 +70,7 @@ def test_versions_have_a_default_that_can_be_set(server):
     assert call(server, "POST", "/models?url=two_second.mar")[0] == 200
     assert versions(server, "two") == ["1.0", "2.0"]
     default = call(server, "GET", "/models/two")[1][0]["modelVersion"]
-    assert default == "1.0"  # as in TorchServe, the first one stays the default
+    assert default == "1.0"  # as in TorchServe, the first version stays the default
     status, document = call(server, "PUT", "/models/two/2.0/set-default")
     text = 'Default version successfully updated for model "two" to "2.0"'
     assert (status, document) == (200, {"status": text})

@@ -78,9 +78,7 @@ def test_a_name_that_is_no_archive_of_the_store_is_refused(settings_of, tmp_path
 def test_a_store_that_is_a_ring_of_links_is_handed_on(settings_of, tmp_path):
     (tmp_path / "ring").symlink_to("ring")
     settings = settings_of(f"model_store={tmp_path}/ring", "load_models=b.mar")
-    assert settings.models == (
-        f"{tmp_path}/ring/b.mar",
-    )  # serving it says that there is no such file
+    assert settings.models == (f"{tmp_path}/ring/b.mar",)  # serving it reports the missing file
 
 
 def translated(folder, *lines, environment=None):

@@ -1,4 +1,4 @@
-"""What `import ts` and `import torchvision` give a handler in a process without either."""
+"""`import ts` and `import torchvision` of a handler, in a process without either package."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the configuration of a load call may change: how a model runs, never which code or file it is."""
+"""The configuration of a load call may change how a model runs, never its code or files."""
 
 import json
 

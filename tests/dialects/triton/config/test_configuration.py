@@ -1,4 +1,4 @@
-"""A model of Triton's answers with its own config.pbtxt; Triton's messages read both, and they are compared."""
+"""A Triton model answers with its config.pbtxt. The test reads both with Triton's messages and compares them."""
 
 import numpy as np
 import pytest
@@ -114,7 +114,7 @@ def expected(config, filled):
 
 
 def answers(server, model):
-    """The configuration over gRPC, and the one over HTTP as the same message."""
+    """The configuration over gRPC, and over HTTP as the same message."""
     over_grpc = tritonclient.grpc.InferenceServerClient(server.grpc).get_model_config(model).config
     document = tritonclient.http.InferenceServerClient(server.http).get_model_config(model)
     return over_grpc, json_format.ParseDict(document, model_config_pb2.ModelConfig())

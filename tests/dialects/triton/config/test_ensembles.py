@@ -114,7 +114,7 @@ def test_a_long_chain_of_ensembles_is_looked_through(tmp_path):
         (("FP32", "-1", 0), ("FP32", "4", 0), None),
         (("FP32", "4", 8), ("FP32", "4", 8), None),
         (("FP32", "4", 8), ("FP32", "4", 0), None),  # a batch dimension is added
-        (("FP32", "[ -1, 4 ]", 0), ("FP32", "4", 8), None),  # the batch goes to the model whole
+        (("FP32", "[ -1, 4 ]", 0), ("FP32", "4", 8), None),  # the model gets the whole batch
         (("FP32", "[ 2, 4 ]", 0), ("FP32", "4", 8), None),
         (("FP32", "[ -1, 5 ]", 0), ("FP32", "4", 8), "FP32 [-1, 4] by the ensemble and FP32 [-1, 5]"),
     ],

@@ -1,4 +1,4 @@
-"""What becomes of a config.pbtxt: settings, a report on every key, errors with file and line."""
+"""Reading a config.pbtxt: settings, a report on every key, errors with file and line."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Loads with a configuration of the call's own, as Triton's model control example makes them."""
+"""Loads with a configuration in the call, as Triton's model control example makes them."""
 
 import json
 import os

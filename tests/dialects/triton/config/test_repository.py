@@ -1,4 +1,4 @@
-"""Repositories of Triton, served as they are; answers are those of the runtime itself."""
+"""Repositories of Triton, served as they are; answers equal the runtime's."""
 
 import json
 

@@ -71,7 +71,7 @@ MESSAGE = _message_class()
 
 
 def ours(text: str, folder: Path) -> Any:
-    """What ksrv reads, None where it refuses."""
+    """Return the message that ksrv reads, None if it refuses."""
     path = folder / "m.pbtxt"
     path.write_bytes(text.encode())
     try:
@@ -84,7 +84,7 @@ def ours(text: str, folder: Path) -> Any:
 
 
 def theirs(text: str) -> Any:
-    """What protobuf reads, None where it refuses."""
+    """Return the message that protobuf reads, None if it refuses."""
     try:
         message = text_format.Parse(text, MESSAGE())
     except (text_format.ParseError, UnicodeDecodeError):

@@ -20,10 +20,10 @@ def spec_of(output):
 
 
 class Call:
-    """A call to a model, which ends when the test says so.
+    """A call to a model, which the test ends.
 
     Args:
-        cancelling: What `cancel` raises, or None.
+        cancelling: The error that `cancel` raises, or None.
     """
 
     def __init__(self, cancelling=None):

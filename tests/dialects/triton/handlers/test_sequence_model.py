@@ -12,7 +12,7 @@ KEPT = StateTensor(input="before", output="after", datatype="FP32", shape=(-1,),
 
 
 class GrowsOrFails(TritonSequenceModel):
-    """A state that grows by `x`; a negative one is an error."""
+    """A state that grows by `x`; a negative state is an error."""
 
     def model(self, x, before):
         if x[0, 0] < 0:

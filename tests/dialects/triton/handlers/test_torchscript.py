@@ -15,7 +15,7 @@ both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 PLACES = """
 platform: "pytorch_libtorch"
 max_batch_size: 8
-# The places are those of the names, and not the order here.
+# The names decide the positions, and not the order here.
 input { name: "RIGHT__1" data_type: TYPE_FP32 dims: 3 }
 input { name: "LEFT__0" data_type: TYPE_FP32 dims: 3 }
 output { name: "DIFFERENCE__1" data_type: TYPE_FP32 dims: 3 }

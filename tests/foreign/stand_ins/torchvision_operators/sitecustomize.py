@@ -33,7 +33,7 @@ class Declares:
 
 def loads(library):
     """Return whether a library of torch's loads."""
-    import torch  # noqa: F401 - its libraries are looked for among those that are loaded
+    import torch  # noqa: F401 - its loaded libraries are searched
 
     try:
         ctypes.CDLL(str(library))

@@ -1,4 +1,4 @@
-"""Overrides what comes before and behind the model, and reports what the base class has set up."""
+"""Overrides the stages before and after the model, and reports what the base class has set up."""
 
 import torch
 from ts.torch_handler.base_handler import BaseHandler

@@ -10,4 +10,4 @@ class One:
 
 
 class Two:
-    name = "the other one"
+    name = "the second class"
