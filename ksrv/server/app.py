@@ -1,8 +1,7 @@
 """The Falcon app: every REST route, what its callers must show, and errors as JSON.
 
 The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon itself finds (no such
-route, a method that a route does not have) is rendered in the same form. An exception that comes up
-while the body is being read belongs to the server in front and goes through unchanged.
+route, a method that a route does not have) is rendered in the same form.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -58,30 +57,6 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 
-class Context:
-    """The context of one request in the app: `req.context`.
-
-    Attributes:
-        reading: Whether the body is being read, so that an exception belongs to the server in
-            front.
-    """
-
-    __slots__ = ("reading",)
-
-    def __init__(self) -> None:
-        self.reading = False
-
-    def mark_reading(self, reading: bool) -> None:
-        """Note that the body is being read, or has been."""
-        self.reading = reading
-
-
-class Request(falcon.Request):
-    """A Falcon request with a typed context."""
-
-    context_type = Context
-
-
 class ErrorCounts:
     """Falcon middleware: counts the answers that tell of an error, of whatever route."""
 
@@ -113,7 +88,7 @@ class App(falcon.App[Any, Any]):
         read_document: "DocumentReader",
         **keywords: Any,
     ) -> None:
-        super().__init__(router=router, request_type=Request, **keywords)
+        super().__init__(router=router, **keywords)
         self._finds = router
         self._guard = guard
         self._read_document = read_document
@@ -128,7 +103,7 @@ class App(falcon.App[Any, Any]):
         """
         try:
             self._guard.check(environ)
-            req = Request(environ, options=self.req_options)
+            req = falcon.Request(environ, options=self.req_options)
             found = self._finds.find(req.path, req)
             if found is None:
                 return None
@@ -181,17 +156,14 @@ class DocumentReader:
                 reservation,
                 bound=self._bound,
                 decompress=self._decompress,
-                on_read=req.context.mark_reading,
             )
             return parse_document(body, self._limits)
 
 
 def _on_error(
-    req: Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
+    req: falcon.Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
 ) -> None:
     """Answer a failure in the form of the request's route."""
-    if req.context.reading and not isinstance(error, KsrvError):
-        raise error
     failure = report_http(error, req.env)
     error.__traceback__ = None  # whose frames hold the request, which holds the error
     if req.path in openai_routes.PATHS:

@@ -9,8 +9,6 @@ import pytest
 from ksrv.testing import Server
 from tests.conformance.conformance_models import write_repository
 
-WORKERS = ("gthread", "ksrv.server.worker:KsrvWorker")
-
 
 @dataclass
 class Answer:
@@ -85,9 +83,9 @@ def repository(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="session", params=WORKERS, ids=("gthread", "native"))
-def server(request, repository):
-    with Server(repository, worker_class=request.param) as running:
+@pytest.fixture(scope="session")
+def server(repository):
+    with Server(repository) as running:
         yield running
         assert "Traceback" not in running.log
 

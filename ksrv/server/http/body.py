@@ -1,12 +1,8 @@
 """Reading a request's body into one block of memory, within the limits.
 
-The native HTTP server has received the body already. Under another worker of gunicorn, or another server, a body of known length is read in steps of 1 MiB from the WSGI stream into a block
-of the buffer pool, which begins so that the first tensor behind the JSON lies on a 64-byte border; a chunked
-or compressed body is gathered in one growing block. The announced length is checked before the first byte
-is read, but only bytes that come are taken from the budget of those in flight.
-
-Framing errors belong to the server in front: while `reading` is set nobody may turn an exception
-into an answer, or the client would see two.
+The native HTTP server has received the body already. Under another worker of gunicorn, or another server, the body is
+read from the WSGI input into one growing block. The announced length is checked before the first byte is read, but
+only bytes that arrive are charged to the budget of those in flight.
 """
 
 import re
@@ -19,22 +15,17 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
-from ksrv.limits import MIB, Limits, show_limit
+from ksrv.limits import Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, inflated_size
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
 
 ALIGNMENT = 64
-STEP = MIB
 COMPRESSION_OVERHEAD = 1024
-COUNTED_STEP = 64 * 1024
-COUNTED_STEP_MOST = 8 * MIB
-"""Between these a step of a body is as long as what has come of it already."""
 
 DIGITS = re.compile(r"[0-9]{1,18}")
 
 Environ = dict[str, Any]
-Read = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,24 +107,6 @@ class _Growing:
         return self._view[self._offset : self._offset + self._length]
 
 
-class _Counted:
-    """How far a body of known length may be read before more of it must be reserved."""
-
-    def __init__(self, length: int, reservation: Reservation) -> None:
-        self._length = length
-        self._reservation = reservation
-        self._end = 0
-
-    def end(self, filled: int) -> int:
-        """Return up to where the body may be filled now, which is beyond `filled`."""
-        if filled >= self._end:
-            step = min(max(filled, COUNTED_STEP), COUNTED_STEP_MOST)
-            end = min(self._length, filled + step)
-            self._reservation.grow(end - self._end)
-            self._end = end
-        return self._end
-
-
 def content_length(environ: Environ) -> int | None:
     """Return the announced length of a body, or None.
 
@@ -148,24 +121,18 @@ def content_length(environ: Environ) -> int | None:
     return int(text)
 
 
-def _receive_in_steps(read: Read, view: memoryview, counted: _Counted) -> None:
-    filled = 0
-    while filled < len(view):
-        piece = read(min(STEP, counted.end(filled) - filled))
-        if not piece:
-            raise ended_early(filled, len(view))
-        view[filled : filled + len(piece)] = piece
-        filled += len(piece)
-
-
-def _pieces(read: Read, length: int | None, step: int, most: int) -> Iterator[bytes]:
-    """Yield the raw body: up to `length` bytes, or up to the end of a chunked one.
+def _pieces(stream: Any, length: int | None, most: int) -> Iterator[bytes]:
+    """Yield the raw body: up to `length` bytes, or up to the end of a chunked body.
 
     Nobody waits for more than one byte above `most`, with which the reader refuses it.
     """
     received = 0
     while length is None or received < length:
-        piece = read(min(step, (most + 1 if length is None else length) - received))
+        try:
+            left = (most + 1 if length is None else length) - received
+            piece = stream.read(min(COMPRESSED_STEP, left))
+        except Exception as error:  # each WSGI server has its own exceptions for a broken body
+            raise InvalidRequest(f"the body cannot be read: {error}") from error
         if not piece:
             if length is not None:
                 raise ended_early(received, length)
@@ -272,7 +239,6 @@ def read_body(
     offset: int = 0,
     bound: Bound | None = None,
     decompress: bool = True,
-    on_read: Callable[[bool], None] = lambda reading: None,
 ) -> memoryview:
     """Read a request's whole body into one block.
 
@@ -281,7 +247,6 @@ def read_body(
         reservation: Takes the bytes out of the budget of those in flight.
         offset: How far into its block the body begins; see `padding`.
         decompress: Whether compressed bodies are accepted.
-        on_read: Told True before the body is read and False behind it.
 
     Returns:
         A writable view of exactly the body's bytes; the block lives as long as the view.
@@ -300,23 +265,8 @@ def read_body(
     stream = environ["wsgi.input"]
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
-    if encoding == "identity" and length is not None:
-        # A block that was in use before would keep memory for what may never come.
-        block = buffer_pool.lease_body(offset + length, fresh=length > SMALL_REQUEST)
-        view = memoryview(block)[offset : offset + length]
-        counted = _Counted(length, reservation)
-        on_read(True)
-        _receive_in_steps(stream.read, view, counted)
-        on_read(False)
-        return view
-    growing = _Growing(offset, bound, reservation)
-    step = STEP if encoding == "identity" else COMPRESSED_STEP
-    most = bound.nbytes if encoding == "identity" else sys.maxsize
-    pieces = _pieces(stream.read, length, step, most)
-    if encoding != "identity":
-        pieces = inflated(pieces, encoding, limits)
-    on_read(True)
-    for piece in pieces:
+    growing = _Growing(offset, bound, reservation, length or 0)
+    pieces = _pieces(stream, length, bound.nbytes if encoding == "identity" else sys.maxsize)
+    for piece in pieces if encoding == "identity" else inflated(pieces, encoding, limits):
         growing.write(piece)
-    on_read(False)
     return growing.finish()

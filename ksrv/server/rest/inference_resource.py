@@ -106,7 +106,6 @@ class InferenceResource:
             offset=padding(header_length),
             bound=self._bound(req, spec),
             decompress=self._settings.decompress_requests,
-            on_read=req.context.mark_reading,
         )
 
     def _headers(self, req: falcon.Request) -> dict[str, str]:

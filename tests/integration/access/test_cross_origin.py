@@ -22,12 +22,11 @@ def body():
     return json.dumps({"inputs": [entry]})
 
 
-@pytest.fixture(scope="module", params=[None, "gthread"])
-def page(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("origins")
     (folder / "tokens").write_text("secret\n")
-    settings = {"worker_class": request.param} if request.param else {}
-    settings |= {"token_file": str(folder / "tokens"), "allowed_origins": [PAGE]}
+    settings = {"token_file": str(folder / "tokens"), "allowed_origins": [PAGE]}
     with Server(write_double(folder / "models").parent, **settings) as server:
         yield server
 

@@ -442,19 +442,6 @@ def test_it_is_advertised_only_where_it_works(server, repository):
             assert "not enabled" in refused(client.infer, "double", [tensor])
 
 
-def test_the_app_alone_serves_it(repository, region, control):
-    key, handle, _ = region(64)
-    shm.set_shared_memory_region(handle, [ROW])
-    with (
-        Server(repository, worker_class="gthread", **control) as stock,
-        connected(triton_http, stock.http) as client,
-    ):
-        client.register_system_shared_memory("r", key, 64)
-        tensor = placed(triton_http, "x", [1, 4], "FP32", "r", 16)
-        client.infer("double", [tensor], outputs=[wanted(triton_http, "y", "r", 16, 32)])
-    assert shm.get_contents_as_numpy(handle, np.float32, [4], offset=32).tolist() == [2, 4, 6, 8]
-
-
 def test_settings_that_would_open_it_to_strangers(repository, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")

@@ -1,5 +1,6 @@
 """The same app under stock gunicorn workers and under gunicorn's own command."""
 
+import gzip
 import os
 import signal
 import socket
@@ -15,6 +16,9 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 
 from ksrv.testing import Server, ServerFailed
+from tests.support.images import files
+from tests.support.models import write_all, write_mean
+from tests.support.streams import StreamedResponse, pieces, text_request, write_words
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body
 
@@ -32,18 +36,79 @@ class GunicornServer(Server):
         return [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn"]
 
 
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    folder = write_all(tmp_path_factory.mktemp("stock"))
+    write_mean(folder)
+    write_words(folder)
+    with Server(folder, worker_class="gthread", limits={"body": "4M"}) as server:
+        yield server
+
+
+def post(server, model, data, **more):
+    return requests.post(f"{server.url}/v2/models/{model}/infer", data=data, timeout=30, **more)
+
+
 @pytest.mark.parametrize("worker_class", ["gthread", "sync"])
-@pytest.mark.parametrize("kind", [Server, GunicornServer])
-def test_stock_workers_serve_the_app(repository, kind, worker_class):
-    with kind(repository, worker_class=worker_class, stop_timeout=1) as server:
-        url = f"{server.url}/v2/models/double/infer"
-        assert requests.post(url, data=double_body()).status_code == 200
-        values = np.random.default_rng(2).random((1, 600_000), dtype=np.float32)
-        client = triton.InferenceServerClient(server.http)
-        tensor = triton.InferInput("x", list(values.shape), "FP32")
-        tensor.set_data_from_numpy(values)
-        np.testing.assert_array_equal(client.infer("echo", [tensor]).as_numpy("y"), values)
-        client.close()
+def test_stock_worker_under_gunicorns_command_infers(repository, worker_class):
+    with GunicornServer(repository, worker_class=worker_class, stop_timeout=1) as server:
+        assert post(server, "double", double_body()).status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_stock_worker_takes_json_plain_and_compressed(stock, chunked):
+    for body, headers in (
+        (double_body(), {}),
+        (gzip.compress(double_body()), {"Content-Encoding": "gzip"}),
+    ):
+        answer = post(stock, "double", iter([body]) if chunked else body, headers=headers)
+        assert answer.status_code == 200, answer.text
+
+
+def test_stock_worker_takes_binary_tensors(stock):
+    values = np.random.default_rng(2).random((1, 600_000), dtype=np.float32)
+    client = triton.InferenceServerClient(stock.http)
+    tensor = triton.InferInput("x", list(values.shape), "FP32")
+    tensor.set_data_from_numpy(values)
+    np.testing.assert_array_equal(client.infer("echo", [tensor]).as_numpy("y"), values)
+    client.close()
+
+
+def test_stock_worker_decodes_jpegs(stock):
+    answer = post(stock, "mean", files.jpeg(60, 90, seed=1), headers={"Content-Type": "image/jpeg"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["outputs"][0]["shape"] == [1, 3]
+
+
+def test_stock_worker_streams(stock):
+    with StreamedResponse(stock, "/v2/models/words/infer", text_request("a b")) as answer:
+        assert pieces(document for _, document in answer.events()) == ["a ", "b "]
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "headers", "status"),
+    [
+        ("double", b"{", {}, 400),
+        ("nope", double_body(), {}, 404),
+        ("double", bytes(5 << 20), {}, 413),
+        ("double", iter([bytes(1 << 20)] * 5), {"Inference-Header-Content-Length": "2"}, 413),
+        ("double", b"x", {"Content-Encoding": "gzip"}, 400),
+        ("double", b"x", {"Content-Encoding": "br"}, 415),
+    ],
+)
+def test_stock_worker_refuses_with_cause(stock, model, body, headers, status):
+    answer = post(stock, model, body, headers=headers)
+    assert (answer.status_code, "error" in answer.json()) == (status, True)
+
+
+def test_stock_worker_refuses_a_malformed_chunk(stock):
+    host, port = stock.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(
+            b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nno size\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("kind", [Server, GunicornServer])

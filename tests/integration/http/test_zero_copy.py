@@ -39,15 +39,14 @@ outputs:
 VALUES = np.arange(150_528, dtype="<f4").reshape(1, -1)
 
 
-@pytest.fixture(scope="module", params=["gthread", "ksrv.server.worker:KsrvWorker"])
-def server(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("witness")
     for name, model in (("witness", MODEL), ("plain", MODEL.replace("-1, -1]", "-1, 150528]"))):
         (root / name).mkdir()
         (root / name / "handler.py").write_text(HANDLER)
         (root / name / "model.yaml").write_text(model)
-    with Server(root, worker_class=request.param) as running:
-        running.worker_class = request.param
+    with Server(root) as running:
         yield running
 
 
@@ -119,8 +118,6 @@ def test_nothing_is_copied_wherever_the_header_ends(server, size):
 
 @pytest.mark.differs_by("process", why="a process gets a copy")
 def test_a_gzip_body_is_inflated_where_the_handler_reads_it(server):
-    if server.worker_class == "gthread":
-        pytest.skip("a body that is read from a stream has not told its size")
     values = np.random.default_rng(1).integers(0, 9, (1, 2_000_000)).astype("<f4")
     (_, before, _), _ = over_rest(server, values=values)
     for blanks in range(3):

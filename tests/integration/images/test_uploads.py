@@ -93,7 +93,7 @@ def error(answer, status=400):
     return answer.json()["error"]
 
 
-@pytest.fixture(scope="module", params=["plain", "TLS and token", "process", "threads"])
+@pytest.fixture(scope="module", params=["plain", "TLS and token", "process"])
 def client(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uploads")
     models = folder / "models"
@@ -109,8 +109,6 @@ def client(request, tmp_path_factory):
             "token_file": str(folder / "tokens"),
         }
         session.verify, session.headers = str(cert), TOKEN
-    if request.param == "threads":
-        settings = {"worker_class": "gthread"}
     write_all(models, "executor: process\n" if request.param == "process" else "")
     with Server(models, **settings) as server, session:
         yield Client(server, session)

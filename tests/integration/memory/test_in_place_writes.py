@@ -96,8 +96,8 @@ Y = np.arange(500, dtype="<f4").reshape(1, -1) - 250
 WAYS = ("numpy", "torch")
 
 
-@pytest.fixture(scope="module", params=["gthread", "ksrv.server.worker:KsrvWorker"])
-def server(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("writers")
     models = {
         "inline": (HANDLER, MODEL.format(executor="inline", batch=1, delay=0)),
@@ -109,7 +109,7 @@ def server(request, tmp_path_factory):
         (root / name).mkdir()
         (root / name / "handler.py").write_text(handler)
         (root / name / "model.yaml").write_text(model)
-    with Server(root, worker_class=request.param, start_timeout=200) as running:
+    with Server(root, start_timeout=200) as running:
         yield running
 
 

@@ -58,16 +58,15 @@ class Silent(BaseHandler):
 """
 
 MODELS = {"marked": MARKED, "sent": SENT, "later": LATER, "silent": SILENT}
-WORKERS = {"native": {}, "stock": {"worker_class": "gthread"}}
 
 
-@pytest.fixture(scope="module", params=list(WORKERS))
-def server(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     for name, handler in MODELS.items():
         for executor in ("inline", "process"):
             write_model(root, f"{name}-{executor}", handler, f"{TEXT}executor: {executor}\n")
-    with Server(root, **WORKERS[request.param]) as made:
+    with Server(root) as made:
         yield made
 
 

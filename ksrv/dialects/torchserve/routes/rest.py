@@ -174,7 +174,6 @@ class TorchServeRoutes:
                     self._settings.limits,
                     reservation,
                     decompress=self._settings.decompress_requests,
-                    on_read=req.context.mark_reading,
                 )
                 parts = read_parts(body, req.content_type, query)
                 if target is None:
