@@ -1,1 +1,1 @@
-"""What other servers' files, routes and clients need: one folder for each of these dialects, named nowhere else."""
+"""Files, routes and clients of other servers: one folder for each dialect, which nothing else names."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _entry(name: str) -> dict[str, Any]:
-    """Return what OpenAI's clients are told of a model."""
+    """Return a model's entry for OpenAI's clients."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "ksrv"}
 
 

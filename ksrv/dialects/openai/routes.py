@@ -43,7 +43,7 @@ PATHS = frozenset((EMBEDDINGS, RERANK, *NOT_SERVED))
 MOST_BYTES = 4 << 20
 """Bytes of a body: it is read as objects of Python, which take up to thirty times as many."""
 MOST_UNDER_WAY = 16
-"""Requests of one call that are queued at a time, so that a queue has room for those of other clients."""
+"""Requests of one call that are queued at a time, so that a queue keeps room for requests of other clients."""
 TOKENS = "tokens"
 """The output by which a handler says how many tokens each row had."""
 
@@ -75,7 +75,7 @@ class _RoleResource(InferenceResource):
         name: str,
         read: Callable[[ModelSpec], Sequence[Sequence[Tensor]]],
     ) -> tuple[ModelSpec, list[InferResponse]]:
-        """Run the requests of one call, some side by side; the first failure, or a client that goes, ends the others.
+        """Run the requests of one call, some in parallel; the first failure, or the client's leaving, ends the others.
 
         Args:
             name: The model.
@@ -183,7 +183,7 @@ class RerankResource(_RoleResource):
     subject = "a request to rerank"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the documents, those that have most to do with the query first."""
+        """Answer the documents, the most relevant first."""
         with Reservation(self._budget) as reservation:
             document = self._document(req, reservation)
 
@@ -303,7 +303,7 @@ def _floats(answer: InferResponse, spec: ModelSpec) -> npt.NDArray[np.float32]:
 
 
 def _check_finite(values: npt.NDArray[np.float32], spec: ModelSpec, what: str) -> None:
-    """Refuse an answer that JSON could not express and no order could hold."""
+    """Refuse an answer with a value that JSON cannot express and that cannot be sorted."""
     finite = np.isfinite(values)
     if not finite.all():
         row = int(np.argwhere(~finite)[0, 0])

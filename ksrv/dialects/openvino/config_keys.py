@@ -1,4 +1,4 @@
-"""The keys of an OpenVINO Model Server's config.json as msgspec structs; the names are the documented ones."""
+"""The keys of an OpenVINO Model Server's config.json as msgspec structs, with the documented names."""
 
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ class ServerKeys(Keys):
 
 
 class ModelKeys(Keys):
-    """The `config` of one model; those that may be a text or keys are looked into by hand."""
+    """The `config` of one model; keys that may be a text or a mapping are checked by hand."""
 
     name: Text
     base_path: Text

@@ -1,7 +1,7 @@
 """A JSON file as a document that knows the lines of its keys.
 
-JSON is YAML once its tabs, which can only stand between values, are spaces: the values are those of
-Python's JSON, the lines and the limits those of the YAML document.
+JSON is YAML once its tabs, which can only be between values, are spaces: the values are read by
+Python's JSON, the lines and the limits by the YAML document.
 """
 
 import json

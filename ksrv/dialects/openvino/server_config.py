@@ -78,10 +78,10 @@ def read_server_config(path: Path) -> Iterator[ModelEntry]:
 
 
 class _Model:
-    """Reads one model of the list, and writes the report as it goes.
+    """Reads one model of the list, and fills the report meanwhile.
 
     Args:
-        general: What becomes of keys of the whole file, for the first model's report.
+        general: How keys of the whole file are handled, for the first model's report.
     """
 
     def __init__(self, path: Path, document: Document, index: int, general: Report) -> None:
@@ -142,7 +142,7 @@ class _Model:
         error = None
         files: tuple[str, ...] = (str(self._path.absolute()),)
         try:
-            # The variables of a saved_model.pb lie in a folder beside it.
+            # The variables of a saved_model.pb are in a folder beside it.
             found = [*folder.iterdir(), *folder.glob("variables/*")]
             files += tuple(sorted(str(one) for one in found if one.is_file()))
             options = OpenVinoOptions.of(config.dialect) or OpenVinoOptions()

@@ -6,9 +6,9 @@ from ksrv.repository.report import Report
 
 STATEFUL_HANDLER = "ksrv.handlers.builtin.stateful_model:StatefulModel"
 MOST_SEQUENCES = 500
-"""OpenVINO Model Server's, where max_sequence_number is left out."""
+"""OpenVINO Model Server's default for max_sequence_number."""
 IDLE_MS = 5 * 60_000
-"""Between two of its looks for sequences that are idle, unless the server is told otherwise."""
+"""How often OpenVINO Model Server looks for idle sequences by default."""
 A_DAY_MS = 24 * 60 * 60_000
 
 _ONLY_WITH_STATE = ("idle_sequence_cleanup", "low_latency_transformation", "max_sequence_number")

@@ -7,7 +7,7 @@ from ksrv._native.json.base64_text import Base64Error, decode
 
 
 def decoded(text: str | bytes) -> bytes:
-    """Return the bytes that a text stands for; characters outside of the alphabet are passed over.
+    """Return the bytes of a text in base64; characters outside of the alphabet are skipped.
 
     Raises:
         binascii.Error: The rest is no base64 either.
@@ -19,11 +19,11 @@ def decoded(text: str | bytes) -> bytes:
 
 
 def without_base64(instance: dict[str, Any]) -> Any:
-    """Return an instance of protocol v1 with its `{"b64": ...}` decoded: of itself, or of its values.
+    """Return an instance of protocol v1 with its `{"b64": ...}` decoded: the instance itself, or its values.
 
     Raises:
         ValueError: A text is no base64.
-        TypeError: There is no text.
+        TypeError: The value is not a text.
     """
     if set(instance) == {"b64"}:
         return decoded(instance["b64"])

@@ -1,4 +1,4 @@
-"""What a request over TorchServe's own routes, and its answer, have beside tensors and headers.
+"""The parts of a request over TorchServe's routes, and of its answer, besides tensors and headers.
 
 The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, `BatchOutputs.facts`); the routes write and
 read them here, and so does the handler's process.

@@ -280,7 +280,9 @@ def test_a_python_model_that_is_not_where_triton_has_it_is_told_where(tmp_path, 
     make(tmp_path, {f"m/{name}": text})
     entry = Repository([tmp_path]).scan()["m"]
     errors = [entry.error, *(source.error for source in entry.versions.values())]
-    assert "model.py is not read: one of Triton's Python backend lies in a version" in str(errors)
+    assert "model.py is not read: a model.py of Triton's Python backend is in a version" in str(
+        errors
+    )
 
 
 @pytest.mark.parametrize(

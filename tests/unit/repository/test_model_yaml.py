@@ -308,7 +308,7 @@ BAD = {
     "pt2 key": ("handler: handler.py\npt2:\n  compile:\n    enable: true\n    bakend: x\n", 5,
                 "pt2.compile.bakend", "backend"),
     "pt2 beside": ("handler: handler.py\npt2: {compile: {enable: true},\n  mode: default}\n", 3,
-                   "pt2.mode", "beside compile"),
+                   "pt2.mode", "together with compile"),
     "env": ("handler: handler.py\nenv: {A: [1]}\n", 2, "env.A", "text or a number"),
     "env name": ("handler: handler.py\nenv: {A=B: c}\n", 2, "env.A=B", "variable"),
     "env list": ("handler: handler.py\nenv: [A]\n", 2, "env", "variables"),

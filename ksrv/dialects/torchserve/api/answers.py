@@ -96,7 +96,7 @@ def kserve_element(item: Any) -> Element:
 
 
 def json_item(item: Any) -> bytes:
-    """Return an item as compact JSON; a tensor becomes lists, and bytes become the text that they hold.
+    """Return an item as compact JSON; a tensor becomes lists, and bytes are decoded to text.
 
     Raises:
         AnswerError: JSON cannot express it.
@@ -119,11 +119,11 @@ def _plain(value: Any) -> Any:
 
 
 def stage_of(error: BaseException) -> str:
-    """Return the stage of a handler that raised, "" where it has none or none was running.
+    """Return the stage of a handler that raised, "" if it has no stages or none was running.
 
     Args:
-        error: The exception. The stage is the outermost method of its traceback that is one of an
-            object with all stages, so that a `handle` of the handler's own may call them as it likes.
+        error: The exception. The stage is the outermost method in its traceback of an object
+            with all stages, so that the handler's `handle` may call the stages as it likes.
     """
     trace = error.__traceback__
     while trace is not None:

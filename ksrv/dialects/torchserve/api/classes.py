@@ -30,6 +30,6 @@ def import_class(class_name: str, module_prefix: str | None = None) -> type:
     try:
         found = getattr(import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ImportError(f"there is no class {full!r}: {error}") from error
+        raise ImportError(f"the class {full!r} cannot be imported: {error}") from error
     assert isinstance(found, type)
     return found

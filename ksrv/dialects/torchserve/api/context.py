@@ -2,7 +2,7 @@
 
 One `Context` lives as long as its handler, because handlers keep the reference they were given by
 `initialize`; only its request fields change from batch to batch. A thread that a batch started sees the fields of that
-batch. A thread of `initialize` sees those of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
+batch. A thread of `initialize` sees the fields of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
 """
 
 import os
@@ -109,15 +109,15 @@ def _of_batch(name: str) -> Any:
 class Context:
     """The context of a handler: its model, and the batch that it works on.
 
-    Handlers may set attributes of their own on it.
+    Handlers may set additional attributes on it.
 
     Args:
         model_dir: The folder that the model was loaded from.
-        batch_size: The most requests that a batch may hold.
+        batch_size: The most requests of a batch.
         gpu: The index of the assigned GPU, or None on the CPU.
         mms_version: The version of the server that the handler believes to run in.
         limit_max_image_pixels: Whether Pillow's limit on image sizes stays in force.
-        metrics: Where custom metrics go.
+        metrics: Takes custom metrics.
         model_yaml_config: The whole model-config.yaml, `{}` without one.
 
     Attributes:
@@ -226,26 +226,26 @@ class Context:
         self.request_processor[idx].add_response_property(key, value)
 
     def listening(self, idx: int | None = None) -> bool:
-        """Tell whether a client still waits; ksrv's own, for handlers that stream.
+        """Tell whether a client still waits. Only ksrv has it, for handlers that stream.
 
         Args:
             idx: The row whose client is meant; any client of the batch by default.
 
         Returns:
-            False once the client's connection is gone or its deadline has passed. Where no client
-            of the batch takes intermediate answers this is not known, and taken to be so.
+            False once the client's connection is gone or its deadline has passed. If no client
+            of the batch takes intermediate answers, this is not known, and the result is True.
         """
         return self.cl_socket is None or bool(self.cl_socket.listening(idx))
 
     def fail(self, idx: int, error: Exception) -> None:
-        """Fail the request of one row alone; ksrv's own. The row's return value is dropped.
+        """Fail the request of one row alone. Only ksrv has it. The row's return value is dropped.
 
         Args:
             error: Why: a PredictionException says what its client reads, any other fails the row as
                 it would have failed the batch.
 
         Raises:
-            Exception: The error itself, behind an envelope, whose rows are not those of requests.
+            Exception: `error` itself, if an envelope is used, whose rows are not the requests' rows.
         """
         if not self.rows_are_requests:
             raise error

@@ -44,7 +44,7 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
         The entry point, and the handler object, or None for a module-level function.
 
     Raises:
-        EntryError: There is no usable entry point.
+        EntryError: No usable entry point was found.
         ImportError: The user's module, or something that it imports, is missing.
     """
     if handler in BUILT_IN:

@@ -61,7 +61,7 @@ def _by_row(data: Any, read: Callable[[Any], list[Any]], context: Any) -> list[l
 
     Args:
         read: Returns the instances of a row.
-        context: The handler's context, which is told of the rows that fail.
+        context: The handler's context, on which failed rows are recorded.
 
     Raises:
         InvalidRequest: No row can be read, or the context knows no requests.
@@ -237,7 +237,7 @@ def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
         known = ", ".join(ENVELOPES)
         raise ValueError(f"envelope is one of {known} or a module of the archive, not {name!r}")
     module = import_module(module_name)
-    # It derives from the installed torchserve's class where there is one.
+    # It derives from the installed torchserve's class if torchserve is installed.
     installed = sys.modules.get("ts.torch_handler.request_envelope.base")
     base = getattr(installed, "BaseEnvelope", BaseEnvelope)
     classes = list_classes_from_module(module, base)

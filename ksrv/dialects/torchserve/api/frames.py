@@ -52,7 +52,7 @@ def read_answers(frame: bytes | bytearray) -> dict[str, bytes]:
     """Return the body for each request id in a frame.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The bytes are no such frame.
     """
     at = 0
 

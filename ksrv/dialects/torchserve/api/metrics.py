@@ -1,6 +1,6 @@
 """Custom metrics of TorchServe handlers: `ts.metrics.*`.
 
-Where TorchServe prints a line that its front end parses, a value goes here as a `MetricRecord` to
+TorchServe prints a line that its front end parses. Here a value is passed as a `MetricRecord` to
 the function that the handler's process was given, and from there to the Prometheus page.
 """
 
@@ -69,7 +69,7 @@ class Metric:
     Args:
         unit: Its unit, short or in words.
         dimension_names: Names that the values of `add_or_update` are matched with by position; None
-            where nothing declares them, until the first values come.
+            if nothing declares them, until the first values arrive.
         metric_type: Counter, gauge or histogram.
     """
 
@@ -122,7 +122,7 @@ class Metric:
     def update(
         self, value: float, request_id: str = "", dimensions: Sequence[Dimension] = ()
     ) -> None:
-        """Report a value with dimensions of its own, as handlers for older versions do."""
+        """Report a value with other dimensions, as handlers for older versions do."""
         self.dimension_names = [dimension.name for dimension in dimensions]
         self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
 

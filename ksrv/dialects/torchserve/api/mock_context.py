@@ -14,7 +14,7 @@ class MockContext:
     Args:
         model_pt_file: The serialized file, or None.
         model_file: The model's definition, or None.
-        gpu_id: The GPU to claim, where there is one.
+        gpu_id: The GPU to claim, if the machine has a GPU.
         model_yaml_config_file: A model-config.yaml inside `model_dir`, or None.
     """
 

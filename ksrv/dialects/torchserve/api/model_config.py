@@ -22,5 +22,5 @@ def check_valid_pt2_backend(backend: str) -> bool:
 
 
 def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
-    """Read a YAML file with the safe loader; an empty one is `{}`."""
+    """Read a YAML file with the safe loader; an empty file gives `{}`."""
     return yaml.safe_load(Path(yaml_file_path).read_text()) or {}

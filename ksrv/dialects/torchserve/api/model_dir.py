@@ -11,7 +11,7 @@ def copy_files(src_dir: Path, dst_dir: Path, files: Mapping[str, str]) -> None:
     """Copy files of one folder into another.
 
     Args:
-        files: The new name of each file by its old one.
+        files: The new name of each file by its original name.
     """
     for source, copy in files.items():
         shutil.copyfile(Path(src_dir) / source, Path(dst_dir) / copy)

@@ -1,7 +1,7 @@
 """ENABLE_TORCH_PROFILER: one batch of a TorchServe handler under torch's profiler.
 
-Any value of the variable switches it on, as in TorchServe. An absolute path is moreover the folder
-for the traces, which otherwise lie in `pytorch_profiler/` below the system's temporary folder. The
+Any value of the variable switches it on, as in TorchServe. An absolute path is also the folder
+for the traces, which otherwise are written to `pytorch_profiler/` below the system's temporary folder. The
 regions of a trace are named after the stages.
 """
 

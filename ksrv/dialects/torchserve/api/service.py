@@ -1,6 +1,6 @@
 """`ts.service` and `ts.model_loader`: loading and calling a handler without a server.
 
-For users' scripts and tests that drive a handler in their own process.
+For users' scripts and tests that call a handler in the same process.
 """
 
 import logging
@@ -131,7 +131,7 @@ class ModelLoader:
             gpu_id: The GPU, or None for the CPU.
             envelope: The name of an envelope, or None.
             limit_max_image_pixels: Reaches the handler as a system property.
-            metrics_cache: Where metrics go; nowhere by default.
+            metrics_cache: Takes metrics; by default they are dropped.
         """
         folder = Path(model_dir)
         manifest: dict[str, Any] = {}

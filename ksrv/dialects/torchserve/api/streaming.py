@@ -14,13 +14,13 @@ def send_intermediate_predict_response(
 ) -> None:
     """Send one chunk to requests of the running batch; the handler's return value is the last.
 
-    Of the processes of a distributed model only the one with the rank 0 sends anything. Clients that
+    In a distributed model only the process of rank 0 sends anything. Clients that
     have left are skipped; `context.listening()` tells whether any is there.
 
     Args:
         req_id_map: `context.request_ids`, or a part of it, numbered anew: for each index in `ret`
             the id of the request that gets the item.
-        message: Ignored: the front end words its own answer.
+        message: Ignored: the front end writes a different message.
 
     Raises:
         ValueError: There are fewer items than ids, or an id is not one of the running batch.

@@ -1,7 +1,7 @@
 """Opens TorchServe archives: `.mar` zips, `.tar.gz` files and unpacked folders.
 
-Strategy: everything is checked from the archive's own listing before the first byte is written. Each
-process unpacks an archive once, into a folder of its own, and again after the archive has changed.
+Everything is checked in the archive's listing before the first byte is written. Each
+process unpacks an archive once, into a separate folder, and again after the archive has changed.
 """
 
 import copy
@@ -45,10 +45,10 @@ DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError,
     NotImplementedError,  # a compression, or an encryption, that zipfile does not know
     RuntimeError,  # a password is needed; RecursionError: headers that describe headers
-    ValueError,  # a name that is not UTF-8, a number that is none
+    ValueError,  # a name that is not UTF-8, an invalid number
     OverflowError, MemoryError,
 )  # fmt: skip
-"""What zipfile and tarfile raise for the bytes of a damaged archive."""
+"""The errors that zipfile and tarfile raise for the bytes of a damaged archive."""
 
 _MAKE_AGAIN = "copy the archive again, or make it again with torch-model-archiver"
 _NO_FILE = "a link or a device; make the archive of files and folders alone"
@@ -62,7 +62,7 @@ class ArchiveError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """How much an archive may hold.
+    """The limits on an archive's content.
 
     Attributes:
         entries: Files and folders.
@@ -96,7 +96,7 @@ FILE_KEYS = (
 
 
 class Manifest(msgspec.Struct, rename="camel", kw_only=True):
-    """MAR-INF/MANIFEST.json as far as ksrv reads it."""
+    """The parts of MAR-INF/MANIFEST.json that ksrv reads."""
 
     model: Part
     runtime: str = "python"
@@ -124,7 +124,7 @@ def open_archive(
             in place.
         cache: The parent of the folders; a private folder below the system's temporary directory by
             default.
-        limits: How much the archive may hold.
+        limits: The limits on the archive's content.
 
     Raises:
         ArchiveError: The archive is damaged, too large, or has an entry that would leave its folder.
@@ -165,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = _manifest_of(read_settings(folder, str(MANIFEST)))
     except FileNotFoundError:
         raise ArchiveError(
-            f"there is no {MANIFEST}: it is no TorchServe archive; torch-model-archiver makes one"
+            f"{MANIFEST} is missing, so it is no TorchServe archive; make the archive with torch-model-archiver"
         ) from None
     except OSError as error:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}; {_MAKE_AGAIN}") from None
@@ -320,8 +320,8 @@ def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
             )
 
         def content(info: zipfile.ZipInfo = info) -> IO[bytes]:
-            # The data are read to their own end, or one byte beyond what is listed: zipfile would
-            # cut them without a word where the listing is too short.
+            # The data are read to their end, or one byte beyond the listed size: zipfile would
+            # cut them silently if the listed size is too small.
             longer = copy.copy(info)
             longer.file_size += 1
             return opened.open(longer)
@@ -341,7 +341,7 @@ def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
                     f"{archive.name} is damaged after its first {len(members)} entries; {_MAKE_AGAIN}"
                 )
             while bounded.read(CHUNK):
-                pass  # gzip's checksum stands at the end
+                pass  # gzip's checksum is at the end
             _write(archive, _without_top_folder(members), folder, limits)
 
 
@@ -350,7 +350,7 @@ class _BoundedStream:
 
     Args:
         stream: Its bytes, inflated.
-        limits: How much the archive may hold.
+        limits: The limits on the archive's content.
     """
 
     def __init__(self, archive: Path, stream: gzip.GzipFile, limits: ArchiveLimits) -> None:
@@ -395,7 +395,7 @@ def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) 
 
 
 def _without_top_folder(members: list[Member]) -> list[Member]:
-    """Drop the one folder that the archiver puts around everything in its tgz format."""
+    """Drop the folder that the archiver puts around everything in its tgz format."""
     if not members or any(member.path == MANIFEST for member in members):
         return members
     tops = {member.path.parts[0] for member in members if member.path.parts}

@@ -54,7 +54,7 @@ def as_torchserve(
     """Return the settings with which a handler written for TorchServe is run as one; see `HandlerReader.adopt`.
 
     Args:
-        name: The model's name, where it is not its folder's.
+        name: The model's name, if it is not its folder's.
         function: Of a handler file, the function that is the handler, "" for a class; None leaves what `handler:` says.
 
     Returns:
@@ -70,7 +70,7 @@ def as_torchserve(
         document.fail(
             ("sequences",), "a handler that is written for TorchServe serves no sequences"
         )
-    if function is not None:  # TorchServe takes the one class of a file, and names functions only
+    if function is not None:  # TorchServe takes the only class of a file, and names functions only
         own = function
     model: dict[str, str] = {
         "modelName": name or root.name,

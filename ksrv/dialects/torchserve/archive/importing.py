@@ -1,8 +1,8 @@
 """Turns a TorchServe archive into a model's folder that serves the same: `ksrv import`.
 
-The folder holds the archive's files as they are and a `model.yaml` that says `torchserve: true`, so that
-the handler keeps its context, its rows and its model-config.yaml; what ksrv made of that file stands in
-model.yaml where a person can change it.
+The folder has the archive's files unchanged and a `model.yaml` with `torchserve: true`, so that
+the handler keeps its context, its rows and its model-config.yaml. The settings that ksrv read from that file are in
+model.yaml, where a person can change them.
 """
 
 import shutil
@@ -25,7 +25,7 @@ class ArchiveInfo:
     Attributes:
         name: The model's name.
         version: Its version.
-        folder: Where its files are.
+        folder: The folder of its files.
     """
 
     name: str
@@ -36,10 +36,10 @@ class ArchiveInfo:
 
 
 def examine(path: Path) -> ArchiveInfo:
-    """Return what an archive holds.
+    """Return the model in an archive.
 
     Args:
-        path: The archive, or an unpacked one.
+        path: The archive, or an unpacked archive.
 
     Raises:
         ArchiveError: It cannot be opened or its settings are wrong.
@@ -103,8 +103,6 @@ def _model_yaml(found: ArchiveInfo) -> str:
         }
     if config.envelope:
         keys["envelope"] = config.envelope
-    text = (
-        f"# Made from {found.name} {found.version}. What stands here wins over model-config.yaml.\n"
-    )
+    text = f"# Made from {found.name} {found.version}. These keys take precedence over model-config.yaml.\n"
     text += "".join(f"# {line}\n" for line in found.report.lines())
     return text + yaml.safe_dump(keys, sort_keys=False)

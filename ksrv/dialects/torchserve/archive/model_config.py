@@ -87,10 +87,10 @@ class ArchiveReport(Report):
 
 
 def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None) -> ModelEntry:
-    """Return the model that an archive holds, under the name that its manifest gives.
+    """Return the model in an archive, under the name in its manifest.
 
     Args:
-        path: The archive, or an unpacked one.
+        path: The archive, or an unpacked archive.
         name: The name of an archive whose manifest cannot be read.
         defaults: The defaults for keys that the archive leaves out.
 
@@ -211,7 +211,7 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
         raise ArchiveError(f"{name}{where}: {error.problem or error.context}") from None
-    except (OSError, yaml.YAMLError, ValueError) as error:  # a date that there is not, for one
+    except (OSError, yaml.YAMLError, ValueError) as error:  # such as a date that does not exist
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArchiveError(
             f"{name} cannot be read: {reason}; expected the YAML file that configFile names"
@@ -230,10 +230,10 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
 
 
 class _Settings:
-    """Reads the keys of model-config.yaml and writes the report as it goes.
+    """Reads the keys of model-config.yaml and fills the report meanwhile.
 
     Args:
-        lines: The lines of the keys that it has; the others are those of a config.properties.
+        lines: The lines of the keys in model-config.yaml; other keys are from a config.properties.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class _Settings:
         if size > 1 and envelope == KSERVE_V2:
             for key in ("batchSize", "maxBatchDelay"):
                 if self._report.applied.pop(key, None):
-                    self._report.ignored[key] = "requests behind this envelope run one by one"
+                    self._report.ignored[key] = "requests with this envelope run one by one"
         return size, _batching(size, delay, envelope)
 
     def instances(self, default: int) -> int:

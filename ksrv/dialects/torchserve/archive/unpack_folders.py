@@ -1,6 +1,6 @@
-"""The folders that archives are unpacked into: each process has its own, and nobody's are removed.
+"""The folders that archives are unpacked into: each process has separate folders, and unused folders are removed.
 
-A handler may change what is in its model's folder. Neither a later server nor another one on the machine
+A handler may change files in its model's folder. Neither a later server nor another server on the machine
 must find that, so a process never takes the folder of another. It holds a lock on each of its folders, which
 the system releases when the process ends, however it ends. The next process that unpacks an archive
 removes the folders that nobody has locked.
@@ -50,7 +50,7 @@ def held_folder(archive: Path, digest: str) -> Path | None:
 
 
 def new_folder(home: Path, digest: str) -> Path:
-    """Make an empty folder for an archive, after removing those of processes that have ended."""
+    """Make an empty folder for an archive, after removing the folders of processes that have ended."""
     home.mkdir(parents=True, exist_ok=True)
     remove_abandoned(home)
     return Path(tempfile.mkdtemp(prefix=f"{digest}-", dir=home))

@@ -1,6 +1,6 @@
 """Unpacked TorchServe archives with a model.yaml: `torchserve: true`, as `ksrv import` writes it.
 
-The archive's manifest and model-config.yaml hold; what model.yaml says wins over them.
+The archive's manifest and model-config.yaml apply; keys in model.yaml take precedence.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def read_unpacked(
     """Return the settings of an unpacked archive.
 
     Raises:
-        ConfigError: model.yaml or the archive's own files are wrong.
+        ConfigError: model.yaml or a file of the archive is wrong.
     """
     if not keys.torchserve:
         document.fail(

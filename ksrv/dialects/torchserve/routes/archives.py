@@ -1,6 +1,6 @@
 """The archives that serve, for REST and gRPC alike: found, described, registered, scaled and unregistered.
 
-`url` names an archive of the model store, which is the repository that is served. What changes, changes in every worker, and lasts
+`url` names an archive of the model store, which is the served repository. A change applies to every worker, and lasts
 until the server ends: workers of a model and its default version are not written to the store. Every change is a load,
 during which the old versions serve.
 """
@@ -125,7 +125,7 @@ class Archives:
         """Return the versions of a model that serve, the default one last.
 
         Raises:
-            TorchServeError: There are none.
+            TorchServeError: No version serves.
         """
         found = {one.spec.version: one for one in self.engine.loaded() if one.spec.name == name}
         if not found:
@@ -157,10 +157,10 @@ class Archives:
         self.engine.load(name, adjust=adjust)
 
     def register(self, given: Mapping[str, str]) -> str:
-        """Load an archive of the store; return what TorchServe says of it.
+        """Load an archive of the store; return TorchServe's message about it.
 
         Raises:
-            TorchServeError: There is no such archive, it is registered already, or it cannot be loaded.
+            TorchServeError: The archive is missing, it is registered already, or it cannot be loaded.
         """
         url = given.get("url", "")
         if not url:
@@ -271,7 +271,7 @@ def takes_torchserve_requests(spec: ModelSpec) -> bool:
 
 
 def failure_of(error: TorchServeError | KsrvError) -> TorchServeError:
-    """Return what a client of the management calls is told of a failure."""
+    """Return the error that a client of the management calls gets for a failure."""
     if isinstance(error, TorchServeError):
         return error
     if isinstance(error, NotFound):
@@ -280,7 +280,7 @@ def failure_of(error: TorchServeError | KsrvError) -> TorchServeError:
 
 
 def _with(source: ModelSource, given: ModelConfig) -> ModelSource:
-    """Return a version of the store with what calls have set; the rest is the archive's, which may be a new one."""
+    """Return a version of the store with the settings of calls; the others come from the archive, which may be new."""
     if source.config is None:
         return source
     own, size = source.config, given.dialect[FORMAT]["batch_size"]
@@ -296,7 +296,7 @@ def _with(source: ModelSource, given: ModelConfig) -> ModelSource:
 
 
 def _registered(config: ModelConfig, given: Mapping[str, str]) -> ModelConfig:
-    """Return an archive's settings with those that a call to register it gives."""
+    """Return an archive's settings with the settings of a call to register it."""
     changed: dict[str, Any] = {
         "instances": max(1, _workers(given, "initial_workers", config.instances, least=0))
     }

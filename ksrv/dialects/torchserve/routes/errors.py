@@ -1,7 +1,7 @@
 """The error answers of TorchServe's routes: its statuses and its error bodies.
 
-The texts that stand here are recorded facts, which clients may compare; everything else is ksrv's own
-sentence in TorchServe's form.
+The texts here are recorded facts, which clients may compare; all other texts are ksrv's
+sentences in TorchServe's form.
 """
 
 import json
@@ -83,12 +83,12 @@ def not_found(text: str) -> TorchServeError:
 
 
 def model_not_found(name: str) -> TorchServeError:
-    """Return the answer to a request for a model that there is not."""
+    """Return the answer to a request for an unknown model."""
     return not_found(f"Model not found: {name[:LONGEST_QUOTED]}")
 
 
 def version_not_found(name: str, version: str) -> TorchServeError:
-    """Return the answer to a request for a version that there is not."""
+    """Return the answer to a request for an unknown version."""
     text = (
         f"Model version: {version[:LONGEST_QUOTED]} does not exist for model: "
         f"{name[:LONGEST_QUOTED]}"
@@ -139,7 +139,7 @@ def _told(error: KsrvError) -> TorchServeError:
 
 
 def for_status(status: int) -> TorchServeError:
-    """Return the answer where no route takes the request: no such path or no such method."""
+    """Return the answer if no route takes the request: an unknown path or method."""
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         return TorchServeError(status, "MethodNotAllowedException", NO_METHOD)
     return TorchServeError(404, "ResourceNotFoundException", NO_RESOURCE)

@@ -61,7 +61,7 @@ class PredictionCalls:
     """The inference service.
 
     Args:
-        services: What the methods share with KServe's.
+        services: The parts shared with KServe's methods.
     """
 
     def __init__(self, services: Services, engine: "Engine") -> None:
@@ -177,7 +177,7 @@ class PredictionCalls:
             raise InvalidRequest("the call requires exactly one request message")
 
     def _sequence(self, source: Source, call: Call) -> Iterator[bytes]:
-        """Answer requests one after the other; one that fails is told on the stream."""
+        """Answer requests one after the other; send a failed request's error on the stream."""
         for received in self._received(source):
             sequence = {"sequence_id": received.sequence_id} if received.sequence_id else {}
             headers = {SEQUENCE_ID: received.sequence_id} if received.sequence_id else {}
@@ -186,7 +186,7 @@ class PredictionCalls:
                     raise InvalidRequest("Parameter sequenceId is required.")
                 for item in self._items(received, call, headers):
                     yield self._message(prediction=item, **sequence)
-            except Exception as error:  # noqa: BLE001 - it is told on the stream
+            except Exception as error:  # noqa: BLE001 - sent on the stream
                 failure = _as_ksrv(error)
                 status = {
                     "code": CODE_OF[failure.grpc_code],
@@ -221,7 +221,7 @@ class ManagementCalls:
     """The management service.
 
     Args:
-        services: What the methods share with KServe's.
+        services: The parts shared with KServe's methods.
     """
 
     def __init__(self, services: Services, engine: "Engine") -> None:

@@ -1,4 +1,4 @@
-"""KServe's protocol v1 for archives: the JSON body goes to the handler as over TorchServe's own routes."""
+"""KServe's protocol v1 for archives: the handler gets the JSON body as over TorchServe's routes."""
 
 from contextlib import suppress
 from typing import Any

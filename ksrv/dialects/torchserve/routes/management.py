@@ -31,7 +31,7 @@ REGISTER_KEYS = (
 
 
 class ManagementRoutes:
-    """What the resources share: the archives, and the rights of callers.
+    """The state that the resources share: the archives, and the rights of callers.
 
     Args:
         read_document: Reads the JSON of a request.
@@ -53,7 +53,7 @@ class ManagementRoutes:
         """Let a caller pass who may change what is served; on a path that others may read.
 
         Args:
-            action: What the record of the call says that it does.
+            action: The action in the call's record.
             subject: The model or archive that it does it to.
         """
         req.env[CONTROL_CALL] = ControlCall(action, subject)

@@ -1,7 +1,7 @@
 """Answers on TorchServe's routes: an item as it is sent, its status and headers, and streams.
 
-A successful answer is the item's bytes and nothing around them. Where the handler has sent chunks
-before, the answer is a chunked body whose last piece is the handler's return value.
+A successful answer is the item's bytes and nothing around them. If the handler has sent chunks
+first, the answer is a chunked body whose last piece is the handler's return value.
 """
 
 import logging
@@ -66,7 +66,7 @@ class Exchange:
     """One request under way: its chunks, then its end.
 
     Args:
-        engine: Where it runs.
+        engine: Runs the request.
         request: The request; its `stream` is set here.
         environ: The WSGI environment of the client whose request is cancelled when it disconnects.
 
@@ -98,7 +98,7 @@ class Exchange:
         """Return the final answer of a request that has ended.
 
         Raises:
-            KsrvError: Why there is none.
+            KsrvError: The request failed.
         """
         return self._handle.wait()
 
@@ -111,7 +111,7 @@ class Exchange:
         yield item_bytes(chunk)
         while not chunks.finished:
             following = chunks.take(CLIENT_LOOK_NS / 1e9)
-            # The server looks at the client where there is nothing to send.
+            # An empty piece, because the server then checks whether the client is still there.
             yield b"" if following is None else item_bytes(following)
         try:
             last = self.answer()
@@ -130,7 +130,7 @@ class Exchange:
 
 
 class _Streamed:
-    """The body of a streamed answer: closing it gives the request up, even where no piece was taken."""
+    """The body of a streamed answer: closing it cancels the request, even if no piece was taken."""
 
     def __init__(self, exchange: Exchange, chunk: InferResponse) -> None:
         self._exchange = exchange
@@ -199,7 +199,7 @@ def _status(text: str) -> str:
         return status_line(HTTPStatus.OK)
     if not _STATUS.fullmatch(text):
         log.warning(
-            "a handler set the response status %.64r, which is none; it is sent as 500: set a number from 100 to 599",
+            "a handler set the invalid response status %.64r; 500 is sent instead: set a number from 100 to 599",
             text,
         )
         return status_line(HTTPStatus.INTERNAL_SERVER_ERROR)

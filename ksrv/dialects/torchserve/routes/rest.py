@@ -1,7 +1,7 @@
 """TorchServe's inference routes, over the same engine.
 
 They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
-them. A request becomes one row whose parts are BYTES tensors; the route's own facts are a
+them. A request becomes one row whose parts are BYTES tensors; the route's facts are a
 `ksrv.dialects.torchserve.calls.TorchServeCall`. gunicorn upper-cases the names of headers first, so handlers find
 `X-My-Header` in whichever case the client wrote it.
 """
@@ -44,10 +44,10 @@ ErrorHandler = Callable[[Any, falcon.Response, Any, dict[str, Any]], None]
 
 
 class TorchServeRoutes:
-    """The routes and what they share.
+    """The routes and the state that they share.
 
     Args:
-        engine: Where requests run.
+        engine: Runs the requests.
         budget: The bytes in flight.
         access: Whether `Authorization` is kept from handlers, whose requests are limited, and who may change models.
         read_document: Reads the JSON of a request.
@@ -127,7 +127,7 @@ class TorchServeRoutes:
             app.add_error_handler(kind, handler(tell_others))
 
     def wanted_body(self, req: falcon.Request, name: str, version: str) -> int:
-        """Return how long a request's body may be, as far as its head tells.
+        """Return the most bytes that a request's body may have, judged by its head.
 
         Raises:
             KsrvError: The head shows that the request will be refused.

@@ -53,7 +53,7 @@ class CallForm(ABC):
     """
 
     too_large = 413
-    """The status of a handler's own 413."""
+    """The status for a 413 that the handler itself returns."""
 
     out_of_resources = 503
     """The status where the handler's memory does not suffice."""
@@ -125,7 +125,7 @@ class CallForm(ABC):
         """Return an item as an element of the output.
 
         Args:
-            outputs: Where its content type is noted, if the dialect has one.
+            outputs: Takes its content type, if the dialect has one.
 
         Raises:
             AnswerError: JSON cannot express it.
@@ -205,11 +205,11 @@ class RoutesForm(CallForm):
 
 
 class KServeV1Form(RoutesForm):
-    """KServe v1: the JSON body is one row for the envelope, as on TorchServe's own routes.
+    """KServe v1: the JSON body is one row for the envelope, as on TorchServe's routes.
 
     An archive without an envelope gets each of the `instances` as a row and its items answer as
-    `predictions`, which is what the `kserve` envelope does for one request; but here a row that fails
-    fails its own request alone.
+    `predictions`, as the `kserve` envelope does for one request; but here a row that fails
+    fails only its request.
 
     Args:
         envelope: The envelope's name, or "".

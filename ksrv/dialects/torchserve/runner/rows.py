@@ -64,7 +64,7 @@ def decoded_part(value: Element, content_type: str) -> Any:
         if content_type.startswith("text"):
             return raw.decode("utf-8")
     except (ValueError, RecursionError):
-        pass  # TorchServe goes on with the undecoded bytes, and so do its handlers
+        pass  # the handler gets the undecoded bytes, as in TorchServe
     return raw
 
 
@@ -117,7 +117,7 @@ def media_type(content_type: str) -> str:
 def kserve_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
     """Return the rows of a batch of requests over KServe v2, each with the request that owns it.
 
-    A request whose tensors share no first dimension is one row of its own.
+    A request whose tensors share no first dimension is a single row.
     """
     owned: list[tuple[int, Any]] = []
     for index, request in enumerate(inputs.requests):

@@ -1,8 +1,8 @@
-"""Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's own.
+"""Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's handlers.
 
 The handler sees the context, the rows and the return rule that it was written for; the engine sees
 the same batches in and out as from any other handler. `ksrv.dialects.torchserve.runner.call_forms` has the differences
-between requests over TorchServe's own routes and over KServe v2.
+between requests over TorchServe's routes and over KServe v2.
 """
 
 import logging
@@ -213,7 +213,7 @@ class TorchServeRunner:
         start = time.perf_counter_ns()
         try:
             items = answers.checked_items(call.entry(call.rows, self._context), len(call.rows))
-        except SystemExit:  # it ends the handler's process, where it has one, as with TorchServe
+        except SystemExit:  # it ends the handler's process, if it has one, as with TorchServe
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
             return self._failed(error, inputs, dialect)
@@ -250,7 +250,7 @@ class TorchServeRunner:
         return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
 
     def _description(self) -> BatchOutputs:
-        """Return the handler's own description of its model, as one JSON element."""
+        """Return the handler's description of its model, as one JSON element."""
         describe = getattr(self._service, "describe_handle", None)
         try:
             element, _ = answers.torchserve_item(describe() if callable(describe) else None)
@@ -272,11 +272,11 @@ class TorchServeRunner:
 
 
 class _Chunks:
-    """Where intermediate answers go: what `context.cl_socket` is to TorchServe.
+    """Takes intermediate answers, like `context.cl_socket` in TorchServe.
 
     Args:
         context: The handler's context, which knows the ids of the rows.
-        emit: Takes chunks for the requests of the batch; None where no client streams.
+        emit: Takes chunks for the requests of the batch; None if no client streams.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class _Chunks:
 
 
 def _distinct(ids: Sequence[str]) -> list[str]:
-    """Return ids by which the requests of a batch can be told apart; clients choose their own."""
+    """Return unique ids for the requests of a batch, because the ids of clients may be equal."""
     seen: dict[str, None] = {}
     for given in ids:
         own = given if given and given not in seen else str(uuid.uuid4())

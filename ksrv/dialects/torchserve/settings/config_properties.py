@@ -63,7 +63,7 @@ class Translated:
 
     Attributes:
         settings: Server settings by dotted key.
-        defaults: The settings of archives that have none of their own.
+        defaults: The settings of archives without settings.
         applied: Keys that were translated, with what they mean here.
         ignored: Keys that change nothing, with the reason.
     """
@@ -83,7 +83,7 @@ class Translated:
 def read_properties(text: str) -> dict[str, str]:
     """Return the keys and values of a properties file; of one key the last value stays.
 
-    The rules are those of Java's Properties.load: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html
+    The rules are documented at Java's Properties.load: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html
     """
     found = {}
     lines = iter(re.split(r"\r\n?|\n", text))
@@ -187,7 +187,7 @@ class _Translation:
         return result
 
     def _workers(self) -> int:
-        """Return the processes of a model; 0 asks for one on each GPU, or processor where there is none."""
+        """Return the processes of a model; 0 asks for one on each GPU, or on each processor without GPUs."""
         key = "default_workers_per_model"
         count: int | None = self._take(key, _int, "processes of a model", least=0)
         if count != 0:

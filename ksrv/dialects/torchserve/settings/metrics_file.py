@@ -10,7 +10,7 @@ DEFAULT_METRICS: tuple[dict[str, Any], ...] = tuple(
     {"name": name, "unit": "ms", "dimensions": ["ModelName", "Level"], "kind": "gauge"}
     for name in ("HandlerTime", "PredictionTime")
 )
-"""What TorchServe's own metrics.yaml declares."""
+"""The metrics that TorchServe's metrics.yaml declares."""
 
 
 class _DeclaredMetric(msgspec.Struct):

@@ -20,7 +20,7 @@ class StandInFinder(MetaPathFinder, Loader):
     """Finds and fills the modules of one package.
 
     Args:
-        modules: The names of the modules that there are, its own among them.
+        modules: The names of all modules, the package included.
         wanted_by: The model whose handler is loaded; errors name it.
         lacks: The end of the sentence on a missing module or name.
     """
@@ -85,7 +85,7 @@ def install(finder: StandInFinder) -> bool:
     found = find_spec(finder.package)
     if found is not None and found.origin is not None:
         return False
-    # A folder that happens to be called like the package is none, but would be found as one.
+    # A folder that happens to have the package's name is no package, but would be found as a package.
     place = len(sys.meta_path) if found is None else 0
     sys.meta_path.insert(place, finder)
     return True

@@ -1,9 +1,9 @@
 """Image transforms with torchvision's names and numbers, for workers that have no torchvision.
 
-They take a Pillow image, which stays one, or an array [height, width] or [height, width, channels] of
+They take a Pillow image, which stays a Pillow image, or an array [height, width] or [height, width, channels] of
 uint8. Arrays are resized by Pillow's antialiased bilinear filter, bit for bit, from
-`ksrv._native.images.row_resize`; Pillow itself is not needed. Whatever these transforms cannot do exactly
-as torchvision does, such as resizing a tensor, is a TypeError or a ValueError that names torchvision.
+`ksrv._native.images.row_resize`; Pillow itself is not needed. If these transforms cannot do exactly
+as torchvision does, such as resizing a tensor, they raise a TypeError or a ValueError that names torchvision.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Makes `import ts...` work for handlers written for TorchServe, when torchserve is not installed.
 
 Each `ts` module is built from the table below on first import. The table has the names of TorchServe
-0.12, also those that a module only imports from another module of `ts`: handlers import them from
+0.12, also names that a module only imports from another module of `ts`: handlers import them from
 anywhere. Libraries that TorchServe's modules import (`torch`, `np`, `F`) are found in every module, and
-are imported when a handler asks for them. Any other name is an ImportError that says so. An installed
+are imported when a handler asks for them. Any other name raises an ImportError. An installed
 torchserve is always found first and left alone.
 """
 
@@ -195,7 +195,7 @@ LIBRARIES = {
         "struct", "time", "torch", "unicodedata", "uuid", "yaml",
     )
 }  # fmt: skip
-"""What TorchServe's modules import of other packages, as `MODULE` or `MODULE:NAME`."""
+"""The imports of TorchServe's modules from other packages, as `MODULE` or `MODULE:NAME`."""
 
 
 class TsFinder(finder.StandInFinder):

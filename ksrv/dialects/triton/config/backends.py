@@ -1,15 +1,15 @@
-"""The backends of Triton that ksrv stands in for, and the keys that it refuses or ignores for all of them."""
+"""The backends of Triton that ksrv replaces, and the keys that it refuses or ignores for all of them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A backend of Triton's that ksrv stands in for.
+    """A backend of Triton's that ksrv replaces.
 
     Attributes:
         name: Its name in config.pbtxt.
-        platform: The platform that Triton shows, or None for the loader's own.
+        platform: The platform that Triton shows, or None for the loader's platform.
         file: The default name of the model file.
     """
 
@@ -40,5 +40,5 @@ REFUSED = {
 IGNORED = {
     "model_warmup": "ksrv warms every batch size up by itself where the shapes are closed",
     "metric_tags": "the metrics have the labels model and version",
-    "model_metrics": "the metrics have buckets of their own",
+    "model_metrics": "the metrics' buckets are fixed",
 }

@@ -1,7 +1,7 @@
 """The keys of a config.pbtxt that a load call may change.
 
-Whoever may load models need not be the one who wrote them: a call may change how a model runs, but not which code
-runs or which files are read. Those keys come from the model's folder, whatever the call says.
+A person who may load models is not always their author: a call may change how a model runs, but not which code
+runs or which files are read. Such keys are read from the model's folder, whatever the call says.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ Fail = Callable[[KeyPath, str], NoReturn]
 def merge_call_config(
     given: ModelKeys, own: ModelKeys, completed: Mapping[str, Any], fail: Fail
 ) -> ModelKeys:
-    """Return the keys of a load call's configuration, completed with those that only the model's folder sets.
+    """Return the keys of a load call's configuration, completed with the keys that only the model's folder sets.
 
     A call may repeat such a key, because clients send back the configuration that they were shown.
 

@@ -22,7 +22,7 @@ def configuration(
 ) -> dict[str, Any]:
     """Return the message of a config.pbtxt as plain values, under Triton's names.
 
-    Tensors are those of the file alone; the device of an instance group stays KIND_AUTO. Both are known only once
+    Only tensors in the file are shown; the device of an instance group stays KIND_AUTO. Both are complete only once
     the model is loaded.
 
     Args:

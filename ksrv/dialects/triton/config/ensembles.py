@@ -1,6 +1,6 @@
 """Ensembles of Triton: the steps of `ensemble_scheduling`, and whether the models in them fit.
 
-The rules are those of `ValidateEnsembleConfig` in Triton's ensemble_utils.cc.
+The rules follow `ValidateEnsembleConfig` in Triton's ensemble_utils.cc.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,7 +173,7 @@ def _contradiction(
     """Return a sentence on the first tensor that two models declare in ways that exclude each other.
 
     Args:
-        tensors: What the ensemble and the steps before declare; those of this step are added.
+        tensors: The declarations of the ensemble and the earlier steps; this step's are added.
     """
     for specs, names in ((called.inputs, step.inputs), (called.outputs, step.outputs)):
         for spec in specs:

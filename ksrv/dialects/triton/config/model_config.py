@@ -1,6 +1,6 @@
-"""A model of a Triton repository: its `config.pbtxt` becomes settings, as the folder stands.
+"""A model of a Triton repository: its `config.pbtxt` becomes settings; the folder is not changed.
 
-Every key is applied, or named as ignored, or refused where serving without it would give wrong
+Every key is applied, or named as ignored, or refused if serving without it would give wrong
 answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of models.
 """
 
@@ -56,9 +56,9 @@ _REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are 
 
 
 def is_triton_model(folder: Path) -> bool:
-    """Whether a folder is a model of Triton's, and has nothing of ksrv's own.
+    """Whether a folder is a model of Triton's without files of ksrv's.
 
-    Such a one has a config.pbtxt, or a Python model that says by itself what it takes and gives.
+    It has a config.pbtxt, or a Python model that declares its inputs and outputs itself.
     """
     described = (folder / CONFIG_NAME).is_file() or _describes_itself(folder)
     return described and not _has_own_settings(folder)
@@ -130,7 +130,7 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
 
 
 def _own_keys(root: Path, *, needs_file: bool) -> tuple[ModelKeys, Document]:
-    """Return the keys of a folder's config.pbtxt, or those of a folder that has none."""
+    """Return the keys of a folder's config.pbtxt, or the default keys of a folder without."""
     file, text = root / CONFIG_NAME, None
     if not file.is_file():
         text = 'backend: "python"' if _describes_itself(root) else None if needs_file else ""
@@ -138,7 +138,7 @@ def _own_keys(root: Path, *, needs_file: bool) -> tuple[ModelKeys, Document]:
 
 
 class _Settings:
-    """Reads the keys of one config.pbtxt, and writes the report as it goes."""
+    """Reads the keys of one config.pbtxt, and fills the report meanwhile."""
 
     def __init__(
         self, root: Path, name: str, folders: list[Path], keys: ModelKeys, document: Document
@@ -339,7 +339,7 @@ class _Settings:
         if dynamic is None:
             if size and keys.sequence_batching is None:
                 applied["dynamic_batching"] = (
-                    "left out, where Triton runs requests one by one; here those that wait "
+                    "left out, so Triton runs requests one by one; here requests that wait "
                     "together are joined"
                 )
             return (Batching(max_batch_size=size) if size else None), None
@@ -447,7 +447,7 @@ class _Settings:
         keys = self.keys
         for key in ("dynamic_batching", "instance_group", "default_model_filename"):
             if getattr(keys, key) is not None:
-                self.report.ignored[key] = "an ensemble has no model of its own"
+                self.report.ignored[key] = "an ensemble has no model file"
         if keys.response_cache and keys.response_cache.enable:
             self.report.applied["response_cache"] = "the same request gets the same answer"
         note_ignored(keys.optimization, self.report, all_keys=True)
@@ -491,7 +491,7 @@ FORMAT = Format(
     folders=_Folders(),
     check=check_ensembles,
     unread={
-        "model.py": "model.py is not read: one of Triton's Python backend lies in a version folder, such as "
+        "model.py": "model.py is not read: a model.py of Triton's Python backend is in a version folder, such as "
         "1/model.py, and has a class TritonPythonModel"
     },
 )

@@ -1,7 +1,7 @@
-"""The keys of `config.pbtxt` that ksrv reads, as msgspec structs; the names are Triton's documented ones.
+"""The keys of `config.pbtxt` that ksrv reads, as msgspec structs with Triton's documented names.
 
-What ksrv ignores is read as well, because a model's configuration shows it. A key that is `Any` is refused, and so
-is not looked into.
+Keys that ksrv ignores are read as well, because a model's configuration shows them. A key that is `Any` is refused, and so
+is not checked further.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ from ksrv.model.spec import LARGEST_SIZE
 from ksrv.repository.yaml_document import Custom, describe
 
 DATA_TYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
-"""Triton's names of the datatypes, and those of KServe v2."""
+"""The datatypes' names in KServe v2, by Triton's names."""
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Dim: TypeAlias = Annotated[int, Meta(ge=-1, le=LARGEST_SIZE)]
@@ -161,7 +161,7 @@ class InstanceGroup(Message):
 
 
 class NameMap(MapEntry):
-    """A name in a model and the tensor of the ensemble that it stands for."""
+    """A name in a model and the tensor of the ensemble that it is bound to."""
 
     key: Text
     value: Text
@@ -210,7 +210,7 @@ class TransactionPolicy(Message):
 
 
 class Control(Message):
-    """What a control input tells."""
+    """The meaning of a control input."""
 
     kind: Literal[
         "CONTROL_SEQUENCE_START",

@@ -1,4 +1,4 @@
-"""How Triton's onnxruntime backend is told to run a model: `optimization`, and some `parameters`."""
+"""The settings of Triton's onnxruntime backend: `optimization`, and some `parameters`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +69,7 @@ def note_ignored(given: Optimization | None, report: Report, *, all_keys: bool =
     """Report the keys of `optimization` that change nothing here.
 
     Args:
-        all_keys: Whether those of ONNX Runtime are among them, because another backend runs the model.
+        all_keys: Whether to report the keys for ONNX Runtime too, because another backend runs the model.
     """
     if given is None:
         return

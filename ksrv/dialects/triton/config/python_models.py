@@ -8,7 +8,7 @@ from ksrv.repository.report import Report
 PYTHON_RUNNER = "ksrv.dialects.triton.python_backend.runner:PythonModelRunner"
 EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-"""What stands for the model's folder in the value."""
+"""The placeholder for the model's folder in the value."""
 PYTHON_PARAMETERS = {
     EXECUTION_ENV_PATH: "the model's processes run in this environment",
     "FORCE_CPU_ONLY_INPUT_TENSORS": "inputs always come in the memory of the CPU",
@@ -18,10 +18,10 @@ START_TIMEOUT_S = 600.0
 
 
 def python_settings(keys: ModelKeys, report: Report) -> dict[str, Any]:
-    """Return the settings that differ from those of other models.
+    """Return the settings that differ from other models' settings.
 
-    Such a model has a separate process, as in Triton, and no limit of time but that of its requests. A batch is
-    not tried again where the process died, because the model may have sent a part of it.
+    As in Triton, such a model has a separate process, and only its requests' timeouts limit its time. A batch is
+    not tried again if the process died, because the model may have sent a part of it.
     """
     settings: dict[str, Any] = {}
     for entry in keys.parameters or ():

@@ -30,12 +30,12 @@ _IDS = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
 
 
 class SequenceSettings(NamedTuple):
-    """What a sequence_batching asks for.
+    """The settings in a sequence_batching.
 
     Attributes:
         limits: The bounds of sequences.
         controls: The inputs that ksrv fills in.
-        states: The tensors that go from one request of a sequence to the next.
+        states: The tensors that are passed from one request of a sequence to the next.
         delay_ms: How long the oldest request waits for a full batch.
     """
 
@@ -48,7 +48,7 @@ class SequenceSettings(NamedTuple):
 def read_sequence_batching(
     document: Document, keys: ModelKeys, report: Report, backend: str
 ) -> SequenceSettings | None:
-    """Return the settings for sequences, or None where requests stand alone.
+    """Return the settings for sequences, or None if the model serves none.
 
     Raises:
         ConfigError: The keys do not fit each other.
@@ -110,7 +110,7 @@ def _limits(section: SequenceBatching, keys: ModelKeys, report: Report) -> Seque
     most = min(max(limits.max, instances * each), 1_000_000)
     report.applied[_KEY] = (
         f"sequences end after {idle_ms} ms without a request; {most} may be open, and the first request "
-        f"of another one is answered 503, where Triton has it wait"
+        f"of a further sequence is answered 503, while Triton lets it wait"
     )
     return SequenceLimits(max=most, idle_timeout_ms=idle_ms)
 
@@ -160,7 +160,7 @@ def _control(
     if kind == "corrid":
         datatype = str(control.data_type or "UINT64")
         if datatype not in _IDS:
-            fail((*path, "data_type"), f"an id of a sequence is none of {datatype}")
+            fail((*path, "data_type"), f"{datatype} is not a datatype for the id of a sequence")
         return ControlTensor(name=name, kind=kind, datatype=datatype)
     given = [key for key in _VALUES if getattr(control, key)]
     if len(given) != 1:

@@ -20,9 +20,9 @@ _REFUSED = {
 }
 _OF_PYTHON = {
     "optional": "a request may leave it out",
-    "allow_ragged_batch": "execute() gets each request's own tensors; those of other shapes come in another call",
+    "allow_ragged_batch": "execute() gets each request's tensors; tensors of other shapes arrive in another call",
 }
-"""What `execute(requests)` allows, because it sees each request by itself."""
+"""The keys that `execute(requests)` allows, because it sees each request by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def read_tensors(document: Document, keys: ModelKeys, report: Report, backend: s
     """Return the tensors of a config.pbtxt.
 
     Args:
-        backend: The backend's name; only those that know their files complete what is left out.
+        backend: The backend's name; a backend that reads tensors from its file completes what is left out.
 
     Raises:
         ConfigError: A tensor is incomplete, or its shapes do not fit each other.
@@ -89,14 +89,14 @@ class _Reader:
     ) -> tuple[tuple[TensorSpec, ...], tuple[BoundTensor, ...]]:
         side = self._side
         if not tensors and not self._completes:
-            self._document.fail((), f"needs an {side}; only ONNX and OpenVINO files know their own")
+            self._document.fail((), f"needs an {side}; only ONNX and OpenVINO files declare theirs")
         for index, tensor in enumerate(tensors):
             self._check_keys(tensor, (side, index))
             if any(other.name == tensor.name for other in tensors[:index]):
                 self._document.fail((side, index, "name"), f"{tensor.name!r} is declared twice")
         incomplete = [one.name for one in tensors if one.data_type is None or not one.dims]
         if not tensors or incomplete:
-            self._report.applied[side] = "names, datatypes and shapes are those of the model file"
+            self._report.applied[side] = "names, datatypes and shapes are read from the model file"
             return (), ()
         positions = self._all_positions(tensors)
         specs, bound = [], []
@@ -181,7 +181,7 @@ def _plain(shape: tuple[Dimension, ...]) -> tuple[int, ...]:
 
 
 def _segments(sizes: Sequence[int]) -> list[int]:
-    """Return the products of the fixed sizes before, between and behind those that are open."""
+    """Return the products of the fixed sizes before, between and after the open sizes."""
     products: list[int] = []
     run: list[int] = []
     for size in (*sizes, -1):

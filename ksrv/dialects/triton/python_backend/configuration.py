@@ -1,4 +1,4 @@
-"""A model's configuration as `initialize` gets it, and what a completed one says of the model."""
+"""A model's configuration for `initialize`, and the model's description after `auto_complete_config`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,15 +50,15 @@ _DEFAULTS: dict[str, Any] = {
     "parameters": {},
     "model_warmup": [],
 }
-"""What Triton fills in where config.pbtxt is silent."""
+"""Triton's defaults for keys that config.pbtxt leaves out."""
 
 
 def full_configuration(name: str, own: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return a configuration with Triton's defaults, for `args["model_config"]`.
 
     Args:
-        own: What config.pbtxt says, under Triton's names.
-        device: Where the instance runs, such as "cpu" or "cuda:0".
+        own: The contents of config.pbtxt, under Triton's names.
+        device: The instance's device, such as "cpu" or "cuda:0".
     """
     found = {"name": name, **_DEFAULTS, **own}
     for side, defaults in _TENSOR.items():
@@ -88,12 +88,12 @@ def completed_spec(
     """Return the description of a model whose configuration `auto_complete_config` has completed.
 
     Args:
-        spec: What config.pbtxt alone says.
+        spec: The description from config.pbtxt alone.
         config: Its settings.
         configuration: The completed configuration.
 
     Raises:
-        TritonModelException: The model declared what cannot be served.
+        TritonModelException: The model's declarations cannot be served.
     """
     rows = _whole(configuration.get("max_batch_size", 0), "max_batch_size", 0)
     inputs = spec.inputs or _tensors("input", configuration, rows > 0)

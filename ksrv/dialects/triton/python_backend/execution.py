@@ -50,7 +50,7 @@ class Answering:
         self._closed = False
         self.sent = 0
         self.ended = False
-        self.kept: list[InferenceResponse] = []  # those that no stream has taken
+        self.kept: list[InferenceResponse] = []  # responses that no stream has taken
         self.failure: KsrvError | None = None
 
     def send(self, response: InferenceResponse | None, *, final: bool) -> None:
@@ -88,7 +88,7 @@ class Answering:
                 self.kept.append(response)
 
     def fail(self, failure: KsrvError) -> None:
-        """Fail the request, unless it has failed; one that streams is told at once."""
+        """Fail the request, unless it has failed; a client that streams gets the error at once."""
         if self.failure is None and not self.ended:
             self.failure = failure
             if self._decoupled and self._batch.emit is not None:
@@ -118,11 +118,11 @@ class ListOfRequests:
         decoupled: Whether any number of responses may come.
 
     Attributes:
-        requests: The requests as the model sees them, without those that are refused, by their indices.
-        answers: What has come for each of them.
+        requests: The requests as the model sees them, without refused requests, by their indices.
+        answers: The responses so far to each of them.
         bound: The batch for `execute`, and for the coroutines and threads that it starts.
         lock: Held while the state of an answer changes.
-        emit: Takes responses as they come; None where no client streams.
+        emit: Takes responses when they arrive; None if no client streams.
         is_over: Whether the batch has its answer.
     """
 
@@ -157,7 +157,7 @@ class ListOfRequests:
         return self.emit is not None and index not in self.emit.listening()
 
     def stream(self, index: int, response: InferenceResponse, *, last: bool) -> None:
-        """Send a response to its client now; the last one ends the request."""
+        """Send a response to its client now; the last response ends the request."""
         tensors = wire_tensors(response)
         if not tensors:
             return
@@ -181,7 +181,7 @@ class ListOfRequests:
         self.emit(BatchOutputs([], {index: failure}, only=frozenset((index,))))
 
     def note_ended(self) -> None:
-        """Count a request that takes no further response; the last one ends the batch."""
+        """Count a request that takes no further response; the last such request ends the batch."""
         with self.lock:
             self._left -= 1
             if self._left or self.is_over:
@@ -257,14 +257,14 @@ def wire_tensors(response: InferenceResponse) -> list[WireTensor]:
 
 
 class Executions:
-    """Calls `execute`, and has the event loop of one that is a coroutine.
+    """Calls `execute`, and runs an event loop if `execute` is a coroutine.
 
     Args:
         model: The model's object.
         name: The name of the model's instance, for threads and errors.
         make: Makes the requests of a batch.
         decoupled: Whether any number of responses may come.
-        describe: Returns what clients are told of an exception of the model.
+        describe: Returns the error that clients get for an exception of the model.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Executions:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _execute(self, batch: ListOfRequests, indices: Sequence[int]) -> list[int]:
-        """Call `execute` with requests of a batch; return those that it wants once more."""
+        """Call `execute` with requests of a batch; return the requests that it wants to get again."""
         requests = [batch.requests[index] for index in indices]
         try:
             result = self._model.execute(requests)
@@ -403,7 +403,7 @@ def _must_return_none(name: str) -> str:
 
 
 def told_of(error: BaseException, name: str) -> KsrvError:
-    """Return what clients are told of an exception of a model: its own words where it is Triton's."""
+    """Return the error that clients get for an exception of a model, with the text of an error of Triton's API."""
     if isinstance(error, KsrvError):
         return error
     if isinstance(error, TritonModelException):

@@ -1,4 +1,4 @@
-"""Drives a model written for Triton's Python backend, as `ksrv.handlers.runner.Runner` drives ksrv's own handlers.
+"""Drives a model written for Triton's Python backend, as `ksrv.handlers.runner.Runner` drives ksrv's handlers.
 
 The model sees the module, the requests and the rules that it was written for; the engine sees the same batches in and
 out as from any other handler. Such a model always has a separate process, as in Triton.
@@ -75,7 +75,7 @@ class PythonModelRunner:
         submit: Submits what the model calls; set before `load`.
         on_device_lost: As `ksrv.handlers.runner.Runner` has it.
         lease_answer: As `ksrv.handlers.runner.Runner` has it.
-        sequences: As `ksrv.handlers.runner.Runner` has it; the model keeps its own state.
+        sequences: As `ksrv.handlers.runner.Runner` has it; the model keeps the state of sequences itself.
     """
 
     def __init__(
@@ -190,10 +190,10 @@ class PythonModelRunner:
         """Execute batches on this thread, which has loaded the model, while another thread receives them.
 
         Args:
-            receive: Begins the batches that come, and returns once none will come any more.
+            receive: Begins the batches that arrive, and returns once none will arrive any more.
 
         Raises:
-            ChannelError: What came is no message.
+            ChannelError: The data that arrived are no message.
         """
         executions = self._executions
         assert executions is not None, "a model serves once it is loaded"

@@ -265,7 +265,7 @@ def test_a_model_without_versions_says_so(tmp_path):
 
 def test_a_torchscript_model_needs_its_tensors(tmp_path):
     entry = entry_of(tmp_path, 'backend: "pytorch"', file="model.pt")
-    assert "needs an input; only ONNX and OpenVINO files know their own" in entry.error
+    assert "needs an input; only ONNX and OpenVINO files declare theirs" in entry.error
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_sequence_batching_becomes_sequences(tmp_path):
     [state] = TritonDeclarations.of(config).states
     assert (state.datatype, state.shape, state.initial) == ("FP16", (2, -1), (2, 1))
     assert "sequence_batching.oldest.preserve_ordering" in entry.report.ignored
-    assert "answered 503, where Triton has it wait" in entry.report.applied["sequence_batching"]
+    assert "answered 503, while Triton lets it wait" in entry.report.applied["sequence_batching"]
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ class BaseHandler:
             self.model = _load_aot_so(path, self.device)
         else:
             raise RuntimeError(
-                f"No model weights could be loaded: {os.path.basename(path)} is none of .pt, .pt2,"
+                f"No model weights could be loaded: {os.path.basename(path)} is neither a .pt, .pt2,"
                 " .onnx, or a .so with pt2.export.aot_compile; .pth, .bin and .safetensors need a model"
                 " file"
             )
@@ -194,7 +194,7 @@ class BaseHandler:
     def _load_pickled_model(
         self, model_dir: str, model_file: str, model_pt_path: str | None
     ) -> Any:
-        """Instantiate the one class that the model file defines and fill it with the state dict."""
+        """Instantiate the only class that the model file defines and fill it with the state dict."""
         definition = os.path.join(model_dir, model_file)
         if not os.path.isfile(definition):
             raise RuntimeError(f"Missing the model.py file: the archive has no {model_file}")
@@ -259,7 +259,7 @@ class BaseHandler:
         return rows
 
     def handle(self, data: Any, context: Any) -> Any:
-        """Run the stages for one batch; an explain or describe request takes its own way."""
+        """Run the stages for one batch; an explain or describe request is handled separately."""
         start = time.monotonic()
         self.context = context
         if self._is_describe():
@@ -284,7 +284,7 @@ class BaseHandler:
         return profiling.profiled(self, data)
 
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> list[Any]:
-        """Explain the first row by the handler's own `get_insights`."""
+        """Explain the first row by the handler's `get_insights`."""
         row = raw_data[0]
         target = 0
         if isinstance(row, dict):

@@ -55,7 +55,7 @@ class TextIteratorStreamerBatch:
         rows = value.shape[0]
         if rows != self.batch_size:
             raise ValueError(
-                f"the tokens are those of {rows} rows (shape {tuple(value.shape)}); this streamer was"
+                f"the tokens are for {rows} rows (shape {tuple(value.shape)}); this streamer was"
                 f" made for a batch of {self.batch_size}"
             )
         for row, streamer in enumerate(self.streamers):

@@ -1,6 +1,6 @@
 """Overlaps the stages of one batch by cutting it into micro-batches: `ts.handler_utils.micro_batching`.
 
-Each stage has its own threads, joined by queues. An exception in a stage ends the request that it
+Each stage has separate threads, joined by queues. An exception in a stage ends the request that it
 belongs to, not the thread.
 """
 
@@ -75,7 +75,7 @@ class MicroBatching:
         self._parallelism = {stage: max(1, wanted.get(stage, 1)) for stage in STAGES}
 
     def shutdown(self) -> None:
-        """End the stage threads; the next call starts new ones."""
+        """End the stage threads; the next call starts new threads."""
         for stage in STAGES if self._threads else ():
             for _ in range(self._parallelism[stage]):
                 self._queues[stage].put(None)
@@ -113,7 +113,7 @@ class MicroBatching:
         """Run one batch as the handler's `handle` does.
 
         Raises:
-            Exception: Whatever a stage raised.
+            Exception: A stage raised it.
         """
         handler = self.handler
         handler.context = context

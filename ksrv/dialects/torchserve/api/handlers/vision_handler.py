@@ -4,9 +4,9 @@ The numbers are TorchServe's on the same model and file. Beyond it, grey, palett
 read as RGB, a model with fewer than `topk` classes answers with all of them, and explanations need no
 captum.
 
-The built-in `image_processing` works on arrays that cv2 decodes. Any other is given what TorchServe
-gives it: the file as Pillow opens it, in its own mode. Before either, a file's header is held against
-the server's limits, and what decoding takes counts among the bytes in flight.
+The built-in `image_processing` works on arrays that cv2 decodes. Any other gets the same as in
+TorchServe: the file as Pillow opens it, in the file's mode. Before either, a file's header is checked against
+the server's limits, and the memory for decoding counts among the bytes in flight.
 """
 
 import io
@@ -41,7 +41,7 @@ CLASSIFIED = Compose([Resize(256), CenterCrop(224), ToTensor(), Normalize(MEAN, 
 DETECTED = Compose([ToTensor()])
 
 Count = Callable[[Header], None]
-"""Counts an image among those of its request; raises LimitPassed."""
+"""Counts an image of its request; raises LimitPassed."""
 
 
 def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
@@ -49,7 +49,7 @@ def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
 
     Raises:
         ValueError: The bytes are no image that can be read.
-        PredictionException: It passes a limit, or there is no room for its pixels.
+        PredictionException: It passes a limit, or no room is left for its pixels.
     """
     view = memoryview(file)
     with _admitted(view):
@@ -70,7 +70,7 @@ def _decoded(file: memoryview, flags: int) -> Any:
 
 
 def _as_opened(file: memoryview) -> Any:
-    """Return a file as Pillow opens it, or an array of its own channels where Pillow is missing."""
+    """Return a file as Pillow opens it, or an array of the file's channels if Pillow is missing."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
@@ -85,11 +85,11 @@ def _as_opened(file: memoryview) -> Any:
 
 @contextmanager
 def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
-    """Hold an image's header against the limits, and its bytes among those in flight meanwhile.
+    """Check an image's header against the limits, and count its bytes as in flight meanwhile.
 
     Raises:
         ValueError: The bytes are no image that can be read.
-        PredictionException: It passes a limit, or there is no room for its pixels.
+        PredictionException: It passes a limit, or no room is left for its pixels.
     """
     try:
         header = checked_header(file, process_limits())
@@ -142,7 +142,7 @@ class _RequestPixels:
 class VisionHandler(BaseHandler):
     """Decodes the image of each row, applies `image_processing`, stacks.
 
-    A file in a batch that cannot be read fails its own request, where TorchServe fails the batch.
+    A file in a batch that cannot be read fails only its request; TorchServe would fail the batch.
     """
 
     image_processing: Any = None
@@ -167,7 +167,7 @@ class VisionHandler(BaseHandler):
         return torch.stack(images).to(self.device)
 
     def _fail_rows(self, images: list[Any], errors: dict[int, Exception]) -> None:
-        """Fail the requests of rows without an image, and have blank images stand in for those."""
+        """Fail the requests of rows without an image, and put blank images in those rows."""
         import torch
 
         sound = next((image for image in images if image is not None), None)

@@ -66,10 +66,10 @@ def _response(answer: InferResponse) -> InferenceResponse:
 
 
 class ResponseIterator:
-    """The responses to one call, as they come.
+    """The responses to one call, in the order in which they arrive.
 
-    Once all have come they may be gone through again. A response without outputs stands for the end of a model that
-    said so after its last response.
+    Once all have arrived, they may be iterated again. A response without outputs marks the end of a model that
+    reported its end after its last response.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class ResponseIterator:
         return True
 
     def has_room(self) -> bool:
-        """See `ksrv.request.AnswerSink.has_room`: what has come lies in the memory of the calling model."""
+        """See `ksrv.request.AnswerSink.has_room`: responses are kept in the memory of the calling model."""
         return True
 
     def is_far_behind(self) -> bool:

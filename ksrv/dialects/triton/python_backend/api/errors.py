@@ -75,7 +75,7 @@ class TritonError:
 
 
 def to_client(error: TritonError) -> KsrvError:
-    """Return what a client is told of an error.
+    """Return the error that a client gets for a model's error.
 
     Args:
         error: The model's error.
@@ -88,7 +88,7 @@ def to_client(error: TritonError) -> KsrvError:
 
 
 def of_call(error: KsrvError) -> TritonError:
-    """Return what a model is told of the failure of a model that it called.
+    """Return the error that a model gets for the failure of a model that it called.
 
     Args:
         error: The failure.

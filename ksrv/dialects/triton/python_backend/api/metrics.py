@@ -25,7 +25,7 @@ class MetricKind(Enum):
 
 @dataclass
 class _Family:
-    """What all families of one name share.
+    """The state that all families of one name share.
 
     Attributes:
         values: The values of this process by labels.
@@ -45,11 +45,11 @@ class MetricFamily:
 
     Args:
         name: The name on the page.
-        description: What it measures; the first one that a name was given stays.
+        description: Its meaning; the first description of a name stays.
         kind: COUNTER, GAUGE or HISTOGRAM.
 
     Raises:
-        TritonModelException: The name stands for another kind.
+        TritonModelException: The name is used for another kind.
     """
 
     COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
@@ -74,7 +74,7 @@ class MetricFamily:
 
         Args:
             labels: Names and values.
-            buckets: Of a histogram, the upper bounds in ascending order; ksrv counts into its own bounds.
+            buckets: Of a histogram, the upper bounds in ascending order; ksrv counts into fixed bounds.
 
         Raises:
             TritonModelException: The buckets are missing, not in order, or not wanted.
@@ -176,7 +176,7 @@ class Metric:
         self._report(family, value)
 
     def value(self) -> float:
-        """Return the value of a counter or gauge, as far as this instance's process has made it.
+        """Return the value of a counter or gauge, counting only this instance's process.
 
         Raises:
             TritonModelException: The metric is a histogram.

@@ -28,7 +28,7 @@ RELEASE_RESCHEDULE = 2
 
 
 class MemoryType(IntEnum):
-    """Where the outputs of a call should lie."""
+    """The memory that the outputs of a call should be in."""
 
     TRITONSERVER_MEMORY_CPU = 0
     TRITONSERVER_MEMORY_GPU = 2
@@ -36,7 +36,7 @@ class MemoryType(IntEnum):
 
 @dataclass(frozen=True)
 class PreferredMemory:
-    """Where the outputs of a call should lie; ksrv gives them in the memory of the CPU, and `is_cpu` says so."""
+    """The memory that the outputs of a call should be in. ksrv puts them in the CPU's memory; see `is_cpu`."""
 
     preferred_memory_type: MemoryType
     preferred_device_id: int = 0
@@ -88,12 +88,12 @@ class InferenceRequest:
         request_id: Its id.
         correlation_id: The id of its sequence; 0 or "" for none.
         inputs: Its inputs.
-        requested_output_names: The outputs that are wanted; all where it is empty.
+        requested_output_names: The outputs that are wanted; all if it is empty.
         model_name: The model.
         model_version: Its version; -1 for the highest.
         flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END.
         timeout: Microseconds that it may take; 0 for any time.
-        preferred_memory: Where its outputs should lie.
+        preferred_memory: The memory that its outputs should be in.
         trace: The trace that it belongs to.
         parameters: Names with bools, ints, floats or strs.
 
@@ -150,7 +150,7 @@ class InferenceRequest:
         """Make this a request that `execute` gets.
 
         Args:
-            receiver: Where its responses go.
+            receiver: Takes its responses.
             priority: Its priority.
         """
         self._receiver = receiver

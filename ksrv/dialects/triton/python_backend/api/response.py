@@ -16,7 +16,7 @@ class InferenceResponse:
     """One answer to a request.
 
     Args:
-        output_tensors: The outputs; they are not sent where there is an error.
+        output_tensors: The outputs; they are not sent if `error` is set.
         error: Why the request failed, or None.
         parameters: Response parameters: names with bools, ints or strs.
     """
@@ -88,7 +88,7 @@ def checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class Receiver(Protocol):
-    """Where the responses of one request go."""
+    """Takes the responses of one request."""
 
     def send(self, response: InferenceResponse | None, *, final: bool) -> None:
         """Take a response, or the word that none follows.
@@ -105,21 +105,21 @@ class InferenceResponseSender:
     """Sends the responses of one request, from any thread, also after `execute` has returned.
 
     Args:
-        receiver: Where they go.
+        receiver: Takes them.
     """
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, or say that no response follows.
+        """Send a response, or mark the end of the responses.
 
         Args:
             response: The response; None only with the flag.
-            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last one.
+            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response.
 
         Raises:
-            TritonModelException: The flag is unknown, there is nothing to send, or the last one has been sent.
+            TritonModelException: The flag is unknown, nothing was given to send, or the last response has been sent.
         """
         if flags not in (0, COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")

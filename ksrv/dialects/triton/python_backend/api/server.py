@@ -1,4 +1,4 @@
-"""What a model asks of the server: whether a model is ready, and to load and unload one."""
+"""A model's calls to the server: ask whether a model is ready, load a model, unload a model."""
 
 from collections.abc import Mapping
 
@@ -33,12 +33,12 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-    """Have the server load a model of its repository, or load it again.
+    """Load a model of the server's repository, or load it again.
 
     Args:
         model_name: Its name.
-        config: A configuration as JSON in the place of its config.pbtxt; "" for its own.
-        files: Files in the place of its own, which ksrv refuses: code and weights come from the repository.
+        config: A configuration as JSON that replaces its config.pbtxt; "" for its config.pbtxt.
+        files: Files that replace the model's, which ksrv refuses: code and weights come from the repository.
 
     Raises:
         TritonModelException: It cannot be loaded, or calls may not load models.
@@ -49,7 +49,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
         )
     if files:
         raise TritonModelException(
-            f"Failed to load model: {model_name!r} was given files, and ksrv loads what lies in its repository"
+            f"Failed to load model: {model_name!r} was given files, and ksrv loads the files in its repository"
         )
     _ask("load model", {"call": "load", "model": model_name, "config": config})
 

@@ -1,4 +1,4 @@
-"""Tensor: a named array that goes to and from numpy and DLPack."""
+"""Tensor: a named array that is converted from and to numpy and DLPack."""
 
 import sys
 from typing import Any
@@ -23,7 +23,7 @@ class Tensor:
 
     Args:
         name: Its name.
-        tensor: Its values; a copy is made where they do not lie in C order. Texts are arrays of objects or of bytes.
+        tensor: Its values; a copy is made unless they are in C order. Texts are arrays of objects or of bytes.
 
     Raises:
         TritonModelException: The name is empty, or Triton has no such datatype.
@@ -47,7 +47,7 @@ class Tensor:
         self._name = name
         self._datatype = datatype
         self._array = array
-        self._torch = torch  # its values where they lie on a device, else None
+        self._torch = torch  # its values if they are on a device, else None
 
     @classmethod
     def of(cls, tensor: WireTensor) -> "Tensor":
@@ -74,14 +74,14 @@ class Tensor:
         return [int(size) for size in array.shape]
 
     def is_cpu(self) -> bool:
-        """Tell whether the values lie in the memory of the CPU."""
+        """Tell whether the values are in the CPU's memory."""
         return self._array is not None
 
     def as_numpy(self) -> Array:
         """Return the values; texts are an array of `bytes` objects.
 
         Raises:
-            TritonModelException: They lie on a GPU, or are BF16, which numpy does not have.
+            TritonModelException: They are on a GPU, or are BF16, which numpy does not have.
         """
         if self._array is None:
             raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
@@ -104,7 +104,7 @@ class Tensor:
         if self._array is None or self._datatype == "BF16":
             return _torch().utils.dlpack.to_dlpack(self._as_torch())
         array = self._array
-        if not array.flags.writeable:  # a capsule has no way to say so
+        if not array.flags.writeable:  # a capsule cannot mark memory as read-only
             array = array.copy()
         return array.__dlpack__()
 
@@ -131,7 +131,7 @@ class Tensor:
             tensor: The capsule or object.
 
         Raises:
-            TritonModelException: It is neither, or does not lie in C order.
+            TritonModelException: It is neither, or is not in C order.
         """
         if not isinstance(name, str) or not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
