@@ -1,7 +1,7 @@
 """The audit log: a record for each call that changes the server, with its caller and its outcome.
 
 Records go to the logger `ksrv.audit`, with the level info for calls that were carried out and warning for
-those that were refused or failed. A token shows by the beginning of its digest, never by itself.
+refused or failed calls. A token is shown by the beginning of its digest, never by itself.
 """
 
 import logging
@@ -21,11 +21,11 @@ CONTROL_CALL = "ksrv.control_call"
 
 
 class ControlCall(NamedTuple):
-    """What a call that needs the control rights asks for.
+    """A call that needs the control rights.
 
     Attributes:
-        action: What is to be done: "load", "unload".
-        subject: The model or region that it is to be done to; "" for the whole server.
+        action: What it does: "load", "unload".
+        subject: The model or region; "" for the whole server.
     """
 
     action: str
@@ -33,7 +33,7 @@ class ControlCall(NamedTuple):
 
 
 def control_call(template: str, path: str) -> ControlCall:
-    """Return what a path of a route asks for: the template's last segment, and the first one that varies."""
+    """Return the call for a path of a route: the template's last segment, and the first variable segment."""
     *before, action = template.strip("/").split("/")
     given = path.strip("/").split("/")
     named = (part for name, part in zip(before, given, strict=False) if name.startswith("{"))
@@ -54,8 +54,8 @@ def write(
     """Write one record.
 
     Args:
-        action: What was to be done: "load", "unload".
-        subject: The model or region that it was to be done to; "" for the whole server.
+        action: What the call does: "load", "unload".
+        subject: The model or region; "" for the whole server.
         good: Whether it was carried out.
         caller: The caller's address as `TrustedProxies.caller` returns it.
         authorization: The caller's `Authorization`.

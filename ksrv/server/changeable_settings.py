@@ -27,11 +27,11 @@ MOST_RATE = 2**31 - 1
 
 
 class TraceChange(msgspec.Struct):
-    """What is to be traced from now on.
+    """A change of the trace settings.
 
     Attributes:
-        model: Of which model; "" for all that have no settings of their own.
-        setting: What is said of it.
+        model: The model; "" for all models without special settings.
+        setting: The new settings.
     """
 
     model: str
@@ -54,7 +54,7 @@ def apply(kind: Kind, text: str) -> None:
 
 
 def traced_model(text: str) -> str:
-    """Return the model that a change of what is traced is about, "" for all that have no settings of their own."""
+    """Return the model whose trace settings a change is for, "" for all models without special settings."""
     return msgspec.json.decode(text, type=TraceChange).model
 
 
@@ -69,27 +69,27 @@ class ChangeableSettings:
     change: Callable[[Kind, str], None] = apply
 
     def log(self, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the settings of the log, after a change where there is one.
+        """Return the settings of the log, after a change if a document is given.
 
         Args:
             document: The settings to change; the others stay as they are.
 
         Raises:
-            InvalidRequest: It asks for what cannot be, or may not change here.
+            InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
         """
         if document:
             self.change("level", _level_of(document))
         return _log_settings()
 
     def trace(self, model: str, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what is traced, after a change where there is one.
+        """Return the trace settings, after a change if a document is given.
 
         Args:
-            model: Of which model; "" for all that have no settings of their own.
-            document: The settings to change; null takes back what was said of one.
+            model: The model; "" for all models without special settings.
+            document: The settings to change; null removes a setting of the model.
 
         Raises:
-            InvalidRequest: It asks for what cannot be, or may not change here.
+            InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
         """
         if document:
             change = TraceChange(model, _trace_of(model, document))
@@ -111,10 +111,10 @@ def _log_settings() -> dict[str, Any]:
 
 
 def _level_of(document: Mapping[str, Any]) -> str:
-    """Return the level that a document asks for, where it leaves the others as they are.
+    """Return the level in a document, if it changes no other setting of the log.
 
     Raises:
-        InvalidRequest: It asks for what cannot be, or may not change here.
+        InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
     """
     wanted = _log_settings()
     for name, value in document.items():
@@ -130,7 +130,7 @@ def _level_of(document: Mapping[str, Any]) -> str:
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
                 raise InvalidRequest(f"setting {quote(name)} must be a number of at least 0")
         else:
-            raise InvalidRequest(f"there is no log setting {quote(name)}")
+            raise InvalidRequest(f"unknown log setting {quote(name)}")
         wanted[name] = value
     if wanted["log_verbose_level"]:
         return "debug"
@@ -170,7 +170,7 @@ def _trace_of(model: str, document: Mapping[str, Any]) -> tracing.TraceSetting:
         elif name == "trace_rate":
             wanted.rate = None if value is None else _rate_of(value)
         else:
-            raise InvalidRequest(f"there is no trace setting {quote(name)}")
+            raise InvalidRequest(f"unknown trace setting {quote(name)}")
     return wanted
 
 

@@ -1,7 +1,7 @@
 """Who may call: a bearer token for every call, and a control token for calls that change models.
 
-One check stands before routing on both front ends. Health needs no credentials, everything else
-does as soon as a token file is given. Calls that change the repository need the control token; where
+One check is made before routing on both front ends. Health needs no credentials, everything else
+does as soon as a token file is given. Calls that change the repository need the control token; if
 none is configured they are open to callers on this machine only. A page in a user's browser runs
 on this machine too, so a call that carries an `Origin` is refused unless it is allowed.
 """
@@ -50,8 +50,8 @@ def _refusal(authorization: str | None, who: str, token: str) -> Unauthenticated
 
     Args:
         authorization: The `Authorization` header or metadata entry, if there is one.
-        who: What needs the token: "this server".
-        token: Which token it needs: "its token".
+        who: The thing that needs the token: "this server".
+        token: The token that it needs: "its token".
     """
     needs = f"{who} needs 'Authorization: Bearer TOKEN' with {token}"
     if not authorization:
@@ -72,15 +72,15 @@ def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
 
 
 def check_client_limits(settings: ServerSettings) -> None:
-    """Refuse limits for each client where clients cannot be told apart.
+    """Refuse limits for each client if clients cannot be distinguished.
 
     Raises:
-        SettingsError: There is such a limit, and no token file.
+        SettingsError: Such a limit is set, and no token file.
     """
     for name in ("client_rate", "client_concurrency"):
         if getattr(settings.limits, name) > 0 and settings.token_file is None:
             raise SettingsError(
-                f"setting 'limits.{name}': clients are told apart by their tokens; give --token-file"
+                f"setting 'limits.{name}': clients are distinguished by their tokens; give --token-file"
             )
 
 
@@ -88,7 +88,7 @@ class Access:
     """The checks of one server.
 
     Args:
-        settings: Where the token files and allowed origins are named.
+        settings: The settings, with the token files and allowed origins.
 
     Raises:
         SettingsError: A token file cannot be read or holds no token.
@@ -114,9 +114,9 @@ class Access:
 
     @property
     def own_hosts(self) -> bool:
-        """Whether calls over TCP may name no foreign host: those of a server for this machine alone.
+        """Whether calls over TCP may name no foreign host, because the server is for this machine alone.
 
-        Such a server trusts its callers for their address. A web page that points a name of its own at that address
+        Such a server trusts its callers for their address. A web page that points its name at that address
         (DNS rebinding) has the address of its reader's browser.
         """
         return self._own_hosts
@@ -139,7 +139,7 @@ class Access:
             )
 
     def client_of(self, authorization: str | None) -> str:
-        """Return what tells a caller apart whose requests are limited; "" where no client's are.
+        """Return the key that limits a caller's requests; "" if clients are not limited.
 
         Args:
             authorization: The `Authorization` header or metadata entry of a call that was let pass.
@@ -149,13 +149,13 @@ class Access:
         return _digest((authorization or "").partition(" ")[2].strip()).hex()
 
     def check(self, authorization: str | None) -> None:
-        """Let an ordinary call pass, or say that it needs a token.
+        """Let an ordinary call pass, or raise because it needs a token.
 
         Args:
             authorization: The `Authorization` header or metadata entry, if there is one.
 
         Raises:
-            Unauthenticated: A token is needed and none of the accepted ones was sent.
+            Unauthenticated: A token is needed, and no accepted token was sent.
         """
         if not self._tokens:
             return

@@ -1,4 +1,4 @@
-"""The routes of other servers: the one list of them. `ksrv.repository.formats` lists the readers of their models."""
+"""The list of other servers' routes. `ksrv.repository.formats` lists the readers of their models."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ERRORS", "PredictResource", "add_routes", "grpc_methods", "path_hint"]
 
 ERRORS: tuple[type[Exception], ...] = (TorchServeError,)
-"""The errors of these routes that are no `KsrvError`, because their answers have a form of their own."""
+"""The errors of these routes that are no `KsrvError`, because their answers have a special form."""
 
 _TORCHSERVE = ("predictions", "explanations", "invocations", "ping")
 
@@ -44,7 +44,7 @@ def add_routes(
         budget: The memory of requests.
         access: The tokens.
         read_document: Reads the JSON document of a request's body.
-        error_handlers: The error handlers of the app's own paths.
+        error_handlers: The error handlers of the app's paths.
     """
     if settings.torchserve_api:
         torchserve = TorchServeRoutes(

@@ -1,9 +1,9 @@
 """Standard output and error as streams that keep nobody waiting, whoever reads them or does not.
 
 A log collector that hangs leaves a full pipe, and a write to it would hold up every request that has
-something to log. A line is written at once where there is room for it. Otherwise it waits for a thread of
-its own: `WAITING_BYTES` of them at most, and those beyond are dropped. The next line that is written
-says how many, and `lost_lines` counts them for the metrics, which no reader of the log can hold up.
+something to log. A line is written at once if there is room for it. Otherwise it waits for a separate
+thread: at most `WAITING_BYTES` of lines wait, and further lines are dropped. The next written line
+reports how many, and `lost_lines` counts them for the metrics, which no reader of the log can hold up.
 """
 
 import atexit
@@ -154,7 +154,7 @@ def log_stream(stream: TextIO) -> LogStream | TextIO:
     """Return the stream onto the descriptor of standard output or error.
 
     Args:
-        stream: `sys.stdout` or `sys.stderr`; what stands in for them is returned as it is.
+        stream: `sys.stdout` or `sys.stderr`; a replacement of them is returned as it is.
     """
     try:
         descriptor = stream.fileno()

@@ -54,7 +54,7 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in extras.items() if not name.startswith("_")}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        elif record.exc_text:  # of another process, where it was made
+        elif record.exc_text:  # made in another process
             line["exception"] = record.exc_text
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
@@ -62,7 +62,7 @@ class JsonFormatter(logging.Formatter):
 class PrintedRecords(io.TextIOBase):
     """Standard output of a server whose log is JSON: a printed line becomes a record.
 
-    What prints are the server's own start, and handlers in this process.
+    The server's start prints, and so do handlers in this process.
     """
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ def make_formatter(settings: ServerSettings) -> logging.Formatter:
 def configure(settings: ServerSettings) -> None:
     """Send all records to stderr in the form that the settings name, from their least level on.
 
-    If they are JSON, what this process prints and what Python warns of are records too.
+    If they are JSON, the output of this process and Python's warnings become records too.
 
-    Handlers may log under any name, so this is for the root as well as for ksrv's own loggers; a
+    Handlers may log under any name, so this configures the root as well as ksrv's loggers; a
     root that is configured already (gunicorn's `logconfig`) stays as it is.
     """
     handler = logging.StreamHandler(log_stream(sys.stderr))
@@ -108,7 +108,7 @@ def configure(settings: ServerSettings) -> None:
 
 
 ACCESS_FORMAT = '%(h)s %(l)s %(u)s %(t)s "%(r)s" %(s)s %(b)s "%(f)s" "%(a)s" %({x-request-id}o)s'
-"""gunicorn's line, with the request's id behind it."""
+"""gunicorn's line, followed by the request's id."""
 
 _MODEL = re.compile(
     r"/(?:v2/models|v2/repository/models|predictions|explanations)/(?P<model>[^/?]+)"
@@ -149,9 +149,9 @@ def access_fields(
 
 
 class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
-    """The parts of an access log line; a client cannot end the quotes around its own.
+    """The parts of an access log line, escaped so that a client cannot end the quotes around its text.
 
-    gunicorn escapes quotes and leaves backslashes, so that a value that ends with one would take the quote behind it away.
+    gunicorn escapes quotes and leaves backslashes, so that a backslash at the end of a value would escape the next quote.
 
     Args:
         atoms: The parts by their names in gunicorn's format.
@@ -177,7 +177,7 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
         atoms_wrapper_class = QuotedAtoms
 
         def info(self, msg: str, *args: Any, **kwargs: Any) -> None:
-            """Log a message; what the lines of ksrv's own start say too is for debugging."""
+            """Log a message; at the level debug if the lines at ksrv's start already say the same."""
             level = logging.DEBUG if msg in _SAID_BY_KSRV else logging.INFO
             self.error_log.log(level, msg, *args, **kwargs)
 

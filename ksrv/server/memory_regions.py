@@ -1,9 +1,9 @@
 """The regions of POSIX shared memory that clients have registered: `--allow-shared-memory`.
 
-Only regular files directly in /dev/shm that belong to the server's own user are opened, by a name
+Only regular files directly in /dev/shm that belong to the server's user are opened, by a name
 without a slash and without following links. A caller without the control token uses a region in the name of
-the user at the other end of its unix socket, who needs the right to read and write the file: else the server
-would lend every local user its own rights. A region is read and written through its descriptor and
+the user at the other end of its unix socket, who needs the right to read and write the file: otherwise the server
+would lend every local user its rights. A region is read and written through its descriptor and
 never mapped, so that a region that shrinks cannot end the process; offsets and sizes are compared with
 the file's size on every use. The descriptor stays open until the region is unregistered and the
 last request that uses it is done.
@@ -106,7 +106,7 @@ def _open(key: str, user: MemoryUser | None) -> _Descriptor:
             f"{LONGEST_NAME} bytes without a slash but one in front"
         )
     refusal = InvalidRequest(
-        f"there is no shared memory with the key {quote(key)} that this server and the caller may read and write"
+        f"this server and the caller may read and write no shared memory with the key {quote(key)}"
     )
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -144,7 +144,7 @@ class SharedMemory:
 
         Args:
             key: The name of the memory, as for `shm_open`.
-            offset: Where in that memory the region begins.
+            offset: The offset in that memory at which the region begins.
             byte_size: Its bytes.
             user: In whose name; None for a caller who may use all that the server may.
 
@@ -167,7 +167,7 @@ class SharedMemory:
         size = descriptor.size
         if status.byte_size < 1 or status.offset + status.byte_size > size:
             raise InvalidRequest(
-                f"a region of {status.byte_size} bytes from offset {status.offset} does not lie in "
+                f"a region of {status.byte_size} bytes from offset {status.offset} does not fit into "
                 f"the {size} bytes of the shared memory {quote(status.key)}"
             )
         with self._lock:
@@ -239,7 +239,7 @@ class SharedMemory:
             user: In whose name; None for a caller who may use all that the server may.
 
         Raises:
-            InvalidRequest: The reference does not lie in a registered region.
+            InvalidRequest: The reference is not inside of a registered region.
         """
         descriptor, start = self._place(ref, user)
         view = memoryview(buffer_pool.lease(ref.byte_size))[: ref.byte_size]
@@ -264,7 +264,7 @@ class SharedMemory:
             user: In whose name; None for a caller who may use all that the server may.
 
         Raises:
-            InvalidRequest: The reference does not lie in a registered region.
+            InvalidRequest: The reference is not inside of a registered region.
         """
         descriptor, position = self._place(ref, user)
         for part in parts:
@@ -284,7 +284,7 @@ def _shrunk(ref: SharedMemoryRef) -> InvalidRequest:
 
 
 class CudaMemory:
-    """The regions of CUDA memory, of which there are none: Triton without GPU support answers as this does.
+    """The regions of CUDA memory, which is not supported: answers are as from Triton without GPU support.
 
     Clients unregister all of them before they begin, whether they use any or not.
     """
@@ -343,7 +343,7 @@ def unsigned(document_value: object, key: str) -> int:
     """Return an unsigned number of a register call.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: It is no unsigned number.
     """
     if type(document_value) is int and 0 <= document_value <= _LARGEST:
         return document_value
@@ -362,7 +362,7 @@ def check_shared_memory(settings: ServerSettings, *, loopback: bool) -> None:
         loopback: Whether only this machine can reach the server.
 
     Raises:
-        SettingsError: Shared memory is on and one of these holds.
+        SettingsError: Shared memory is on, and strangers could use it or workers not share it.
     """
     if not settings.allow_shared_memory:
         return

@@ -1,6 +1,6 @@
-"""A script that serves its own handler: `ksrv.serve(Cats)` outside of a notebook.
+"""A script that serves its handler: `ksrv.serve(Cats)` outside of a notebook.
 
-The process becomes `ksrv serve FILE.py:NAME`: nothing that the script has imported or started stays
+The process becomes `ksrv serve FILE.py:NAME`, so that no import and no thread of the script stays
 in the server's master, and every worker, handler process and reload finds the handler as
 `ksrv serve` does, by its file and its name.
 """
@@ -37,7 +37,7 @@ def serve(
     Args:
         handlers: Handler classes, functions or paths.
         server: Settings of `ksrv serve`.
-        settings: Settings of the one handler.
+        settings: Settings of the only handler.
 
     Raises:
         CannotServe: A handler has no file or name to be found by, or a setting is no plain value.
@@ -56,7 +56,7 @@ def serve_command(
     Args:
         handlers: Handler classes, functions or paths.
         server: Settings of `ksrv serve`.
-        settings: Settings of the one handler.
+        settings: Settings of the only handler.
 
     Raises:
         CannotServe: See `serve`.
@@ -79,7 +79,7 @@ def targets_of(handlers: Sequence[Handler], settings: Mapping[str, Any]) -> list
 
     Args:
         handlers: Handler classes, functions or paths.
-        settings: Settings of the one handler.
+        settings: Settings of the only handler.
 
     Raises:
         CannotServe: Settings are given to several handlers, or one cannot be found by a path.
@@ -96,7 +96,7 @@ def target_of(handler: Handler) -> str:
     """Return the path by which `ksrv serve` finds a handler: FILE.py:NAME.
 
     Args:
-        handler: A class or function at the top of a file or in a cell of a notebook; a path comes back as it is.
+        handler: A class or function at the top of a file or in a cell of a notebook; a path is returned unchanged.
 
     Raises:
         CannotServe: It has no file, or no name there.
@@ -110,7 +110,7 @@ def target_of(handler: Handler) -> str:
     if handler.__module__ == "__main__" and shell() is not None:
         if getattr(module, name, None) is not handler:
             raise CannotServe(
-                f"{name} is not defined in a cell under its own name; workers find a handler by its source and its "
+                f"{name} is not defined in a cell under that name; workers find a handler by its source and its "
                 f"name, so define it at the top of a cell"
             )
         try:
@@ -125,7 +125,7 @@ def target_of(handler: Handler) -> str:
         )
     if getattr(module, name, None) is not handler:
         raise CannotServe(
-            f"{name} is not at the top of {Path(file).name} under its own name; workers find a "
+            f"{name} is not at the top of {Path(file).name} under that name; workers find a "
             f"handler by its file and its name, so define it there"
         )
     return f"{Path(file).absolute()}:{name}"

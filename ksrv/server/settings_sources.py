@@ -1,4 +1,4 @@
-"""Where the values of settings come from: flags, variables, the settings file, a config.properties.
+"""The sources of settings' values: flags, variables, the settings file, a config.properties.
 
 A flag beats a `KSRV_*` variable, which beats the settings file (YAML, JSON or TOML), which beats the
 default. Keys of a nested section are written `limits.body`: `--limits-body` as a flag,
@@ -31,13 +31,13 @@ from ksrv.limits import Limits
 from ksrv.server.settings import ServerSettings, SettingsError
 
 ForeignSettings = Translated
-"""What a settings file of another server asks for."""
+"""The settings in a file of another server."""
 
 SETTINGS_FILE = "torchserve_config"
 """The setting that names a settings file of another server."""
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
-"""Read by the build of the native core, so they may stand in the environment of a server in development."""
+"""Read by the build of the native core, so they may be in the environment of a server in development."""
 
 CLIENT_VARIABLES = frozenset({"KSRV_URL", "KSRV_TOKEN", "KSRV_CA"})
 """Read by the commands that call a server."""
@@ -52,7 +52,7 @@ SEVERAL = "May be repeated, or separated by commas."
 """Said of flags whose setting takes several values."""
 
 SECTIONS = frozenset({"limits"})
-"""The settings that hold settings of their own."""
+"""The settings that have nested settings."""
 
 SIZE_KEYS = frozenset(
     {"limits.body", "limits.json", "limits.in_flight", "limits.head", "models_memory"}
@@ -69,7 +69,7 @@ _WORDS = (
     (r"Expected `str(?: \| null)?`, got .*", "expected a text"),
     (r"Expected `array`, got .*", "expected a list"),
 )
-"""What msgspec says of a value, and the words for it."""
+"""msgspec's errors for a value, and ksrv's words for them."""
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -136,7 +136,7 @@ class _Given:
 def _unknown(key: str, source: str, known: Mapping[str, Field]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"{source}: there is no setting '{key}'{hint}"
+    return f"{source}: unknown setting '{key}'{hint}"
 
 
 def _unknown_variable(variable: str, known: Mapping[str, Field]) -> str:
@@ -148,7 +148,7 @@ def _unknown_variable(variable: str, known: Mapping[str, Field]) -> str:
 def _from_environment(
     environment: Mapping[str, str], known: Mapping[str, Field]
 ) -> tuple[dict[str, _Given], list[str]]:
-    """Return the settings among the variables, and a warning for each that is none."""
+    """Return the settings among the variables, and a warning for each variable that is no setting."""
     given = {}
     warnings = []
     for variable, value in environment.items():
@@ -279,10 +279,10 @@ def _between_commas(text: str) -> list[str]:
 
 
 def _check_origins(origins: Sequence[str]) -> None:
-    """Refuse what no browser sends as an origin.
+    """Refuse a value that no browser sends as an origin.
 
     Raises:
-        ValueError: One of them is none.
+        ValueError: A value is no origin.
     """
     for origin in origins:
         if _ORIGIN.fullmatch(origin) is None:

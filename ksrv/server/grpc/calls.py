@@ -19,7 +19,7 @@ Message: TypeAlias = bytes | memoryview
 
 
 class Call(Protocol):
-    """What the services use of a call: the native server and grpcio have classes of their own for it."""
+    """The part of a call that the services use: the native server and grpcio have separate classes for it."""
 
     @property
     def request_id(self) -> str:
@@ -125,10 +125,10 @@ def memory_user(authorizer: Access, call: Call) -> MemoryUser | None:
 
 
 def failure_of(error: BaseException) -> KsrvError:
-    """Return the error that the client is told; an unforeseen exception goes into the log.
+    """Return the error for the client; log an unforeseen exception.
 
-    It comes without its traceback: the frames there hold the call and, with it, what was not sent yet,
-    until the garbage collector looks.
+    Its traceback is removed, because the frames there refer to the call and, with it, to unsent data,
+    until the garbage collector runs.
     """
     if isinstance(error, KsrvError):
         return error.with_traceback(None)
@@ -137,7 +137,7 @@ def failure_of(error: BaseException) -> KsrvError:
 
 
 def error_metadata(error: KsrvError) -> list[tuple[str, str | bytes]]:
-    """Return the metadata that goes with an error."""
+    """Return the metadata that is sent with an error."""
     metadata: list[tuple[str, str | bytes]] = [*trailing(getattr(error, "headers", None) or {})]
     if error.retry_after is not None:
         details = retry_details(error.grpc_code, error.message, error.retry_after)

@@ -40,7 +40,7 @@ NO_AGE_MS = (1 << 31) - 1
 SECOND_NS = 1_000_000_000
 ID_KEY, TRACE_KEY = "x-request-id", "traceparent"
 FOREVER_S = 1e9
-"""A deadline further away than this is none: grpc tells "no deadline" as a distant one."""
+"""A deadline further away counts as none, because grpc represents "no deadline" as a distant deadline."""
 
 
 def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str, int]]:
@@ -50,7 +50,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
         shared: Whether several workers share the port on purpose.
     """
     limits = settings.limits
-    # What the budget could never admit is refused before it is received.
+    # A message that the budget could never admit is refused before it is received.
     message = min(limits.body, MAX_MESSAGE, bytes_in_flight(limits))
     options = [
         ("grpc.max_receive_message_length", message),
@@ -96,7 +96,7 @@ class GrpcioCall:
         context: grpcio's `ServicerContext`.
 
     Attributes:
-        request_id: The call's id, which the client is told.
+        request_id: The call's id, which is sent to the client.
     """
 
     def __init__(self, context: "grpc.ServicerContext") -> None:
@@ -175,8 +175,8 @@ class GrpcioServer:
     """A gRPC server over an engine.
 
     Args:
-        engine: Where requests run.
-        shared: What `Services` may share with another front end, by its names there.
+        engine: Runs the requests.
+        shared: The objects that `Services` shares with another front end, by its names there.
     """
 
     def __init__(self, engine: "Engine", settings: ServerSettings, **shared: Any) -> None:
@@ -237,7 +237,7 @@ class GrpcioServer:
     def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
         """Stop accepting calls; those accepted have `grace` seconds to finish.
 
-        What a client sends between the stop and its reading of that is cancelled by grpcio.
+        grpcio cancels calls that a client sends before it learns of the stop.
 
         Args:
             grace: Seconds after which calls that are left are cancelled.
@@ -258,8 +258,8 @@ class GrpcioServer:
     def _handler(self, path: str, method: Method) -> Any:
         """Return grpcio's handler of a method.
 
-        Each is registered as one that takes a stream of requests, because only of those a message is
-        received when it is asked for, and so after the credentials.
+        Each is registered with a stream of requests, because grpcio receives a message of a stream only
+        when it is asked for, and so after the credentials were checked.
         """
         import grpc
 
@@ -335,7 +335,7 @@ class GrpcioServer:
             raise error
 
     def _write_call(self, path: str, call: GrpcioCall, status: str, sent: int) -> None:
-        """Write a call into the access log, where there is one."""
+        """Write a call into the access log, if it is on."""
         if self._settings.access_log:
             took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
             names = ("authorization", "forwarded", "x-forwarded-for")
@@ -380,7 +380,7 @@ def _abort(context: Any, call: GrpcioCall, error: KsrvError) -> NoReturn:
 
 
 def _in_pool(behavior: Callable[[Any, Any], Any], pool: Any) -> Any:
-    """Return a behavior that grpcio runs in `pool` rather than in the server's own."""
+    """Return a behavior that grpcio runs in `pool` rather than in the server's pool."""
 
     def call(requests: Any, context: Any) -> Any:
         return behavior(requests, context)

@@ -1,8 +1,8 @@
 """grpc.health.v1.Health: is the server ready, is a model ready, and tell me when that changes.
 
-The service name "" and the inference service's own name stand for the server; any other name is a
-model, or a model's version as `name/version`. Who asks for a model, or for the list of them, needs what
-an ordinary call needs.
+The service name "" and the inference service's name mean the server; any other name is a
+model, or a model's version as `name/version`. Asking for a model, or for the list of models, needs the credentials of
+an ordinary call.
 """
 
 import threading
@@ -31,7 +31,7 @@ class Health:
 
     Args:
         engine: The engine, which knows what is ready.
-        closing: Set when the server stops; watchers are told and let go.
+        closing: Set when the server stops; watchers are notified and released.
         check: Who may ask for models.
     """
 

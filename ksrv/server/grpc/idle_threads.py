@@ -18,10 +18,10 @@ _T = TypeVar("_T")
 
 
 class IdleThreads(Executor):
-    """A pool that has as many threads as are busy, and those that were busy a short while ago.
+    """A pool of the threads that are busy, or were busy a short while ago.
 
     Args:
-        name: What they are called.
+        name: The prefix of the threads' names.
         idle_seconds: After how long without work a thread ends.
     """
 
@@ -33,7 +33,7 @@ class IdleThreads(Executor):
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._idle: list[
             threading.Condition
-        ] = []  # of each idle thread, the last one to work at the end
+        ] = []  # of each idle thread; the thread that worked last is at the end
         self._threads = 0
         self._closed = False
         self._ended = threading.Condition(self._lock)
@@ -47,7 +47,7 @@ class IdleThreads(Executor):
         """Have a function called on a thread; see `Executor.submit`.
 
         Raises:
-            RuntimeError: The pool was shut down, or there is no thread and none can be started.
+            RuntimeError: The pool was shut down, or it has no thread and none can be started.
         """
         future: Future[_T] = Future()
         with self._lock:
@@ -64,7 +64,7 @@ class IdleThreads(Executor):
         thread = threading.Thread(target=self._live, name=self._name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has none: those that there are take the work
+        except RuntimeError:  # the system has no thread: the existing threads take the work
             if not self._threads:
                 self._waiting.pop()
                 raise

@@ -23,7 +23,7 @@ CONCURRENT_STREAMS = 128
 """Calls of one connection that are open at a time."""
 
 IDLE_CONNECTION_SECONDS = 300.0
-"""A connection without a call is closed after so long; clients open a new one for their next call."""
+"""A connection without a call is closed after so long; clients connect again for their next call."""
 
 STREAM_TIMEOUT_SECONDS = 600.0
 """A stream on which nothing is asked and nothing is under way is ended after so long."""
@@ -32,7 +32,7 @@ DESCRIPTOR_SHARE = 4
 """One descriptor in so many may be a gRPC connection's, so that the others keep theirs."""
 
 SMALL = 64 * 1024
-"""The most bytes of a message that can only be a small one."""
+"""The most bytes of a message of a method whose messages are always small."""
 
 SPARE_THREADS = 4
 HEALTH_THREADS = 32

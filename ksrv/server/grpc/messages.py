@@ -1,10 +1,10 @@
 """Received gRPC messages: counted in the bytes in flight, and inflated within the limits.
 
 grpcio's core would inflate a compressed message before ksrv sees it, without a bound on
-the ratio, so its inflating is switched off (`grpc.per_message_decompression`). Which messages are
-compressed it does not tell then, but their first bytes do: no protobuf message begins with those of
-gzip (there is no wire type 7), and one that begins with those of zlib has field 15 first, which no
-message here has; what cannot be inflated is taken as it came.
+the ratio, so its inflating is switched off (`grpc.per_message_decompression`). grpcio then does not report which
+messages are compressed, but their first bytes do: no protobuf message begins with the first bytes of
+gzip (wire type 7 does not exist), and a message that begins with the first bytes of zlib has field 15 first, which no
+message here has. Messages that cannot be inflated are taken as they are.
 """
 
 from ksrv._native.memory.memory_budget import MemoryBudget

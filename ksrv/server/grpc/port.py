@@ -5,7 +5,7 @@ after the fork. So that port 0 means one port for all of them, a reload does not
 second server on the same port fails loudly although workers share it, the master binds it first: once
 alone to see that it is free, then shared, without listening.
 
-A master that takes the place of another (SIGUSR2) inherits the socket, as it does those of HTTP.
+A master that replaces another (SIGUSR2) inherits the socket, like the sockets of HTTP.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def reserve(address: Address) -> tuple[Address, socket.socket | None]:
     """Bind an address for as long as the returned socket lives.
 
     Args:
-        address: Where gRPC is to listen; port 0 picks a port.
+        address: The address for gRPC; port 0 picks a port.
 
     Returns:
         The address with its real port, and the socket that holds it; a unix path needs none.
@@ -101,7 +101,7 @@ def hand_over(held: socket.socket, environment: dict[str, str], *, listens: bool
 
 
 def inherited(*, listens: bool) -> socket.socket | None:
-    """Return the socket that the program before this one handed over; None where there is none.
+    """Return the socket that the previous program handed over, or None.
 
     Args:
         listens: Whether workers are to accept from it. A socket of the other kind is closed; the port

@@ -60,7 +60,7 @@ def answer(request: Any, served: Sequence[str]) -> Any:
             if _is_message(name):
                 made.all_extension_numbers_response.base_type_name = name
             else:
-                _put_error(made, NOT_FOUND, f"there is no message {quote(name)}")
+                _put_error(made, NOT_FOUND, f"unknown message {quote(name)}")
         case _:
             _put_error(made, INVALID_ARGUMENT, "the request asks for nothing")
     return made

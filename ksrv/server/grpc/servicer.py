@@ -37,7 +37,7 @@ OPEN = frozenset({"ServerLive", "ServerReady"})
 """The calls that need no credentials; their messages are empty."""
 
 QUESTIONS = frozenset({"ModelReady", "ModelMetadata"})
-"""What REST asks with a GET: the messages are names, and are taken also where the memory budget is full."""
+"""Calls that are a GET in REST: the messages are names, and are accepted even if the memory budget is full."""
 
 CONTROL = frozenset(
     {
@@ -57,9 +57,9 @@ class Servicer:
     Args:
         engine: The engine that the calls describe and change.
         limits: Bounds on requests; model metadata shows them.
-        changeable: What calls may change.
+        changeable: The settings that calls may change.
         shared_memory: The clients' regions; None where shared memory is off.
-        memory_user: Returns in whose name a call uses them, None for all that the server may.
+        memory_user: Returns the user in whose name a call uses them, None for all that the server may use.
     """
 
     def __init__(

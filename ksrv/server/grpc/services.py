@@ -1,4 +1,4 @@
-"""The methods of all services, for whichever library carries them: who may call, where they run, what they answer.
+"""The methods of all services, for every library that carries them: who may call, where they run, what they answer.
 
 A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same methods.
 """
@@ -68,8 +68,8 @@ class Method:
         infer: Reads and writes the messages of a unary call that runs in the engine.
         stream: Makes the answers of a stream's messages; None for unary calls.
         permits: Says among which permits a stream takes one.
-        pool: Where it runs.
-        small: Whether its messages can only be small ones.
+        pool: The pool that runs it.
+        small: Whether its messages are always small.
         one_message: Whether a stream of answers takes exactly one message.
         control: Whether it changes the server; each caller is checked then, whoever else may call without a token.
     """
@@ -95,12 +95,12 @@ class Services:
     """The services of one server over an engine.
 
     Args:
-        engine: Where requests run.
+        engine: Runs the requests.
         access: Who may call; made from the settings if left out.
         shared_memory: The clients' regions to share with another front end.
         budget: The bytes that requests may hold together, to share with another front end.
-        statistics: The statistics of all workers; those of the engine if left out.
-        changeable: What calls may change, in every worker; in this process alone if left out.
+        statistics: The statistics of all workers; the engine's if left out.
+        changeable: The settings that calls may change, in every worker; in this process alone if left out.
         others: Returns the methods of other servers' services, which are served too.
 
     Attributes:
@@ -108,10 +108,10 @@ class Services:
         calls: Reads requests of ModelInfer and hands them to the engine.
         access: As given.
         budget: As given.
-        proxies: Whose word on their callers the logs take.
+        proxies: The proxies whose word on their callers the logs take.
         settings: As given.
         small: The limits of small messages.
-        stream_pool: Where streams of inference run.
+        stream_pool: Runs streams of inference.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Services:
         """Return a new pool that ends with the services.
 
         Args:
-            name: What its threads are called.
+            name: The prefix of its threads' names.
         """
         made = IdleThreads(threads, f"ksrv-grpc-{name}")
         self._pools.append(made)

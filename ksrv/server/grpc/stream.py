@@ -1,12 +1,12 @@
 """ModelStreamInfer in Triton's wire form: many requests on one call, answered in their order.
 
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
-batch; the call's own thread answers them in the order in which they came. What handlers send before their
-answers is sent as it comes, and so is the end of a request that was answered in parts, so that no request's stream
-waits for another's: their ids tell them apart. As in Triton, each answer says whether it is the last one of its
-request, and an end without an answer is told on request only. A request that fails is answered with `error_message`,
-and the stream goes on; with the metadata `triton_grpc_error: true` its error is the status that ends the stream, as in
-Triton. A stream on which nothing is asked for long is ended, so that it makes room.
+batch; the call's thread answers them in the order in which they arrived. Intermediate answers of handlers
+are sent at once, and so is the end of a request that was answered in parts, so that no request's stream
+waits for another's: their ids distinguish them. As in Triton, each answer shows whether it is the last of its
+request, and an end without an answer is sent on request only. A request that fails is answered with `error_message`,
+and the stream continues; with the metadata `triton_grpc_error: true` its error is the status that ends the stream, as in
+Triton. A stream without requests is ended after a time, so that it makes room.
 """
 
 import threading
@@ -83,9 +83,9 @@ class _Line:
         self.end()
 
     def accept(self) -> bool:
-        """Say that a request is about to begin, waiting for room; False once the stream has ended.
+        """Note that a request is about to begin, waiting for room; return False once the stream has ended.
 
-        What was accepted is waited for by `take`: an end that comes meanwhile does not lose it.
+        `take` waits for an accepted request: an end that arrives meanwhile does not lose it.
         """
         with self._changed:
             self._changed.wait_for(lambda: len(self._entries) < DEPTH or self._ended)
@@ -102,7 +102,7 @@ class _Line:
             return not self._closed
 
     def end(self) -> None:
-        """Say that no further entry comes."""
+        """Note that no further entry will arrive."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -133,7 +133,7 @@ class _Line:
     def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse | None]]:
         """Yield the intermediate answers of all entries until one of them has ended.
 
-        None stands for the end of another entry, which is no more in the line then.
+        None marks the end of another entry, which is no longer in the line then.
         """
         while True:
             with self._changed:
@@ -180,7 +180,7 @@ Incoming = Callable[[], AbstractContextManager[Message]]
 """A received message, to be opened: that counts and inflates it, and it may fail."""
 
 Source = Callable[[Callable[[], bool], Callable[[KsrvError], None]], Iterator[Incoming]]
-"""Gives a stream's messages, told whether nothing is under way, and whom to tell when none comes in time."""
+"""Gives a stream's messages. It gets a check whether no request is under way, and a callback for a timeout."""
 
 
 class StreamCalls:
@@ -188,7 +188,7 @@ class StreamCalls:
 
     Args:
         infer: Reads requests and hands them to the engine.
-        pool: Where the readers run; it must have a thread for each stream besides the calls' own.
+        pool: Runs the readers; it must have a thread for each stream besides the calls' threads.
     """
 
     def __init__(self, infer: InferCalls, pool: Executor) -> None:
@@ -240,7 +240,7 @@ class StreamCalls:
                     break
                 entry = self._begin(incoming, call, line)
                 if not line.put(entry):
-                    entry.give_up()  # the line was closed before it knew of this one
+                    entry.give_up()  # the line was closed before the entry was in it
                     break
         except Exception as error:  # noqa: BLE001 - the pool's thread would drop it
             line.fail(failure_of(error))
@@ -255,7 +255,7 @@ class StreamCalls:
             entry.request.stream = entry.answers
             entry.handle = self._infer.submit(entry.request)
             entry.handle.add_done_callback(lambda _: entry.answers.end())
-        except Exception as error:  # noqa: BLE001 - it is told on the stream
+        except Exception as error:  # noqa: BLE001 - sent on the stream
             entry.error = failure_of(error)
         return entry
 
@@ -288,9 +288,9 @@ class StreamCalls:
                 response = entry.handle.wait()
                 chunked = entry.answers.chunked and not response.outputs
                 if chunked and not request.mark_final:
-                    return None  # the end of a stream, of which the client is told on request
+                    return None  # the end of a stream, which is sent on request only
                 return self._infer.stream_message(call, response, request, NONE_FOLLOWS)
-            except Exception as raised:  # noqa: BLE001 - it is told on the stream
+            except Exception as raised:  # noqa: BLE001 - sent on the stream
                 error = failure_of(raised)
         assert error is not None, "an entry is under way or refused"
         return self._failed(line, error, request.id if request is not None else "", NONE_FOLLOWS)

@@ -1,1 +1,1 @@
-"""HTTP itself: bodies and their framing, the memory they hold, the fast path, messages for the app."""
+"""HTTP itself: bodies and their framing, the memory they take, the fast path, messages for the app."""

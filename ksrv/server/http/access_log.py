@@ -1,7 +1,7 @@
 """The access log of the native servers: records become lines in batches, on a separate thread.
 
-gunicorn's logger formats a line from its own request and response objects; the two classes here have
-the attributes that it reads, with the meaning that they have there.
+gunicorn's logger formats a line from gunicorn's request and response objects; the two classes here have
+the attributes that it reads, with the same meanings.
 """
 
 import logging
@@ -100,7 +100,7 @@ def write_calls(
             '%s - - %s "gRPC %s" %s %d %.6f %s',
             caller["peer"] or "-",
             stamp,
-            quote(path)[1:-1].replace('"', r"\""),  # it stands between double ones
+            quote(path)[1:-1].replace('"', r"\""),  # because the line puts it between double quotes
             status,
             sent,
             seconds,

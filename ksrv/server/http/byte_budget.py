@@ -1,4 +1,4 @@
-"""The bytes of the memory budget that one request or answer holds, and the sentences of refusals.
+"""The bytes of the memory budget that one request or answer takes, and the texts of refusals.
 
 The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP server, the queues and every other front
 end. An announced length is not charged; bytes are charged as they arrive.
@@ -17,7 +17,7 @@ def process_budget(limits: Limits) -> MemoryBudget:
     """Return the budget of this process, bounded as the limits say.
 
     Args:
-        limits: Where `in_flight` may be set.
+        limits: The limits, with `in_flight` if it is set.
     """
     PROCESS.bound = bytes_in_flight(limits)
     return PROCESS
@@ -37,7 +37,7 @@ def no_room(budget: MemoryBudget, nbytes: int) -> Overloaded:
 
 
 class Reservation:
-    """The bytes that one request holds; leaving the context gives them back.
+    """The bytes of one request; leaving the context gives them back.
 
     Args:
         budget: The budget that they are charged to.
@@ -91,20 +91,20 @@ class Reservation:
 
 
 def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
-    """Take the bytes of an answer that is about to be sent; None for a small one.
+    """Take the bytes of an answer that is about to be sent; None for a small answer.
 
     Args:
         budget: The budget that they are charged to.
 
     Raises:
-        Overloaded: There is no room, and another answer that found none is still being sent.
+        Overloaded: No room is left, and another answer that found no room is still being sent.
     """
     if nbytes <= SMALL_ANSWER:
         return None
     held = budget.reserve_answer(nbytes)
     if held is None:
         raise Overloaded(
-            f"the answer holds {nbytes} bytes, and requests and answers in flight hold "
+            f"the answer has {nbytes} bytes, and requests and answers in flight hold "
             f"{budget.held}; together they pass the {show_limit('in_flight', budget.bound)}"
         )
     return held

@@ -1,6 +1,6 @@
-"""Who calls, for the logs: the digest of the token, and the address behind the proxies of `--forwarded-allow-ips`.
+"""The caller, for the logs: the digest of the token, and the address as seen by the proxies of `--forwarded-allow-ips`.
 
-Each proxy appends the address of its own caller to `X-Forwarded-For` or `Forwarded` (RFC 7239), so the last entry is
+Each proxy appends its caller's address to `X-Forwarded-For` or `Forwarded` (RFC 7239), so the last entry is
 the only one that a trusted proxy has certainly written. The entries are read from there, up to the first address that
 is not a trusted proxy itself.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from ksrv.server.settings import ServerSettings, SettingsError
 
 UNIX = "unix"
-"""What stands for every unix socket in `--forwarded-allow-ips`."""
+"""The name of every unix socket in `--forwarded-allow-ips`."""
 
 SHOWN_DIGITS = 8
 """Of the digest of a token."""
@@ -34,7 +34,7 @@ class TrustedProxies:
         addresses: Addresses, networks, "unix", or "*" for all.
 
     Raises:
-        ValueError: An entry is none of these.
+        ValueError: An entry has another form.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ def _address(hop: str) -> str:
 
 
 def token_digest(authorization: str | None) -> str:
-    """Return the beginning of the digest of a bearer token; "" where there is none."""
+    """Return the beginning of the digest of a bearer token; "" without a token."""
     scheme, _, token = (authorization or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return ""

@@ -45,15 +45,15 @@ def content_encoding(given: str, allowed: bool) -> str:
 
 
 def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator[bytes]:
-    """Yield what a compressed body inflates to, a bounded piece at a time.
+    """Yield the inflated content of a compressed body, a bounded piece at a time.
 
     Args:
-        pieces: The body as it came; the ratio is looked at behind each piece.
+        pieces: The body as it arrived; the ratio is checked after each piece.
         encoding: "gzip", "x-gzip" or "deflate".
 
     Raises:
         BodyTooLarge: It inflates to more than the ratio allows.
-        InvalidRequest: It is corrupt, ends early, or goes on after its end.
+        InvalidRequest: It is corrupt, ends early, or continues after its end.
     """
     machine = zlib.decompressobj(_WINDOW_BITS[encoding])
     received = inflated = 0
@@ -63,9 +63,11 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
         rest = piece
         while rest:
             if machine.eof:
-                # gzip may have several members (RFC 1952 2.2); the limits are those of all together.
+                # gzip may have several members (RFC 1952 2.2); the limits apply to all of them together.
                 if encoding == "deflate" or not rest.startswith(_GZIP_MAGIC[: len(rest)]):
-                    raise InvalidRequest(f"the {encoding} body goes on after the end of its stream")
+                    raise InvalidRequest(
+                        f"the {encoding} body continues after the end of its stream"
+                    )
                 members += 1
                 if members > MEMBERS:
                     raise InvalidRequest(
@@ -91,9 +93,9 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
 
 
 def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
-    """Return what a whole compressed body says that it inflates to; 0 where it does not, or lies.
+    """Return the inflated size that a whole compressed body announces; 0 if it announces none, or an impossible size.
 
-    The last four bytes of gzip say it, for its last member. They may be wrong: memory may be kept ready by them, no more.
+    The last four bytes of gzip are the size of its last member. They may be wrong: they are only used to keep memory ready.
 
     Args:
         encoding: "gzip", "x-gzip" or "deflate".

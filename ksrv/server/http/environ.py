@@ -75,7 +75,7 @@ class Environs:
         }
         for field in lines[:-2]:
             name, _, value = field.partition(":")
-            if "_" in name:  # which may stand for another field's key: it is as if it had not come
+            if "_" in name:  # ignored, because it could become another field's key
                 continue
             key = name.upper().replace("-", "_")
             if key not in _BARE:
@@ -90,7 +90,7 @@ class Environs:
     def _set_target(self, environ: Environ, target: str) -> str:
         """Set the query, and the host of a target with one; return the path."""
         absolute = _ABSOLUTE.match(target)
-        if absolute is not None:  # whose host stands for the Host field (RFC 9112 3.2.2)
+        if absolute is not None:  # its host replaces the Host field (RFC 9112 3.2.2)
             host = absolute[1]
             if not host or not is_host(host.encode("latin-1")):
                 raise RefusedHead("host")

@@ -1,4 +1,4 @@
-"""What is said of a head that the native parser refuses: a status, and a sentence for each of its faults.
+"""The answers to a head that the native parser refuses: a status, and a sentence for each of its faults.
 
 The faults and the sections of RFC 9112 that forbid them are in `native/http/request_head.hpp`.
 """
@@ -27,7 +27,7 @@ _FAULTS: dict[str, tuple[int, str]] = {
     "folded": (400, "a header field is continued on a further line"),
     "field value": (400, "the value of a header field holds a control character"),
     "length": (400, "Content-Length is not a number"),
-    "lengths": (400, "the head has several Content-Length fields, where one is allowed"),
+    "lengths": (400, "the head has several Content-Length fields; one is allowed"),
     "length and coding": (400, "the head has both Content-Length and Transfer-Encoding"),
     "coding": (
         400,
@@ -35,9 +35,9 @@ _FAULTS: dict[str, tuple[int, str]] = {
     ),
     "old coding": (400, "HTTP/1.0 has no Transfer-Encoding"),
     "no host": (400, "a request of HTTP/1.1 needs a Host field"),
-    "hosts": (400, "the head has several Host fields, where one is allowed"),
+    "hosts": (400, "the head has several Host fields; one is allowed"),
     "host": (400, "the Host field names no host with an optional port"),
-    "content types": (400, "the head has several Content-Type fields, where one is allowed"),
+    "content types": (400, "the head has several Content-Type fields; one is allowed"),
     "expectation": (417, "Expect is not 100-continue"),
     "scheme": (400, "the header fields for the scheme contradict each other"),
 }
@@ -61,7 +61,7 @@ def head_error(fault: str, limits: Limits) -> KsrvError:
 
     Args:
         fault: One of the faults of the native parser.
-        limits: Which limits hold.
+        limits: The limits of the server.
     """
     if fault == "too long":
         return HeadTooLarge(

@@ -49,7 +49,7 @@ def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:
     """Return the JSON object of a management call; an empty body is an empty object.
 
     Args:
-        limits: Where the depth is bounded.
+        limits: The limits, with the greatest depth.
 
     Raises:
         BodyTooLarge: It is longer than such a document can be.

@@ -1,6 +1,6 @@
 """The id of a request in the Falcon app; the native servers choose theirs in `native/base/request_id.hpp`.
 
-The rules are the same: a client's `X-Request-ID` where it can stand in a log and in a header, else the
+The rules are the same: a client's `X-Request-ID` if its characters may be used in a log and in a header, else the
 trace id of its `traceparent`, else a UUID. The id is in the answer, in the log, and in the headers that a
 handler sees.
 """

@@ -1,4 +1,4 @@
-"""What a WSGI app says with `start_response`, and what that makes of the answer's framing."""
+"""The head that a WSGI app passes to `start_response`, and the framing of the answer that follows from it."""
 
 import re
 from collections.abc import Callable, Sequence

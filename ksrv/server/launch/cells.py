@@ -1,7 +1,7 @@
 """Handlers that are defined in the cells of a notebook, written into a file that workers can import.
 
-The file holds the source of the handler and of what it uses: imports, functions and classes of other cells, and names that
-stand for plain values. Whatever else the notebook computed is refused by name, because a worker cannot compute it again.
+The file contains the source of the handler and of what it uses: imports, functions and classes of other cells, and names
+with plain values. Other computed values are refused by name, because a worker cannot compute them again.
 """
 
 import ast
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 _PREFIX = "_ksrv_notebook_"
-"""Begins the names of the files, which lie beside the notebook, as files that it imports do."""
+"""The prefix of the files' names. They are beside the notebook, like the files that it imports."""
 
 
 class CellError(TypeError):
-    """A handler of a notebook that no file can hold; the text names what it uses."""
+    """A handler of a notebook that cannot be written into a file; the text names what it uses."""
 
 
 def shell() -> Any:
@@ -132,7 +132,7 @@ class _Cells:
         text = repr(value)
         try:
             plain = ast.literal_eval(text) == value
-        except Exception:  # noqa: BLE001  whatever the value's own comparison raises
+        except Exception:  # noqa: BLE001  the value's comparison may raise anything
             plain = False
         if plain:
             return f"{name} = {text}"

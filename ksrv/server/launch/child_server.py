@@ -18,8 +18,8 @@ class ChildServer:
     """A server that was started.
 
     Attributes:
-        process: The master process, the leader of a session of its own.
-        status: What it tells of itself.
+        process: The master process, the leader of a new session.
+        status: The messages of the server about itself.
     """
 
     process: "subprocess.Popen[Any]"
@@ -41,10 +41,10 @@ def start(
 
     Args:
         command_of: Returns the command for the path of the settings file.
-        settings: The settings of `ksrv serve`, nested ones as mappings.
-        environment: Variables added to those of this process.
+        settings: The settings of `ksrv serve`, nested settings as mappings.
+        environment: Variables added to the variables of this process.
         ends_with_thread: Whether the kernel ends the server with the thread that calls this.
-        popen: Where the output goes and how it is read; see `subprocess.Popen`.
+        popen: How the output is redirected and read; see `subprocess.Popen`.
 
     Raises:
         OSError: The process cannot be started.

@@ -1,6 +1,6 @@
 """Files without a name, for settings that no other user of the machine may read.
 
-A command line stands in the process list for everybody to see. A file on a disk outlives a process that
+A command line is in the process list for everybody to see. A file on a disk outlives a process that
 is killed. A descriptor of memory has neither fault: it is inherited, and ends with its processes.
 """
 

@@ -7,7 +7,7 @@ MOST_BYTES = 4 << 20
 
 
 def read_operator_file(path: str) -> bytes:
-    """Return what a file holds, without a wait for somebody who writes it.
+    """Return the content of a file, without a wait for a process that writes it.
 
     The master reads these files, and no signal reaches it meanwhile: a path that leads to an endless device
     or to a named pipe without a writer, by mistake, must not stop it.

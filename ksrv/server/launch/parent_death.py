@@ -1,4 +1,4 @@
-"""Processes that do not outlive the process that started them, however that one ends."""
+"""Processes that do not outlive the process that started them, however it ends."""
 
 import os
 import signal

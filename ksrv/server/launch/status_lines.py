@@ -3,7 +3,7 @@
     {"event": "listening", "pid": 7, "http": ["http://127.0.0.1:8080"], "grpc": ["127.0.0.1:9000"]}
     {"event": "loaded", "ready": true}
 
-The setting `status_fd` names the descriptor. The first line comes before the models are loaded, the second
+The setting `status_fd` names the descriptor. The first line is sent before the models are loaded, the second
 when the first worker has tried all of them.
 """
 
@@ -23,7 +23,7 @@ _READ_BYTES = 65536
 def check_descriptor(descriptor: int) -> None:
     """Refuse a descriptor that this process was not given.
 
-    What Python and the native core open themselves is not inheritable, so a number that is wrong never
+    Descriptors that Python and the native core open themselves are not inheritable, so a wrong number never
     writes into one of their files or sockets.
 
     Args:

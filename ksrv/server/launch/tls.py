@@ -45,13 +45,13 @@ def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
 
 
 class Certificates:
-    """The files of TLS as they are now: a change on disk means nothing before they are read anew.
+    """The files of TLS as they were read; a change on disk has no effect before they are read again.
 
     Raises:
         SettingsError: One cannot be read, is no certificate or key, or does not fit the other.
 
     Attributes:
-        expiry: When the server's certificate ends, in seconds since 1970; 0 where that cannot be told.
+        expiry: When the server's certificate ends, in seconds since 1970; 0 if that is unknown.
     """
 
     def __init__(self, config: Any) -> None:
@@ -85,12 +85,12 @@ class Certificates:
                 f"TLS: {config.ca_certs} cannot be used: {_reason(error)}; expected certificates as PEM"
             ) from error
         self.expiry = _expiry(self._chain.decode("latin-1"))
-        # The same for all workers, so that a session goes on at any of them, and others with each reading:
-        # what an earlier authority has let in does not come back with its old session.
+        # Equal for all workers, so that a session can be resumed at any of them. New with each reading, so
+        # that a client whose authority was removed cannot return with an old session.
         self._ticket_keys: TicketKeys | None = None
         if why_no_tls() is None:
             self._ticket_keys = TicketKeys()
-            self.native_context()  # what it cannot use is told before anything listens
+            self.native_context()  # raises before anything listens, if OpenSSL cannot use the files
 
     def _without_key(self) -> str:
         """Return what to do about a chain that should hold the key too, and does not; else ""."""
@@ -119,10 +119,10 @@ class Certificates:
         return context
 
     def native_context(self, *protocols: str) -> TlsContext:
-        """Return what the native servers encrypt their connections with, by the rules of Python's `ssl`.
+        """Return the context for the native servers' connections, with the rules of Python's `ssl`.
 
         Args:
-            protocols: What may be chosen by ALPN, the best one first.
+            protocols: The protocols that ALPN may choose, the best first.
 
         Raises:
             SettingsError: The native servers' OpenSSL cannot use what Python's has taken.

@@ -35,8 +35,8 @@ class PageFile:
 
     Args:
         path: The file; it is read once.
-        headers: What the browser may do with it.
-        without: A line that holds this text is left out.
+        headers: Restrict what the browser may do with it.
+        without: A line that contains this text is left out.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The routes of the page at `/`, and of the viewer at `/docs`.
 
-The page is HTML, CSS and JavaScript in files, without a build step. It needs no credentials, since it
-holds nothing of the server's: what it shows it asks of the v2 routes, with the token that its user
-types. Its URLs are relative, so it works behind a proxy that serves ksrv under a path of its own.
+The page is HTML, CSS and JavaScript in files, without a build step. It needs no credentials, because it
+contains nothing of the server's: it gets its data from the v2 routes, with the token that its user
+types. Its URLs are relative, so it works behind a proxy that serves ksrv under a path.
 """
 
 from typing import Any

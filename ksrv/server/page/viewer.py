@@ -16,8 +16,8 @@ MISSING = (
     "the document that it shows is /openapi.json"
 )
 
-# As the page's, but for what Swagger UI needs: arrows that are images of its style sheet, and markup, which it makes of the
-# document's texts behind a sanitizer of its own. Scripts come from this server only, here too.
+# Like the page's, plus what Swagger UI needs: arrows, which are images of its style sheet, and markup, which it makes of
+# the document's texts with a built-in sanitizer. Scripts come from this server only, here too.
 HEADERS = SECURITY_HEADERS | {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -64,7 +64,7 @@ class ModelReadyResource:
     def on_get(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
-        """Answer whether a model serves; an unknown one is a 404."""
+        """Answer whether a model serves; an unknown model is a 404."""
         why = self._engine.why_model_not_ready(name, version)
         if not why:
             lost = self._engine.why_degraded(name, version)

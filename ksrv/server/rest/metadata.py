@@ -114,10 +114,10 @@ class StatisticsResource:
 
 
 def is_ready(engine: "Engine", name: str, version: str) -> bool:
-    """Tell whether a model serves and nothing is to be said about it, for a name and version that may be gone by now.
+    """Tell whether a model serves without any problem; the name and version may be gone by now.
 
     Args:
-        engine: Where it is looked up.
+        engine: The engine to ask.
         version: The version's, or "" for the highest.
     """
     try:
@@ -129,10 +129,10 @@ def is_ready(engine: "Engine", name: str, version: str) -> bool:
 def describe(
     engine: "Engine", name: str, model: "ModelVersion", limits: Limits, *, ready: bool
 ) -> tuple[PreparedAnswer | None, PreparedAnswer | None]:
-    """Return the answers that hold a model's metadata and say that it is ready.
+    """Return the answers with a model's metadata and its readiness.
 
     Args:
-        engine: Where its versions are looked up.
+        engine: The engine, for its versions.
         ready: Whether it serves with all of its instances; why it does not is left to the Falcon app.
     """
     try:

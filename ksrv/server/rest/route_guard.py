@@ -2,7 +2,7 @@
 
 Falcon calls the guard before it routes, and asks the router which resource a path names. The router
 returns a resource only to a caller who may use it. So the path is read once: the resource that is run
-is the resource that was checked. A route without a `needs` of its own needs the control token, and a
+is the resource that was checked. A route without `needs` needs the control token, and a
 path without a route needs the token of an ordinary call.
 """
 
@@ -40,7 +40,7 @@ class Needs(enum.Enum):
 
     Attributes:
         NOTHING: Every caller is let in, so that probes work.
-        TOKEN: The token, where one is configured.
+        TOKEN: The token, if one is configured.
         CONTROL: The control token; without one, an address of this machine.
     """
 
@@ -155,7 +155,7 @@ class GuardedRouter(CompiledRouter):
 
 
 def _likeness(template: Sequence[str], given: Sequence[str]) -> float:
-    """Return how much the segments of a path look like the last ones of a route: 1 for the same."""
+    """Return how much the segments of a path look like the last segments of a route: 1 if they are equal."""
     if len(given) > len(template):
         return 0.0
     pairs = zip(template[len(template) - len(given) :], given, strict=True)
@@ -173,7 +173,7 @@ class Guard:
 
     Args:
         access: Who may call.
-        head_limit: The bytes that its headers may hold.
+        head_limit: The most bytes of its headers.
     """
 
     def __init__(self, access: Access, head_limit: int) -> None:
@@ -218,14 +218,14 @@ def raw_path(environ: Environ) -> str:
 def check_path(path: str) -> None:
     """Refuse a path that another reader may take for another resource.
 
-    One slash at the end is let through, and so are escapes that stand for themselves in a name.
+    One slash at the end is let through, and so are escapes that mean the same character in a name.
 
     Args:
         path: The path as the client wrote it.
 
     Raises:
         InvalidRequest: It is not in normal form.
-        NotFound: A segment holds an escaped slash, as no name does.
+        NotFound: A segment has an escaped slash, as no name does.
     """
     if "%2f" in path.lower():
         raise NotFound(f"no route has an escaped slash in its path, as {quote(path)} has")

@@ -1,1 +1,1 @@
-"""What the workers of a server share in memory: the table of their states, and statistics."""
+"""The workers' shared memory: the table of their states, and statistics."""

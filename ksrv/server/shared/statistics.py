@@ -1,10 +1,10 @@
-"""The statistics of all workers, so that whichever worker is asked answers for the whole server.
+"""The statistics of all workers, so that every worker can answer for the whole server.
 
 Each worker writes its statistics into its slot of a file in memory, about once a second and when it
 leaves; nothing is shared on a request's path. The counts of a worker outlive it: the next worker in
-its slot goes on from them, so that no total goes down. Only the last second of a worker that was
-killed is lost, and nothing of it that anybody was shown: a worker writes before it answers with its
-counts. A slot holds two copies, so that one copy is whole while the other is written.
+its slot continues them, so that no total goes down. Only the last second of a worker that was
+killed is lost, and no count in it was ever shown: a worker writes before it answers with its
+counts. A slot has two copies, so that one copy is whole while the other is written.
 """
 
 import logging
@@ -45,11 +45,11 @@ class WorkerStatistics(msgspec.Struct):
     Attributes:
         models: The statistics of each model version.
         unknown: How many requests named an unknown model or version.
-        process: The bytes that the process holds.
+        process: The memory of the process.
         traffic: Connections, refusals and error answers.
         handlers: The values that handlers report, by name.
         refused: See `Engine.refused_replacements`.
-        lazy: Counts of models that requests load; None where all are loaded at the start.
+        lazy: Counts of models that requests load; None if all are loaded at the start.
     """
 
     models: list[ModelStatistics] = []
@@ -73,10 +73,10 @@ class StatisticsFile:
         self._file = os.memfd_create("ksrv-statistics")
 
     def write(self, slot: int, statistics: WorkerStatistics) -> None:
-        """Replace the older copy in a slot; only the slot's own worker may.
+        """Replace the older copy in a slot; only the slot's worker may.
 
         Args:
-            statistics: The text to write; one longer than a copy may be is logged, not written.
+            statistics: The statistics to write; if they are too long for a copy, an error is logged instead.
         """
         text = msgspec.msgpack.encode(statistics)  # JSON has no form for a gauge of NaN
         if len(text) + _HEADER.size > COPY_BYTES:
@@ -91,7 +91,7 @@ class StatisticsFile:
         first = os.pread(self._file, _HEADER.size, self._offset(slot, 1))
         if not any(first):
             return None
-        for _ in range(_TRIES):  # its worker may write both copies while this one reads
+        for _ in range(_TRIES):  # its worker may write both copies during the read
             if copies := self._copies(slot):
                 return msgspec.msgpack.decode(max(copies)[1], type=WorkerStatistics)
         return None
@@ -163,7 +163,7 @@ class PeerStatistics:
     def others(self) -> Iterator[tuple[WorkerStatistics, bool]]:
         """Return the statistics of all other workers and of this slot's earlier workers.
 
-        Each comes with whether its worker is alive.
+        Each is paired with whether its worker is alive.
         """
         yield self._inherited, False
         for slot in range(self._file.slots):

@@ -132,7 +132,7 @@ class WorkerTable:
         return self._cells[7]
 
     def count_restart(self) -> None:
-        """Note that a worker ended without having been told to."""
+        """Count a worker that ended without being stopped."""
         self._cells[7] += 1
 
     @property
@@ -203,10 +203,10 @@ class WorkerTable:
         )
 
     def followers(self, position: int) -> list[int]:
-        """Return the slots of the workers that serve and make the change at a position of the log, or have made it.
+        """Return the slots of the workers that serve and will make, or have made, the change before a position of the log.
 
         Args:
-            position: The position behind the change. Workers that began behind it began with what it has left.
+            position: The position after the change. Workers that began later began with the result of the change.
         """
         loaded = (State.READY, State.FAILED)
         return [
@@ -273,7 +273,7 @@ class WorkerTable:
         """Whether a whole newer generation is ready to serve.
 
         Args:
-            by_failed: Whether workers whose models failed to load count, because those of the
+            by_failed: Whether workers whose models failed to load count, because the models of the
                 retiring worker failed too.
         """
         newer = [

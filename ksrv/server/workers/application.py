@@ -1,4 +1,4 @@
-"""gunicorn inside `ksrv serve`: the base application with ksrv's own configuration.
+"""gunicorn inside `ksrv serve`: the base application with ksrv's configuration.
 
 Neither `gunicorn.conf.py` of the working directory nor `GUNICORN_CMD_ARGS` is read.
 """

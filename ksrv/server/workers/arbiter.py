@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ksrv.server.shared.worker_table import WorkerTable
 
 RETRY_SECONDS = 5.0
-"""Before the next try to start workers, where one of them could not be started."""
+"""How long to wait before the next try to start workers, if one of them could not be started."""
 
 BOOT_ERROR = 3
 
@@ -32,7 +32,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
 
     Attributes:
         ksrv_workers: The worker table.
-        grpc_listener: The gRPC listener that the workers accept from; None if there is none.
+        grpc_listener: The gRPC listener that the workers accept from, or None.
         stop_timeout: Seconds that leaving workers get when the server stops.
         next_try: Before then no worker is started.
     """
@@ -66,17 +66,17 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     def stop(self, graceful: bool = True) -> None:
         """Stop the workers, after telling them how the server stops.
 
-        Behind SIGUSR2 there are two masters, of which either may be told to go.
+        After SIGUSR2 there are two masters, and either may be stopped.
         """
         orderly = Stop.TAKEN_OVER if self.reexec_pid or self.master_pid else Stop.ORDERLY
         self.ksrv_workers.begin_stop(orderly if graceful else Stop.QUICK)
-        # As gunicorn closes those of HTTP: once the last worker has closed its copy too, the kernel refuses clients.
+        # Like gunicorn for HTTP: once the last worker has closed its copy too, the kernel refuses clients.
         if self.grpc_listener is not None:
             self.grpc_listener.close()
         super().stop(graceful)
 
     def maybe_promote_master(self) -> None:
-        """Note when the master that started this one is gone."""
+        """Note when the master that started this master is gone."""
         super().maybe_promote_master()
         self.ksrv_workers.beside_another = self.master_pid != 0
 
@@ -94,7 +94,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
             super().spawn_workers()
 
     def kill_worker(self, pid: int, sig: int) -> None:
-        """Send a signal to a worker, and note that it was told to leave, if the signal says so."""
+        """Send a signal to a worker, and note that it was asked to leave, if the signal asks for that."""
         if sig in STOP_SIGNALS and (worker := self.WORKERS.get(pid)) is not None:
             worker.ksrv_told_to_leave = True
         super().kill_worker(pid, sig)
@@ -103,8 +103,8 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         """Free the slot of a worker that has ended.
 
         Args:
-            told_to_leave: Whether the master told it to, as a reload does. One that has not come to notice
-                it, because it was still loading, has no state that says so.
+            told_to_leave: Whether the master asked it to leave, as a reload does. A worker that has not noticed
+                that, because it was still loading, has no such state.
 
         Raises:
             HaltServer: It could not be started, and no worker ever was.

@@ -1,9 +1,9 @@
 """The log of changes that all workers of a server share: one order for all of them.
 
-It is a file in memory, made by the master before it forks. Entries are appended under a lock and known by the position
-behind them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry is
-appended that says what the entries before it have left ("kept"). A worker that starts later begins there, and the
-memory of the entries that every worker has read is given back: as far as the "kept" before, because a worker that
+It is a file in memory, made by the master before it forks. Entries are appended under a lock and identified by the position
+after them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry of the kind "kept"
+is appended, with the entries that still matter. A worker that starts later begins there, and the
+memory of the entries that every worker has read is given back, up to the previous "kept", because a worker that
 starts may be reading from there.
 """
 
@@ -46,12 +46,12 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One entry.
 
     Attributes:
-        kind: "done" says that a worker has made a change; "kept" holds what earlier entries have left; "start" holds the
+        kind: "done" means that a worker has made a change; "kept" has earlier entries that still matter; "start" has the
             models that the workers of one generation load when they start.
         slot: The slot of the worker that appended it.
         change: The change of a model.
-        setting: What a setting becomes; see `ksrv.server.changeable_settings.apply`.
-        position: Of "done", the position of the change; within "kept", that of the entry.
+        setting: The new value of a setting; see `ksrv.server.changeable_settings.apply`.
+        position: Of "done", the position of the change; within "kept", the position of the entry.
         error: Of "done", why the change has failed; else "".
         kept: The entries that are left.
         generation: Of "start", the generation of the workers.
@@ -73,7 +73,7 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def subject(self) -> tuple[str, str]:
-        """What it is about: an entry takes the place of an earlier one about the same."""
+        """The subject of the entry: a later entry on the same subject replaces it."""
         if self.change is not None:
             return "model", self.change.name
         if self.kind == "trace":
@@ -84,11 +84,11 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Cell(IntEnum):
-    """What all processes share of the log, in bytes."""
+    """The state of the log that all processes share, in bytes."""
 
     END = 0
     KEPT_BEGIN = 1
-    """Where the newest "kept" begins."""
+    """The position of the newest "kept"."""
     KEPT_LENGTH = 2
     GIVEN_BACK = 3
     """How far memory was given back."""
@@ -103,7 +103,7 @@ class ChangeLog:
 
     def __init__(self, read_by_all: Callable[[], int] = lambda: 0) -> None:
         self._file = os.memfd_create("ksrv-changes")
-        # A file of its own: closing any descriptor of a file lets go of this process's lock on it.
+        # A separate file, because closing any descriptor of a file releases this process's lock on it.
         self._lock_file = os.memfd_create("ksrv-changes-lock")
         self._shared = mmap.mmap(-1, len(Cell) * _PREFIX.size)
         self._cells = memoryview(self._shared).cast("q")
@@ -112,18 +112,18 @@ class ChangeLog:
 
     @property
     def end(self) -> int:
-        """Where the next entry will begin."""
+        """The position at which the next entry will begin."""
         return self._cells[Cell.END]
 
     def append(self, entries: Sequence[LogEntry], *, since: int | None = None) -> list[int] | None:
         """Append entries, next to each other.
 
         Args:
-            since: Append nothing where a change of one of their models, or for a start a change of any model or another
-                start, was appended from this position on, or where what was appended is not known any more.
+            since: Append nothing if a change of one of their models, or for a start a change of any model or another
+                start, was appended from this position on, or if the log from there on is not known any more.
 
         Returns:
-            The position behind each; None where nothing was appended.
+            The position after each; None if nothing was appended.
 
         Raises:
             NotReady: A worker that is stopped holds the lock.
@@ -143,10 +143,10 @@ class ChangeLog:
             return positions
 
     def read(self, since: int | None = None) -> list[tuple[int, LogEntry]]:
-        """Return the entries from a position on, each with the position behind it.
+        """Return the entries from a position on, each with the position after it.
 
         Args:
-            since: The position; None for what a new worker has to know.
+            since: The position; None for the entries that a new worker needs.
         """
         entries = []
         position = self._cells[Cell.KEPT_BEGIN] if since is None else since
@@ -159,7 +159,7 @@ class ChangeLog:
         return entries
 
     def _write(self, entry: LogEntry) -> int:
-        # A worker that is killed here leaves bytes behind the end, which the next one overwrites.
+        # A worker that is killed here leaves bytes after the end, which the next writer overwrites.
         text = _packed(entry)
         data = _PREFIX.pack(len(text)) + text
         end = self.end
@@ -240,7 +240,7 @@ def _of_ext(code: int, raw: memoryview) -> Any:
 
 
 def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
-    """Whether an entry that was appended meanwhile makes what was read for another one outdated."""
+    """Whether an entry that was appended meanwhile outdates the data that were read for another entry."""
     if entry.kind == "start":
         return later.change is not None or later.subject == entry.subject
     return later.change is not None and later.subject == entry.subject
@@ -249,12 +249,12 @@ def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
 def what_is_left(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
     """Return the entries that a worker which starts now has to know, with their positions.
 
-    What the worker that was asked could not do is left out, or left as far as it could, and the starts of generations
-    that have been replaced are left out. Of each subject the last entry is left, and behind it those that no worker
+    A change that its requesting worker could not make is left out, or reduced to the part that was made, and starts of
+    replaced generations are left out. Of each subject the last entry is left, followed by the entries that no worker
     has done yet.
 
     Args:
-        entries: The log, from where a new worker begins.
+        entries: The log, from the position at which a new worker begins.
     """
     done: dict[int, LogEntry] = {}
     found: dict[tuple[str, str], list[LogEntry]] = {}

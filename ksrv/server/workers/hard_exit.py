@@ -5,7 +5,7 @@ would copy most of them for this: tens of megabytes for each worker, all at the 
 Python also ends all other threads while it finalizes, at the moment when they ask for the GIL, by unwinding
 their stacks. Native code that a handler is in may not be unwound, torch's for one: the process would abort.
 
-What is registered with `atexit` in a worker runs, and its threads that are no daemons are waited for, unless
+Functions that were registered with `atexit` in a worker run, and its threads that are no daemons are waited for, unless
 handlers are left behind.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class WorkerEnd:
     """How this process ends; the master makes it, and the workers inherit it.
 
-    It is made before a worker registers anything with `atexit`, so that it comes last there.
+    It is made before a worker registers anything with `atexit`, so that it runs last.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""How a change that one worker is asked for is made by all of them, and in one order.
+"""Changes that one worker is asked for are made by all workers, in one order.
 
 A control call reaches one worker. It appends the change to the log that all workers share (`change_log`), and every
-worker, this one too, makes the changes in the log's order and says in the log when each is done. The caller is answered
-once the workers that serve have made it, or with an error that names those that have not.
+worker, including the requesting worker, makes the changes in the log's order and notes each in the log when it is done. The
+caller is answered once the workers that serve have made it, or with an error that names the workers that have not.
 """
 
 import logging
@@ -36,20 +36,20 @@ LOOKS_AGAIN = 5
 """How often the disk is looked at again because a change of the same model was appended meanwhile."""
 
 _READS_THE_DISK = (
-    "a worker that replaces this one will load the models as they are on the disk then, which may differ from those that "
+    "a worker that replaces this worker will load the models as they are on the disk then, which may differ from those that "
     "serve now: %s"
 )
-"""What a log that cannot be written to means for the workers that come later."""
+"""The consequence for later workers when the log cannot be written to."""
 
 
 class ChangeReplicator:
-    """Makes the changes of all workers in this one, and asks all of them for those that clients want here.
+    """Makes the changes of all workers in this worker, and asks all workers for the changes that clients request here.
 
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
-        loaded: Those that were loaded on purpose.
-        configs: The configurations that those were loaded by.
-        before_told: Called when this worker has made a change of models, before anybody is told so.
+        loaded: The models that were loaded on purpose.
+        configs: The configurations with which they were loaded.
+        before_told: Called when this worker has made a change of models, before anybody is notified.
     """
 
     def __init__(self, file: ChangeLog, table: WorkerTable, slot: int) -> None:
@@ -146,9 +146,9 @@ class ChangeReplicator:
         )
 
     def note_loaded(self, engine: "Engine") -> None:
-        """Note in the log that a worker has loaded the models that one of them has read: so will its replacement.
+        """Note in the log that a worker has loaded the models that were read for it: its replacement will load the same.
 
-        Changes that no worker had made when this one began are made now, beside models that serve.
+        Changes that no worker had made when this worker began are made now, while its models serve.
 
         Args:
             engine: The engine that has loaded the models.
@@ -193,7 +193,7 @@ class ChangeReplicator:
         """Have all workers make changes, and wait until they have; see `Engine.carry_out`.
 
         Raises:
-            KsrvError: What went wrong with one of them here, or in another worker.
+            KsrvError: One of them failed here, or in another worker.
             DeadlineExceeded: Not all workers have made them in time.
         """
         for more in reversed(range(LOOKS_AGAIN)):
@@ -269,7 +269,7 @@ class ChangeReplicator:
             ]
 
     def _tell_failures(self, positions: Sequence[int]) -> None:
-        """Raise an error if other workers, which go on serving, could not do what this one has done."""
+        """Raise an error if other workers, which still serve, could not make a change that this worker has made."""
         with self._changed:
             failed = {
                 slot: error
@@ -312,7 +312,7 @@ class ChangeReplicator:
             self._table.note_read(self._slot, position)
 
     def _queue(self, engine: "Engine", position: int, entry: LogEntry) -> None:
-        """Have a change made behind the earlier changes of its model, and beside those of other models."""
+        """Queue a change after the earlier changes of its model; changes of other models run in parallel."""
         name = entry.change.name if entry.change is not None else ""
         with self._changed:
             chain = self._chains.get(name)
@@ -341,7 +341,7 @@ class ChangeReplicator:
             self._make(engine, position, entry)
 
     def _make(self, engine: "Engine", position: int, entry: LogEntry) -> None:
-        """Make a change, and say so in the log."""
+        """Make a change, and note it in the log."""
         error: Exception | None = None
         kept: KsrvError | None = None
         try:
@@ -351,9 +351,9 @@ class ChangeReplicator:
                 try:
                     kept = engine.follow(entry.change, position)
                 finally:
-                    # Who is told asks for readiness next, perhaps of another worker.
+                    # The caller asks for readiness next, perhaps at another worker.
                     self.before_told()
-        except Exception as raised:  # noqa: BLE001  it is told, and raised where the call waits
+        except Exception as raised:  # noqa: BLE001  noted in the log, and raised where the call waits
             error = raised
         text = "" if kept is None else kept.message
         if error is not None:
@@ -372,7 +372,7 @@ class ChangeReplicator:
             self._file.append([done])
         except NotReady as held:
             log.error(
-                "the other workers are not told that this one carried out a change: %s",
+                "the other workers are not notified that this worker made a change: %s",
                 held.message,
             )
 

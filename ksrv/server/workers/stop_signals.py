@@ -1,7 +1,7 @@
 """The signals that ask a worker to leave, in any number and order.
 
 A terminal's Ctrl-C reaches the whole process group, and the master then tells its workers once more;
-a supervisor may repeat a signal. The main thread can be anywhere when a signal comes, so the signal
+a supervisor may repeat a signal. The main thread can be anywhere when a signal arrives, so the signal
 handler takes no lock: it puts the signal into a queue, and a separate thread acts on it.
 """
 

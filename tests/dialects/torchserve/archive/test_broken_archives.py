@@ -162,7 +162,7 @@ def weights(tmp_path_factory):
     ("options", "words"),
     [
         ({}, "the archive has neither a model file nor a serialized file"),
-        ({"model": "state.pth"}, "state.pth is none of .pt, .pt2, .onnx, or a .so"),
+        ({"model": "state.pth"}, "state.pth is no .pt, .pt2, .onnx, or a .so"),
         ({"model": "whole.pt"}, "whole.pt is not TorchScript, and without a model file it must be"),
         ({"model": "whole.pth", "net": True}, "whole.pth holds pickled objects"),
         ({"model": "state.pth", "net": True}, "size mismatch for weight"),

@@ -170,7 +170,7 @@ class BaseHandler:
             self.model = _load_aot_so(path, self.device)
         else:
             raise RuntimeError(
-                f"No model weights could be loaded: {os.path.basename(path)} is neither a .pt, .pt2,"
+                f"No model weights could be loaded: {os.path.basename(path)} is no .pt, .pt2,"
                 " .onnx, or a .so with pt2.export.aot_compile; .pth, .bin and .safetensors need a model"
                 " file"
             )
