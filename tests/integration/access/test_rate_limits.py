@@ -131,7 +131,7 @@ def test_each_token_has_a_concurrency_of_its_own(models, tmp_path):
 def test_clients_that_cannot_be_told_apart(models):
     for limits in ({"client_rate": 1}, {"client_concurrency": 1}):
         with pytest.raises(
-            AssertionError, match="clients are told apart by their tokens; give --token-file"
+            AssertionError, match="clients are distinguished by their tokens; give --token-file"
         ):
             serving(models, limits=limits).start()
 
