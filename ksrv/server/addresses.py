@@ -78,13 +78,13 @@ def parse_address(text: str, setting: str) -> Address | None:
         text: "HOST:PORT", "[IPv6]:PORT", ":PORT" for every interface, "unix:PATH" or "off".
 
     Raises:
-        AddressError: The text is none of these.
+        AddressError: The text has another form.
     """
     if text == "off":
         return None
     if text.startswith("unix:"):
         if not text.removeprefix("unix:"):
-            raise AddressError(f"setting '{setting}': unix: needs a path behind it")
+            raise AddressError(f"setting '{setting}': unix: needs a path after the colon")
         return Address(path=text.removeprefix("unix:"))
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -103,7 +103,7 @@ _REMEDIES = {
     errno.ENOENT: "make the folder of the socket first",
     errno.EACCES: "ports below 1024 are for root: choose a port from 1024",
 }
-"""What to do where the system refuses an address."""
+"""Remedies for an address that the system refuses."""
 
 
 def unusable(address: Address, setting: str, error: OSError) -> AddressError:
@@ -115,7 +115,7 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
     if error.errno == errno.EADDRINUSE:
         return AddressError(
             f"setting '{setting}': {address} is in use; stop the server that listens there, or choose "
-            f"another address with --{setting} HOST:PORT (port 0 takes a free one)"
+            f"another address with --{setting} HOST:PORT (port 0 takes a free port)"
         )
     reason = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0) or f"choose another address with --{setting} HOST:PORT"
@@ -126,7 +126,7 @@ def check_free(address: Address, setting: str) -> None:
     """Refuse an address that cannot be listened on, before workers try it again and again.
 
     Args:
-        address: Where the server is about to listen.
+        address: The address at which the server is about to listen.
 
     Raises:
         AddressError: The address is taken, does not exist, or is not for this user.
@@ -156,12 +156,12 @@ def check_exposure(address: Address, setting: str, *, insecure: bool, credential
     """Refuse an address that strangers can reach unless they need credentials.
 
     Args:
-        address: Where the server is about to listen.
+        address: The address at which the server is about to listen.
         insecure: Whether the operator accepts callers without credentials.
         credentials: Whether callers need a token or a certificate.
 
     Raises:
-        AddressError: The address lies beyond loopback and neither holds.
+        AddressError: The address can be reached from other machines, and neither is set.
     """
     if address.loopback or insecure or credentials:
         return

@@ -63,7 +63,7 @@ class ErrorCounts:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
     ) -> None:
-        """Count the answer; the native HTTP server counts its own."""
+        """Count the answer, unless the native HTTP server counts it."""
         if resp.status_code >= 400 and MESSAGE not in req.env:
             count_status("http", resp.status_code)
 
@@ -94,9 +94,9 @@ class App(falcon.App[Any, Any]):
         self._read_document = read_document
 
     def wanted_body(self, environ: Environ) -> int | None:
-        """Return how long a body may be that the app reads; None where it answers without the body.
+        """Return the most bytes of a body that the app reads; None if it answers without the body.
 
-        No resource runs for this: a resource that reads long bodies has a method `wanted_body` of its own.
+        No resource runs for this: a resource that reads long bodies has its method `wanted_body`.
 
         Args:
             environ: The WSGI environment; the input is not read.
@@ -147,7 +147,7 @@ class DocumentReader:
         """Return the object.
 
         Raises:
-            KsrvError: The body is none, or too long.
+            KsrvError: The body is no JSON object, or too long.
         """
         with Reservation(self._budget) as reservation:
             body = read_body(
@@ -201,8 +201,8 @@ def make_app(
         access: The checks to share with another front end; made from the settings if left out.
         budget: The bytes in flight to share with another front end.
         shared_memory: The clients' regions to share with another front end.
-        statistics: The statistics of all workers; those of the engine if left out.
-        changeable: What calls may change, in every worker; in this process alone if left out.
+        statistics: The statistics of all workers; the engine's if left out.
+        changeable: The settings that calls may change, in every worker; in this process alone if left out.
     """
     statistics = statistics or ServerStatistics(engine)
     access = access or Access(settings)

@@ -24,7 +24,7 @@ class ControlCall(NamedTuple):
     """A call that needs the control rights.
 
     Attributes:
-        action: What it does: "load", "unload".
+        action: The verb: "load", "unload".
         subject: The model or region; "" for the whole server.
     """
 
@@ -54,7 +54,7 @@ def write(
     """Write one record.
 
     Args:
-        action: What the call does: "load", "unload".
+        action: The verb: "load", "unload".
         subject: The model or region; "" for the whole server.
         good: Whether it was carried out.
         caller: The caller's address as `TrustedProxies.caller` returns it.

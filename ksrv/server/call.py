@@ -111,7 +111,7 @@ def report(
     """Log and count a failure that is sent to a client.
 
     Args:
-        name: What failed, for the log: "POST /v2/models/cats/infer".
+        name: The failed call, for the log: "POST /v2/models/cats/infer".
         fields: The fields of the log record that identify the call.
 
     Returns:

@@ -9,7 +9,7 @@ from ksrv.limits import Limits
 from ksrv.observe.metric_aliases import MetricAliases
 
 DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
-"""The gunicorn worker of `ksrv serve`; the one place that names it."""
+"""The gunicorn worker of `ksrv serve`; named only here."""
 
 RELOAD_SECONDS = 0.5
 """How often `reload` looks for changed files."""
@@ -240,7 +240,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model_control: Annotated[
         Literal["auto", "none", "poll", "explicit", "lazy"],
         _says(
-            "What loads and unloads models: auto (calls and --poll-interval), none, poll (only "
+            "Who may load and unload models: auto (calls and --poll-interval), none, poll (only "
             "--poll-interval, 15 s by default), explicit (only calls, beginning with --load-model), or lazy "
             "(a model is loaded when a request names it)."
         ),
@@ -290,5 +290,5 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def watch_seconds(self) -> float:
-        """Seconds between looks for changed models; 0 where nothing looks."""
+        """Seconds between looks for changed models; 0 if they are not looked for."""
         return self.poll_interval or (RELOAD_SECONDS if self.reload else 0.0)

@@ -67,7 +67,7 @@ def head_rules(
     """Return which heads are accepted, within gunicorn's limits on them.
 
     Args:
-        json: The limit on JSON, if it has one of its own.
+        json: The limit on JSON, if it has a separate limit.
         chunks: The limit on the chunks of a body.
         compression: Whether answers may be compressed.
         origins: Whether web pages of other origins may read answers.
@@ -142,10 +142,10 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         super().init_process()
 
     def run(self) -> None:
-        """Serve until the worker is told to stop; then finish what was accepted."""
+        """Serve until the worker is asked to stop; then finish the accepted requests."""
         if getattr(self.wsgi, "engine", None) is None:
             raise SettingsError(
-                "the worker class of ksrv serves ksrv's own app; choose another one for this app"
+                "the worker class of ksrv serves ksrv's app only; choose another worker class for this app"
             )
         self._open_http_server()
         assert self.http_server is not None
@@ -162,7 +162,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self._leave()
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the worker is told to leave, or the time is over."""
+        """Wait until the worker is asked to leave, or the time is over."""
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
         if poller.poll(seconds * 1000):
@@ -293,7 +293,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             change = self._changes
         with self._publishing:  # threads that load models do it too
             if self._published >= change:
-                return  # the thread before this one has begun after the change
+                return  # another thread has published after the change
             self._published = self._changes
             why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
             self._publish_routes()  # before it says that it is ready
@@ -393,7 +393,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
         deadline = time.monotonic() + 1.0
-        for thread in self._threads:  # an app that hangs keeps its own
+        for thread in self._threads:  # the thread of an app that hangs does not end
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()

@@ -1,4 +1,4 @@
-"""The methods of all services, for every library that carries them: who may call, where they run, what they answer.
+"""The methods of all services, for every library that carries them: who may call, which pool runs them, what they return.
 
 A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same methods.
 """

@@ -1,6 +1,6 @@
 """Turning answers and errors into Falcon responses.
 
-Every error body is `{"error": "..."}`. Answers below 1 MiB leave as one piece of bytes, larger ones
+Every error body is `{"error": "..."}`. Answers below 1 MiB are sent as one piece of bytes, larger answers
 as slices with a Content-Length, because WSGI takes nothing but bytes.
 """
 
@@ -38,7 +38,7 @@ JSON = "application/json"
 
 
 def status_line(status: int) -> str:
-    """Return the status as Falcon writes it, with the standard phrase where there is one."""
+    """Return the status as Falcon writes it, with the standard phrase if it has a phrase."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -147,19 +147,19 @@ def send_parts(
     *,
     accept_encoding: str | None = None,
 ) -> None:
-    """Answer with `parts` one behind the other.
+    """Answer with `parts`, one after the other.
 
     Args:
-        resp: Where the answer goes.
+        resp: Falcon's response for the answer.
         parts: Contiguous buffers; they are held until the last byte was written.
         content_length: Their bytes together.
         budget: The budget that they are charged to until the client has them.
-        accept_encoding: The client's `Accept-Encoding` where answers may be compressed, else None.
+        accept_encoding: The client's `Accept-Encoding` if answers may be compressed, else None.
 
     Raises:
         Overloaded: The budget has no room for them.
     """
-    message = MESSAGE in environ  # the native HTTP server counts its own
+    message = MESSAGE in environ  # the native HTTP server charges its answers
     held = None if message else hold_answer(budget, content_length)
     encoding = chosen_encoding(accept_encoding) if content_length >= WORTH_COMPRESSING else None
     if encoding is not None:

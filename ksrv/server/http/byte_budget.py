@@ -1,4 +1,4 @@
-"""The bytes of the memory budget that one request or answer takes, and the texts of refusals.
+"""The bytes that a request or an answer takes out of the memory budget, and the texts of refusals.
 
 The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP server, the queues and every other front
 end. An announced length is not charged; bytes are charged as they arrive.
@@ -104,7 +104,7 @@ def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
     held = budget.reserve_answer(nbytes)
     if held is None:
         raise Overloaded(
-            f"the answer has {nbytes} bytes, and requests and answers in flight hold "
+            f"the answer has {nbytes} bytes, and requests and answers in flight have "
             f"{budget.held}; together they pass the {show_limit('in_flight', budget.bound)}"
         )
     return held

@@ -1,7 +1,7 @@
-"""What ksrv needs of gunicorn, and which of gunicorn's settings it cannot honour: checked when a server starts.
+"""ksrv's requirements on gunicorn, and the settings of gunicorn that it cannot honour: checked when a server starts.
 
-gunicorn keeps the master process, its signals, the sockets and the settings. Where it lacks a name that ksrv
-overrides or reads there, or where a setting asks for what the native HTTP server does not do, the server does
+gunicorn keeps the master process, its signals, the sockets and the settings. If it lacks a name that ksrv
+overrides or reads there, or if a setting asks for something that the native HTTP server does not do, the server does
 not start, and a sentence says why. A reload with such a setting is refused and changes nothing.
 """
 
@@ -27,13 +27,13 @@ _MOUNT = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+)+")
 
 
 class Needed(NamedTuple):
-    """What ksrv overrides, calls or reads of one of gunicorn's classes.
+    """The parts of one of gunicorn's classes that ksrv overrides, calls or reads.
 
     Attributes:
-        subject: What gunicorn does with it.
+        subject: Their purpose in gunicorn.
         owner: The class.
-        methods: What the class has.
-        attributes: What its constructor sets.
+        methods: The methods of the class.
+        attributes: The attributes that its constructor sets.
     """
 
     subject: str
@@ -114,8 +114,8 @@ class Unsupported(NamedTuple):
 
     Attributes:
         setting: Its name.
-        differs: Whether a configuration asks for what is not done.
-        instead: What to do.
+        differs: Whether a configuration asks for something that the server does not do.
+        instead: The remedy.
     """
 
     setting: str
@@ -124,7 +124,7 @@ class Unsupported(NamedTuple):
 
 
 _STRICT = "its head parser takes what RFC 9112 allows; leave it out"
-_NO_HTTP2 = "leave it out: ksrv serves REST over HTTP/1.1, and gRPC at an address of its own"
+_NO_HTTP2 = "leave it out: ksrv serves REST over HTTP/1.1, and gRPC at a separate address"
 _OTHER_WORKER = "leave it out, or choose a worker class of gunicorn's own with --worker-class"
 
 UNSUPPORTED: tuple[Unsupported, ...] = (

@@ -1,6 +1,6 @@
 """Answers that are sent while their handler makes them: server-sent events, or one JSON object a line.
 
-Whatever fails before the first answer has an HTTP status of its own; what fails later is the last event.
+A failure before the first answer has an HTTP status; a later failure is the last event.
 A client that leaves cancels its request.
 """
 
@@ -32,7 +32,7 @@ KEEP_ALIVE_SECONDS = 15.0
 
 FAST_SECONDS = 0.02
 TOGETHER_SECONDS = 0.005
-"""Where answers follow each other fast, those of so much time are sent together: to wake a thread costs more
+"""If answers follow each other fast, all answers within this time are sent together, because waking a thread costs more
 than an answer."""
 
 _QUALITY = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -113,7 +113,7 @@ class StreamedAnswer:
             yield self._framed_error(report_http(error, self._call.environ))
 
     def _responses(self) -> Iterator[list[InferResponse]]:
-        """Yield the answers that are there, none of them now and then where none comes."""
+        """Yield the answers that are there; now and then an empty list if none arrives."""
         answers = self._call.answers
         came_at = 0.0
         while not answers.finished:

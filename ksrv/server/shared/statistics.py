@@ -4,7 +4,7 @@ Each worker writes its statistics into its slot of a file in memory, about once 
 leaves; nothing is shared on a request's path. The counts of a worker outlive it: the next worker in
 its slot continues them, so that no total goes down. Only the last second of a worker that was
 killed is lost, and no count in it was ever shown: a worker writes before it answers with its
-counts. A slot has two copies, so that one copy is whole while the other is written.
+counts. A slot has two copies, of which at least one is whole at any time.
 """
 
 import logging

@@ -63,11 +63,11 @@ def print_addresses(
     *,
     control: str,
 ) -> None:
-    """Print where the server listens.
+    """Print the addresses of the server.
 
     Args:
-        http: URLs of the HTTP listeners, or None where HTTP is off.
-        grpc: The gRPC address, or None where there is none.
+        http: URLs of the HTTP listeners, or None if HTTP is off.
+        grpc: The gRPC address, or None if gRPC is off.
         control: Who may load and unload models.
     """
     _say(f"ksrv {ksrv.__version__}")
@@ -78,7 +78,7 @@ def print_addresses(
 
 
 def _say(text: str) -> None:
-    """Print a line, which is lost where nothing can be written: a full disk ends no server."""
+    """Print a line; drop it if it cannot be written, because a full disk must not end a server."""
     stream = log_stream(sys.stdout)
     stream.write(f"{text}\n")
     stream.flush()
@@ -174,7 +174,7 @@ def local_url(url: str) -> str:
     """Return the URL by which clients on this machine reach a server, also one on every address.
 
     Args:
-        url: Where it listens; browsers, and clients on some systems, do not connect to 0.0.0.0 or [::].
+        url: The server's URL; browsers, and clients on some systems, do not connect to 0.0.0.0 or [::].
     """
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
@@ -183,7 +183,7 @@ def curl_options(settings: ServerSettings) -> list[str]:
     """Return the options by which curl shows a token and trusts the server's certificate.
 
     Args:
-        settings: Where the files are named.
+        settings: The settings, with the files.
     """
     options = []
     if settings.token_file:
@@ -204,11 +204,11 @@ def _example_shape(spec: TensorSpec) -> list[int]:
 
 
 def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
-    """Return a `curl` command that gets an answer from a model as it stands.
+    """Return a `curl` command that gets an answer from a model without further preparation.
 
-    Images are files, small inputs are written as JSON, large ones are zeros behind the JSON header. A model
-    with sequences is sent a whole sequence. A model that declares no inputs, or takes others as well, is asked
-    what it is.
+    Images are files, small inputs are written as JSON, large inputs are zeros after the JSON header. A model
+    with sequences gets a whole sequence. For a model that declares no inputs, or takes others as well, the command asks
+    for its metadata.
     """
     model = f"{url}/v2/models/{spec.name}"
     curl = " ".join(["curl -s", *options])

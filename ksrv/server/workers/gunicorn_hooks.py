@@ -57,7 +57,7 @@ HTTP_PARSER = "python"
 MARGIN_SECONDS = 5
 
 UNIX_SOCKET_UMASK = 0o007
-"""The least umask of unix sockets, whose callers may load models; gunicorn's default is none."""
+"""The least umask of unix sockets, because their callers may load models; gunicorn's default is 0."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Quiet:
 
 
 def _process_umask() -> int:
-    mask = os.umask(0)  # there is no way to ask that does not set it
+    mask = os.umask(0)  # the umask can only be read by setting it
     os.umask(mask)
     return mask
 
@@ -102,7 +102,7 @@ class Master:
             check_descriptor(settings.status_fd)
         if settings.trace == "otlp":
             check_tracing()
-        Access(settings)  # a token file that cannot be read is told before anything starts
+        Access(settings)  # raises before anything starts, if a token file cannot be read
         self._http = parse_address(settings.http, "http")
         self._grpc = parse_address(settings.grpc, "grpc")
         self._quiet = None if self._http else _Quiet(tempfile.TemporaryDirectory(prefix="ksrv-"))
@@ -188,11 +188,11 @@ class Master:
                 self._take_grpc(self._grpc, server.cfg.umask, native=native)
                 server.grpc_listener = self.service.grpc_listener
             elif (held := inherited(listens=native)) is not None:
-                held.close()  # gRPC was switched off since the program before this one was started
+                held.close()  # gRPC was switched off since the previous program was started
             check_shared_memory(settings, loopback=loopback)
             if settings.debug and not loopback:
                 raise SettingsError(
-                    "setting 'debug' puts the handlers' own lines into answers, so it goes with loopback "
+                    "setting 'debug' puts lines of the handlers' code into answers, so it is allowed with loopback "
                     "addresses only; give --http and --grpc addresses such as 127.0.0.1:8080"
                 )
             _check_jpeg_decoder(settings)
@@ -259,8 +259,8 @@ class Master:
     def when_ready(self, server: Any) -> None:
         """Print where the server listens, with the ports that were chosen; workers are forked next.
 
-        What the imports have made lives as long as the processes: no collection looks at it, or writes
-        to the pages that the workers share with the master.
+        Objects that the imports have made live as long as the processes, so they are frozen: no collection visits
+        them, or writes to the pages that the workers share with the master.
         """
         gc.freeze()
         http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
@@ -340,13 +340,13 @@ def _check_temporary_folder() -> None:
     """Refuse to start without a folder for the heartbeats of workers, unpacked archives and the like.
 
     Raises:
-        SettingsError: There is none.
+        SettingsError: No such folder was found.
     """
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
         raise SettingsError(
-            f"there is no folder for temporary files: {error.strerror}; give the server a /tmp that it can write "
+            f"no folder for temporary files was found: {error.strerror}; give the server a /tmp that it can write "
             f"to and that has room, or name another folder with the variable TMPDIR"
         ) from error
 

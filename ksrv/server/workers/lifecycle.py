@@ -1,15 +1,15 @@
 """One worker process from its fork to its exit: models, both front ends, readiness and drain.
 
 The service is the WSGI callable that gunicorn is given. Everything that must not exist before the
-fork (the engine and its threads, grpc) is made by `start`, in the worker; what it is made of is imported in
-the master, so that workers start sooner and share it. Models load in a thread, so that the worker answers
+fork (the engine and its threads, grpc) is made by `start`, in the worker; its modules are imported in
+the master, so that workers start sooner and share them. Models load in a thread, so that the worker answers
 health and gives its heartbeat meanwhile.
 
 SIGTERM means one of three things. After a reload the worker is being replaced: it serves until the
-replacement is ready. Where the number of workers was lowered (SIGTTOU), or SIGUSR2 has started another
-master, it leaves to the other workers. Otherwise the server stops: it turns unready, goes on serving
-for the drain delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT leave the delay
-away; asked once more, the worker waits for nothing.
+replacement is ready. If the number of workers was lowered (SIGTTOU), or SIGUSR2 has started another
+master, it leaves to the other workers. Otherwise the server stops: it turns unready, still serves
+for the drain delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT skip the delay;
+after a second signal, the worker waits for nothing.
 """
 
 import functools
@@ -81,7 +81,7 @@ class Service:
         files: The files that the master has read for all workers, before the first fork.
         overrides: The configurations that load calls brought, for all workers.
         notes: The folder for notes of what handlers write, which all workers share.
-        publish_health: Called when the models are loaded or were changed, before anybody is told so.
+        publish_health: Called when the models are loaded or were changed, before anybody is notified.
         last_connected: Returns when a client of HTTP was last connected, on the clock of `time.monotonic`.
     """
 
@@ -146,8 +146,8 @@ class Service:
 
         Args:
             slot: The slot that the master gave this worker.
-            http_address: Where HTTP is served: "http://host:port", "https://host:port" or "unix:path".
-            shown: Whether a person is told the address.
+            http_address: The address of HTTP: "http://host:port", "https://host:port" or "unix:path".
+            shown: Whether the address is printed.
         """
         self._slot = slot
         self._table.set_pid(slot)
@@ -160,13 +160,13 @@ class Service:
         """Make the engine and the front ends, and return when this worker may accept.
 
         Raises:
-            SystemExit: The worker was told to leave before it could serve.
+            SystemExit: The worker was asked to leave before it could serve.
         """
         threading.Thread(
             target=self._leave_when_told, args=(worker,), name="ksrv-leave", daemon=True
         ).start()
         self._signals.heed()
-        # Settings for the whole process: they are made here, where the process is ksrv's own.
+        # Settings for the whole process: they are made here, because the process is ksrv's.
         settings = self.settings
         if settings.retain_freed_memory:
             buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
@@ -228,7 +228,7 @@ class Service:
         }
         if self.grpc_address is not None:
             self._start_grpc(self.grpc_address)
-        # Only now may a worker that this one replaces leave: both front ends are there.
+        # Only now may the replaced worker leave, because both front ends are there.
         self._table.set_accepting(self._slot, True)
         self._table.set_served()
 
@@ -353,7 +353,7 @@ class Service:
                 tell_loaded(self.settings.status_fd, ready=ready)
 
     def _leave_when_told(self, worker: Any) -> None:
-        # gunicorn repeats SIGTERM while it has too many workers; the first one counts.
+        # gunicorn repeats SIGTERM while it has too many workers; the first signal counts.
         self._signals.wait()
         self._leaving.set()
         self._leave(worker)
@@ -388,7 +388,7 @@ class Service:
     def _drain(self) -> None:
         """Serve on, not ready, for the drain delay, so that load balancers stop sending requests.
 
-        Where nobody was connected for as long before, there is no load balancer that could notice, and the delay is left out.
+        If nobody was connected for as long before, no load balancer can notice, and the delay is left out.
         """
         delay, now = self.settings.drain_delay, time.monotonic()
         if not self._signals.quick and now - self._last_connected() > delay > 0:
@@ -455,7 +455,7 @@ def engine_settings(
     """Return the engine's part of the settings.
 
     Args:
-        workers: How many workers gunicorn was told to start.
+        workers: The number of workers in gunicorn's settings.
         notes: The folder that the workers share for notes of what handlers write.
     """
     return kind(

@@ -1,4 +1,4 @@
-"""Changes that one worker is asked for are made by all workers, in one order.
+"""Changes that a client asks one worker for are made by all workers, in one order.
 
 A control call reaches one worker. It appends the change to the log that all workers share (`change_log`), and every
 worker, including the requesting worker, makes the changes in the log's order and notes each in the log when it is done. The
@@ -36,8 +36,8 @@ LOOKS_AGAIN = 5
 """How often the disk is looked at again because a change of the same model was appended meanwhile."""
 
 _READS_THE_DISK = (
-    "a worker that replaces this worker will load the models as they are on the disk then, which may differ from those that "
-    "serve now: %s"
+    "a worker that replaces this worker will load the models as they are on the disk then, which may differ from the models "
+    "that serve now: %s"
 )
 """The consequence for later workers when the log cannot be written to."""
 

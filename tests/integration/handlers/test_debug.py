@@ -204,4 +204,4 @@ def test_debug_goes_with_loopback_only(repository):
         timeout=100,
     )
     assert done.returncode != 0
-    assert "setting 'debug' puts the handlers' own lines into answers" in done.stderr
+    assert "setting 'debug' puts lines of the handlers' code into answers" in done.stderr
