@@ -110,7 +110,7 @@ def test_what_a_worker_cannot_have_is_named(run):
     assert "CannotServe: Scale uses 'network', which the notebook computed (object)" in cells[1]
     assert "initialize, or save it to a file" in cells[1]
     assert "ServerFailed" in cells[3] and "no disk" in cells[3]
-    assert "CannotServe: <lambda> is not defined in a cell under its own name" in cells[4]
+    assert "CannotServe: <lambda> is not defined in a cell under that name" in cells[4]
     assert cells[5] == "the kernel lives\n"
 
 

@@ -108,7 +108,7 @@ def test_a_test_in_this_process_loads_it_too(tmp_path, reader):
 @pytest.mark.parametrize("reader", READERS)
 def test_inline_the_sentence_names_the_remedy(tmp_path, reader):
     folder = write(tmp_path, "m", reader, "inline")
-    with pytest.raises(LoadFailed, match=r"'features' lies in .* executor: process"):
+    with pytest.raises(LoadFailed, match=r"'features' is in .* executor: process"):
         load(folder)
 
 

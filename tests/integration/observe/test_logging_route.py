@@ -81,7 +81,7 @@ def test_a_level_changes_in_every_worker_and_back(server, model, first):
         ({"log_verbose_level": -1}, "a number of at least 0"),
         ({"log_verbose_level": True}, "a number of at least 0"),
         ({"log_verbose_level": 10**30}, ""),
-        ({"log_all": True}, "there is no log setting 'log_all'"),
+        ({"log_all": True}, "unknown log setting 'log_all'"),
         ({"log_info": False, "log_warning": False, "log_error": False}, "errors are always logged"),
     ],
 )

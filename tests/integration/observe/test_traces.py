@@ -279,7 +279,7 @@ def test_only_a_callers_span_passes_the_rate(parent, is_one):
         ({"trace_rate": 10**30}, ""),
         ({"trace_rate": 1.5}, "at least 1"),
         ({"trace_rate": True}, "at least 1"),
-        ({"trace_all": True}, "there is no trace setting 'trace_all'"),
+        ({"trace_all": True}, "unknown trace setting 'trace_all'"),
     ],
 )
 def test_trace_settings_that_cannot_be(server, change, said):

@@ -73,7 +73,7 @@ def test_texts_of_any_kind_can_be_shared_with_other_workers():
         (record(labels=(("other", "v"),)), "with the labels k"),
         (record("ksrv_requests"), "reserved for the server"),
         (record("1st"), "that metrics do not allow"),
-        (record("m", kind="summary"), "no kind 'summary'"),
+        (record("m", kind="summary"), "unknown kind 'summary'"),
         (record("m", labels=(("k", "1"), ("k", "2"))), "stands twice"),
         (record("process_open_fds", kind="gauge"), "the server itself"),
         (record("m", kind="histogram", labels=(("le", "1"),)), "the label le"),

@@ -77,7 +77,7 @@ def test_settings_of_the_handler_become_json():
         ((), {}, "takes at least one handler"),
         ((3,), {}, "a handler class, a function or a path, not 3"),
         ((lambda x: x,), {}, "<lambda> is not at the top of test_script.py"),
-        ((Renamed,), {}, "Other is not at the top of test_script.py under its own name"),
+        ((Renamed,), {}, "Other is not at the top of test_script.py under that name"),
         ((Cats, score), {"instances": 2}, "instances is a setting of one handler, and there are 2"),
         ((Cats,), {"parameters": {"x": object()}}, "something else than plain values"),
         ((Cats,), {"parameters": {"x": float("nan")}}, "something else than plain values"),

@@ -342,7 +342,7 @@ def test_sequence_batching_becomes_sequences(tmp_path):
         (CONTROL % "", "needs one of int32_false_true"),
         (CONTROL % "int32_false_true: [ 1 ]", "expected two values"),
         (CONTROL % "int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]", "needs one of"),
-        (CONTROL % "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32", "none of FP32"),
+        (CONTROL % "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32", "FP32 is not a datatype"),
         (CONTROL % "bool_false_true: [ false, true ] } control { bool_false_true: [ false, true ]",
          "given twice"),
         ('sequence_batching { control_input { name: "c" } }', "one control of a kind"),
