@@ -38,6 +38,8 @@ CONSTRUCTS = {
 
 PATTERN = re.compile("|".join(f"(?P<c{i}>{p})" for i, p in enumerate(CONSTRUCTS.values())))
 MARK = "plain-english: keep"
+EXAMPLES = "tests/test_plain_english.py"
+"""The test of this tool, which has the constructs as examples."""
 PYTHON = {".py", ".pyi"}
 C_LIKE = {".cpp", ".hpp", ".c", ".h", ".js", ".css", ".pyx", ".pxd"}
 
@@ -116,7 +118,11 @@ def main() -> int:
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
     suffixes = PYTHON | C_LIKE | {".md"}
-    known = [ROOT / name for name in listing.split() if Path(name).suffix in suffixes]
+    known = [
+        ROOT / name
+        for name in listing.split()
+        if Path(name).suffix in suffixes and name != EXAMPLES
+    ]
     counts: Counter[str] = Counter()
     for path in [named.resolve() for named in options.files] or known:
         relative = path.relative_to(ROOT)
