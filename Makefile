@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE := setup.py tools/native_build.py tools/native_stubs.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p[xy][dx])
 MODELS ?= demo-models
-# Where make demo and make serve listen: make demo HTTP=127.0.0.1:18080
+# The address of make demo and make serve: make demo HTTP=127.0.0.1:18080
 HTTP ?= 127.0.0.1:8080
 GRPC ?= 127.0.0.1:9000
 JOBS ?= 2
@@ -72,7 +72,7 @@ serve: $(VENV)/.core $(VENV)/.demo ## serve the repository in MODELS (default: t
 
 RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.built ## every test but the long and the slow ones, in ten minutes on two cores
+test: $(VENV)/.built ## every test except long and slow tests, in ten minutes on two cores
 	$(RUN_TESTS) -m 'not slow and not long'
 
 test-long: $(VENV)/.built ## the long tests: sanitizer programs, tutorials, packages, loads that last; make test and these are all that CI runs
@@ -88,7 +88,7 @@ test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with a
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
 		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
 
-# SEED repeats the calls and the faults of a run; each run says its own.
+# SEED repeats the calls and the faults of a run; each run prints its seed.
 SEED ?= $(shell date +%s)
 
 test-faults: $(VENV)/.built ## servers under faults of the network and of the machine, minutes; SEED=N repeats a run
@@ -170,8 +170,8 @@ $(VENV)/.docs: $(VENV)/.built
 docs: $(VENV)/.docs ## build docs/ as a site into build/site, with strict links and without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
 
-# Ray and what it brings are large, and stay away from the other tests. Its processes listen on every
-# interface, so they get a network namespace of their own where the system allows that.
+# Ray and its packages are large, and are not installed for other tests. Its processes listen on every
+# interface, so they get a separate network namespace if the system allows it.
 RAY_VENV ?= .venv-ray
 ALONE := unshare --map-root-user --net sh -c 'ip link set lo up && exec "$$@"' sh
 
@@ -186,7 +186,7 @@ test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one o
 	$(if $(shell $(ALONE) echo yes 2>/dev/null),$(ALONE)) $(RAY_VENV)/bin/python -m pytest --timeout 900 \
 		-W ignore::DeprecationWarning tests/integration/ray tests/unit/ray
 
-# Packages of half a gigabyte, in an environment of their own: `make test` skips what needs them.
+# Packages of half a gigabyte, in a separate environment: `make test` skips the tests that need them.
 PACKAGES_VENV ?= .venv-packages
 PACKAGES := transformers scikit-learn xgboost-cpu lightgbm pandas
 
@@ -202,8 +202,8 @@ test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models w
 		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[boosted-trees]" \
 		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[transformers]"
 
-# Other projects' scripts and what they import, in an environment of their own. They listen nowhere, but name ports of
-# their own: where the system allows it they have a network namespace for themselves, in which nothing can be fetched either.
+# Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system
+# allows it, they run in a separate network namespace, in which nothing can be fetched either.
 FOREIGN_VENV ?= .venv-foreign
 FOREIGN_PACKAGES := 'tritonclient[grpc,http]' captum gevent geventhttpclient jax kserve ml_dtypes onnx pillow psutil pytest requests \
 	sseclient-py torch-model-archiver torchvision
@@ -226,7 +226,7 @@ $(KSERVE_VENV)/.installed:
 	$(KSERVE_VENV)/bin/python -m pip install -q --disable-pip-version-check 'kserve>=0.15,<0.16'
 	@touch $@
 
-test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's own client, in an environment of its own
+test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's client, in a separate environment
 	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/clients/test_kserve_client.py
 
 # cython-lint starts pycodestyle by its bare name.
@@ -271,7 +271,7 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 	$(BIN)/python benchmarks/load/images.py w3 --clients 4
 	$(BIN)/python benchmarks/grpc/hostile_peers.py
 
-# Each peer is installed in an environment of its own below .venv-peers, gigabytes in all.
+# Each peer is installed in a separate environment below .venv-peers, gigabytes in all.
 ROUNDS ?= 3
 SECONDS ?= 1.5
 OPEN_SECONDS ?= 4
@@ -288,9 +288,9 @@ guard: $(VENV)/.built ## fail if a request on a core path takes 3 % more instruc
 guard-baseline: $(VENV)/.built ## store what requests on the core paths take now, for make guard
 	$(BIN)/python benchmarks/guard/guard.py --write
 
-# Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
-# packages come first on the path, for the servers that tests start as well, and the working
-# directory, where the ordinary build lies, comes last. tests/conftest.py looks that it is the one that is tested.
+# Sanitizer, coverage and fuzz builds are below build/ and do not change the ordinary build. Their
+# packages are first on the path, also for the servers that tests start, and the working directory
+# with the ordinary build is last. tests/conftest.py checks that the right build is tested.
 ASAN := build/asan
 REPORTS := $(CURDIR)/$(ASAN)/reports
 TRACE := build/trace
@@ -322,7 +322,7 @@ asan: $(VENV)/.built ## run the native parts' tests under the address and UB san
 		ended=$$?; ! cat $(REPORTS)/* 2>/dev/null && exit $$ended
 	$(BIN)/python -m pytest --timeout 900 -m 'not slow' tests/sanitizers
 
-# On this processor nothing compiles what stands behind the vector instructions' #else.
+# This processor never compiles the #else branches of the vector instructions.
 AARCH64 := build/aarch64
 AARCH64_PROGRAMS := batch_dispatch connections/connection_arming queue_stress
 QEMU ?= qemu-aarch64-static -L /usr/aarch64-linux-gnu
@@ -343,7 +343,7 @@ coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/python tools/native_coverage.py build/native/trace --least 95
 
-# SEED is the first one: `make simulate SEED=N SEEDS=1` repeats what a run has found.
+# SEED is the first seed: `make simulate SEED=N SEEDS=1` repeats a finding of a run.
 SEEDS ?= 1000000
 
 simulate: $(VENV)/.built ## simulate the native event loop and handlers in processes, SEEDS (1000000) simulations from SEED on, for MINUTES (60) at most
@@ -381,7 +381,7 @@ wheels: $(VENV)/.python ## manylinux wheels of every Python, by cibuildwheel: ne
 	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
 	$(BIN)/python -m cibuildwheel --platform linux --output-dir dist
 
-# The container's packages in an environment of their own, and the programs that look at it beside.
+# The container's packages in a separate environment, and the programs that inspect it.
 SUPPLY := build/supply
 LOCKS := deploy/requirements
 COMPILE = CUSTOM_COMPILE_COMMAND='make locks' $(SUPPLY)/tools/bin/python -m piptools compile -q \
