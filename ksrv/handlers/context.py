@@ -92,10 +92,10 @@ class Context(ABC):
 
     @abstractmethod
     def load_model(self) -> LoadedModel | None:
-        """Load the file that `model:` names, with the class that `class:` names.
+        """Load the file that `model:` names, with the class that `class:` names, unless it is loaded already.
 
         Returns:
-            The model, or None where the settings name neither.
+            The model, which is the same for each call, or None where the settings name neither.
 
         Raises:
             ModelLoadError: It cannot be loaded.

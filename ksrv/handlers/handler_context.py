@@ -117,6 +117,8 @@ class HandlerContext(RunningBatch, Context):
 
     def load_model(self) -> LoadedModel | None:
         """See `Context.load_model`."""
+        if self.loaded is not None:
+            return self.loaded
         from ksrv.loaders.choice import load_model
         from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 

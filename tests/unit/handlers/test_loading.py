@@ -10,6 +10,8 @@ import pytest
 
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.runner import HandlerLoadError
+from ksrv.testing import load
+from tests.support.model_files.onnx_models import write_scale
 
 
 def ones(rows):
@@ -275,6 +277,33 @@ def test_modules_are_forgotten_on_close(runner_of, batch_of):
     assert "net" not in sys.modules
     runner.close()
     assert not [name for name in names if name in sys.modules]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def handle(batch, context):\n    return context.load_model().model(batch['x'])\n",
+        "from ksrv import BaseHandler\n\n\nclass Loads(BaseHandler):\n"
+        "    def initialize(self, context):\n        super().initialize(context)\n"
+        "        self.again = context.load_model().model\n\n"
+        "    def inference(self, x):\n        return self.again(x)\n",
+    ],
+)
+def test_model_file_is_loaded_once(tmp_path, monkeypatch, source):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    opened = []
+    kind = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda *args, **named: opened.append(args) or kind(*args, **named),
+    )
+    write_scale(tmp_path / "m.onnx", 3, size=2)
+    (tmp_path / "handler.py").write_text(source)
+    with load(tmp_path) as model:
+        for _ in range(2):
+            assert model.infer({"x": ones(1)})["y"].tolist() == [[3, 3]]
+    assert len(opened) == 1
 
 
 def test_importing_ksrv_changes_no_import_machinery():
